@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import logging
+import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -14,7 +15,20 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from app.domain.slots import MOST_SHARES
 from stagetree.limits import LIMITS, Limits
 
+logger = logging.getLogger(__name__)
+
 PREFIX = "STAGETREE_"
+
+REMOVED = {
+    "GROWTH_BYTES": "a trainer's process may grow by 1 GiB",
+    "KEY_DAYS": "set STAGETREE_ROW_DAYS",
+    "CHAIN_DAYS": "set STAGETREE_ROW_DAYS",
+    "WORKER_DAYS": "a slot or scheduler that is gone stays listed for a day",
+    "MAX_SEGMENTS": f"the hyper-parameters of a trial may change {LIMITS.segments:,} times",
+    "MAX_PARAMETERS": f"a trial may have {LIMITS.parameters:,} hyper-parameters",
+    "MAX_DEPTH": f"a study file may be nested {LIMITS.depth} deep",
+}
+"""Settings of older versions, and what holds instead. Who still sets one is told so."""
 
 
 class SettingsError(Exception):
@@ -46,7 +60,7 @@ class Settings(BaseSettings):
         description="whether slots train some steps again to prove that trainers are exact; without, every study that "
         "shares says that it is unproven",
     )
-    policy: Literal["fair_share", "critical_path", "breadth_first", "most_children_first"] = Field(
+    policy: Literal["fair_share", "critical_path"] = Field(
         default="fair_share", description="which outstanding stages a free slot takes"
     )
     turn_seconds: float = Field(
@@ -78,10 +92,6 @@ class Settings(BaseSettings):
         ge=0,
         description="the most bytes of checkpoints that a slot keeps in memory, those where trials part first of all",
     )
-    growth_bytes: int = Field(
-        default=2**30, ge=0, description="a trainer's process that has grown by more since its first stages is replaced"
-    )
-
     checkpoint_budget: ByteSize | None = Field(
         default=None,
         description="the most bytes of all checkpoints, such as 200GiB, before the least valuable go; by default any",
@@ -107,20 +117,15 @@ class Settings(BaseSettings):
         description="the part of its GPU's memory that a slot may have; by default an even one",
     )
 
-    key_days: float = Field(default=7.0, gt=0, description="how long an idempotency key is remembered")
-    chain_days: float = Field(default=7.0, gt=0, description="how long the row of a chain stays when it is over")
-    worker_days: float = Field(default=1.0, gt=0, description="how long a slot or scheduler that is gone stays listed")
+    row_days: float = Field(
+        default=7.0, gt=0, description="how long idempotency keys and the rows of chains that are over are remembered"
+    )
 
     max_trials: int = Field(default=LIMITS.trials, ge=1, description="the most trials that a study may have")
-    max_segments: int = Field(
-        default=LIMITS.segments, ge=1, description="how often the hyper-parameters of one trial may change"
-    )
     max_steps: int = Field(default=LIMITS.steps, ge=1, description="the most steps that a trial may be trained for")
     max_evaluations: int = Field(default=LIMITS.evaluations, ge=1, description="the most evaluations of a trial")
     max_nodes: int = Field(default=LIMITS.nodes, ge=1, description="the most nodes of a search plan")
-    max_parameters: int = Field(default=LIMITS.parameters, ge=1, description="the most hyper-parameters of a trial")
     max_bytes: int = Field(default=LIMITS.bytes, ge=1024, description="the most bytes of a study file or a body")
-    max_depth: int = Field(default=LIMITS.depth, ge=4, description="how deep a study file or a body may be nested")
 
     @field_validator("database_url")
     @classmethod
@@ -141,7 +146,13 @@ class Settings(BaseSettings):
     @property
     def limits(self) -> Limits:
         """How much may be asked for, as one thing."""
-        return Limits(**{each.name: getattr(self, f"max_{each.name}") for each in fields(Limits)})
+        return Limits(
+            trials=self.max_trials,
+            steps=self.max_steps,
+            evaluations=self.max_evaluations,
+            nodes=self.max_nodes,
+            bytes=self.max_bytes,
+        )
 
     @property
     def logs_folder(self) -> Path:
@@ -183,6 +194,9 @@ def _listed(written: str) -> list[str]:
 @lru_cache(maxsize=1)
 def settings() -> Settings:
     """The settings of this process, read once. Raises `SettingsError`."""
+    for name, instead in REMOVED.items():
+        if PREFIX + name in os.environ:
+            logger.warning("%s%s is no setting any more and has no effect: %s", PREFIX, name, instead)
     try:
         return Settings()
     except ValidationError as wrong:

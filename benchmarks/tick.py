@@ -22,6 +22,8 @@ from itertools import count
 from math import inf
 from typing import Any
 
+from policies import COMPARED
+
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
@@ -32,7 +34,6 @@ from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.events.records import Records, SqlRecords
 from app.processes import collect_young, freeze_survivors
-from app.scheduling.policies import POLICIES
 from app.scheduling.preemption import LEAST_SECONDS
 from app.simulation.slots import VirtualSlot
 from app.simulation.virtual_chain import World
@@ -118,7 +119,7 @@ class Bench:
         self.ports = Ports(
             records=records,
             plans=self.plans,
-            policy=POLICIES[policy],
+            policy=COMPARED[policy],
             publish=self._begin,
             new_id=lambda: f"{time.time_ns()}-{next(self._chains)}",
             lease_seconds=inf,
@@ -231,7 +232,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--stages", type=int, default=1000)
     parser.add_argument("--slots", type=int, default=8)
-    parser.add_argument("--policy", choices=POLICIES, default="fair_share")
+    parser.add_argument("--policy", choices=COMPARED, default="fair_share")
     parser.add_argument("--database", help="memory, or the URL of an empty PostgreSQL database for one line")
     parser.add_argument(
         "--shapes", nargs="+", default=[*(shape.__name__ for shape in SHAPES), "asha", "turns", "plans"]

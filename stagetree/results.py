@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from stagetree.models import TrialDetail
 from stagetree.notebook import frames
-from stagetree.notebook.record import StudyRecord, TrialHistory
+from stagetree.notebook.record import StudyHistory, TrialHistory
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -28,7 +28,7 @@ _AT_ONCE = 16
 """How many trials are asked about at the same time."""
 
 
-class Results(StudyRecord):
+class Results(StudyHistory):
     """A study with all its trials, their curves, what happened to them, and the nodes of the plan they pass."""
 
     @classmethod

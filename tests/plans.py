@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from itertools import count
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -19,11 +21,14 @@ from app.domain.stage_tree import Place, build_stage_tree
 from app.scheduling.assignment import stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.policies import POLICIES
+from app.scheduling.policies import Policy
 from app.scheduling.ranking import Urgency
 from stagetree.spec import StudySpec
 
 METRIC = "accuracy"
+POLICIES: dict[str, Policy] = run_path(str(Path(__file__).parents[1] / "benchmarks" / "policies.py"))["COMPARED"]
+"""Those of the service, and those that only benchmarks compare."""
+
 OPENED = e.PlanOpened(trainer="digits", trainer_version="1", trainer_args={}, seed=0)
 MORE = int(os.environ.get("STAGETREE_TEST_MORE", "1"))
 """How many times more examples than usual a property is tried on."""

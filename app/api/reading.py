@@ -26,8 +26,8 @@ from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import standing
+from app.events.rows import StudyRecord
 from app.events.rows.ports import RowsPort
-from app.events.tables import StudyRow
 from app.simulation.forecast import Forecast, forecast
 from stagetree.models.events import EventPage
 from stagetree.models.pictures import History, Importance, Rungs, Schedules, Timeline, Tree
@@ -58,13 +58,13 @@ def studies(
     return StudyPage(items=[documents.listed(row, live) for row in found[:limit]], next_cursor=more)
 
 
-def _matching(rows: RowsPort, after: str | None, states: Collection[str], name: str | None) -> Iterator[StudyRow]:
+def _matching(rows: RowsPort, after: str | None, states: Collection[str], name: str | None) -> Iterator[StudyRecord]:
     while page := rows.studies.page(after=after, limit=ROWS):
         after = page[-1].id
         yield from (row for row in page if (not states or row.state in states) and name in (None, row.name))
 
 
-def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = None) -> tuple[StudyAnswer, int]:
+def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None = None) -> tuple[StudyAnswer, int]:
     """The study, and the version of its plan."""
     expected = _expected(use, row, at)
     if at is not None:
@@ -86,14 +86,14 @@ def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = N
         return shown.with_fields(**passing), plan.version
 
 
-def _expected(use: Services, row: StudyRow, at: int | None) -> Forecast | None:
+def _expected(use: Services, row: StudyRecord, at: int | None) -> Forecast | None:
     """How far the study will go: reckoned while nobody is kept from its plan. None where it is over."""
     with use.plans.holding(row.stream, fresh=False) as plan:
         found = plan.studies.get(StudyId(row.id))
     return None if found is None or (found.is_final and at is None) else forecast(found.spec)
 
 
-def _slot_use(shown: StudyAnswer, use: Services, row: StudyRow, plan: SearchPlan) -> Json:
+def _slot_use(shown: StudyAnswer, use: Services, row: StudyRecord, plan: SearchPlan) -> Json:
     """What came of sharing GPUs, and of packs, where there were any."""
     fields: Json = {}
     if shown.packing is not None:
@@ -105,7 +105,7 @@ def _slot_use(shown: StudyAnswer, use: Services, row: StudyRow, plan: SearchPlan
 
 
 def _study_then(
-    use: Services, row: StudyRow, at: int, expected: Forecast | None, *, with_trials: bool
+    use: Services, row: StudyRecord, at: int, expected: Forecast | None, *, with_trials: bool
 ) -> tuple[StudyAnswer, int]:
     """As it was after an event: what slots did then is known by their stages, not by the steps in them."""
     with use.open_study(row, at) as (plan, found):
@@ -117,7 +117,7 @@ def _study_then(
 
 def trials(
     use: Services,
-    row: StudyRow,
+    row: StudyRecord,
     limit: int,
     cursor: str | None = None,
     states: Collection[str] = (),
@@ -135,9 +135,9 @@ def trials(
     after, at = _place(cursor, at)
     with use.open_study(row, at) as (plan, found):
         every = documents.trials(plan, found)
-        _check_sort(sort, ordering.fields_of(every, found.spec.get("space") or ()))
+        _check_sort(sort, ordering.fields_of(every, found.space or ()))
         chosen = [trial for trial in every if not states or trial.state in states]
-        page = ordering.ordered(chosen, sort, found.spec["mode"])[after : after + limit]
+        page = ordering.ordered(chosen, sort, found.mode)[after : after + limit]
         items = [waiting.told(each, plan, found.trials[each.trial], notes) for each in page]
         moment = plan.version - found.submitted_version + 1
     more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
@@ -161,13 +161,13 @@ def _place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
     return int(after), int(moment)
 
 
-def columns(use: Services, row: StudyRow, at: int | None = None, digits: int | None = None) -> Columns:
+def columns(use: Services, row: StudyRecord, at: int | None = None, digits: int | None = None) -> Columns:
     """All trials of the study by column: nested fields under dotted names, null where a trial has none."""
     with use.open_study(row, at) as (plan, found):
         return ordering.columns(documents.trials(plan, found), digits)
 
 
-def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> TrialDetail:
+def trial(use: Services, row: StudyRecord, number: int, at: int | None = None) -> TrialDetail:
     """One trial with its curve. Raises `Unknown`."""
     notes = waiting.by_node(use, row, at)
     with use.open_study(row, at) as (plan, found):
@@ -176,7 +176,7 @@ def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> T
 
 
 def events(
-    use: Services, row: StudyRow, limit: int, after: int = 0, cursor: str | None = None, at: int | None = None
+    use: Services, row: StudyRecord, limit: int, after: int = 0, cursor: str | None = None, at: int | None = None
 ) -> EventPage:
     """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last.
 
@@ -192,54 +192,54 @@ def events(
     return EventPage(items=kept, next_cursor=None if is_last else str(feed.version - feed.before))
 
 
-def plan(use: Services, row: StudyRow, at: int | None = None) -> Plan:
+def plan(use: Services, row: StudyRecord, at: int | None = None) -> Plan:
     """The search plan that the study is part of."""
     with use.open_study(row, at) as (found, _):
         return plans.plan(found, row.stream)
 
 
-def environment(use: Services, row: StudyRow) -> Environments:
+def environment(use: Services, row: StudyRecord) -> Environments:
     """What the study's plan was trained with, on each kind of device."""
     with use.open_study(row) as (found, _):
         return environments(found)
 
 
-def stage_tree(use: Services, row: StudyRow, at: int | None = None) -> StageTree:
+def stage_tree(use: Services, row: StudyRecord, at: int | None = None) -> StageTree:
     """What is left to do for the study."""
     with use.open_study(row, at) as (found, study):
         return plans.stage_tree(found, study)
 
 
-def tree(use: Services, row: StudyRow, points: int, at: int | None = None) -> Tree:
+def tree(use: Services, row: StudyRecord, points: int, at: int | None = None) -> Tree:
     """The study's part of the plan, by column."""
     with use.open_study(row, at) as (plan, found):
         return pictures.tree(plan, found, points)
 
 
-def rungs(use: Services, row: StudyRow, at: int | None = None) -> Rungs:
+def rungs(use: Services, row: StudyRecord, at: int | None = None) -> Rungs:
     """The study's rungs with their trials."""
     with use.open_study(row, at) as (_, found):
         return pictures.rungs(found)
 
 
-def timeline(use: Services, row: StudyRow, at: int | None = None) -> Timeline:
+def timeline(use: Services, row: StudyRecord, at: int | None = None) -> Timeline:
     """What each slot did over time."""
     with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as chronicle:
         return pictures.timeline(chronicle, found, found.submitted_version - 1, plan.version)
 
 
-def history(use: Services, row: StudyRow, at: int | None = None) -> History:
+def history(use: Services, row: StudyRecord, at: int | None = None) -> History:
     """What was decided, and how the best result came about."""
     with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as chronicle:
         return pictures.history(chronicle, found, found.submitted_version - 1, plan.version)
 
 
-def importance(use: Services, row: StudyRow, rung: int | None, at: int | None = None) -> Importance:
+def importance(use: Services, row: StudyRecord, rung: int | None, at: int | None = None) -> Importance:
     """What the trials' values, or their results at a rung, depend on."""
     from app.api.views.importance import importance as weighed
 
     with use.open_study(row, at) as (plan, found):
-        columns, mode = ordering.columns(documents.trials(plan, found)).columns, found.spec["mode"]
+        columns, mode = ordering.columns(documents.trials(plan, found)).columns, found.mode
         values = columns.get("value", []) if rung is None else _values_at(found, rung)
     return weighed(columns, values, mode)
 
@@ -251,14 +251,14 @@ def _values_at(study: Study, number: int) -> list[float | None]:
     return [found.get(trial.number) for trial in study.trials]
 
 
-def schedules(use: Services, row: StudyRow, number: int, points: int) -> Schedules:
+def schedules(use: Services, row: StudyRecord, number: int, points: int) -> Schedules:
     """Each hyper-parameter of a trial at some of its steps. Raises `Unknown`."""
     with use.open_study(row) as (_, found):
         trial = trial_of(found, number)
         return pictures.schedules(trial.hp, accounting.horizon(found, trial), points)
 
 
-def trial_log(use: Services, row: StudyRow, number: int) -> Iterator[str]:
+def trial_log(use: Services, row: StudyRecord, number: int) -> Iterator[str]:
     """What the trial printed while it was trained, in parts. Raises `Unknown` where nothing is kept."""
     trial(use, row, number)
     path = use.logs and use.logs / row.id / f"{number}.log"

@@ -13,13 +13,13 @@ from app.api.services import Services
 from app.api.views.writable import writable
 from app.domain.ids import StudyId
 from app.events.export import lines
-from app.events.tables import StudyRow
+from app.events.rows import StudyRecord
 from stagetree.models.events import Imagined, Replay
 
 Json = dict[str, Any]
 
 
-def replay(use: Services, row: StudyRow, at: int | None) -> Replay:
+def replay(use: Services, row: StudyRecord, at: int | None) -> Replay:
     """Every decision derived again, as far as position `at`. Raises `InvalidField` where there is no such event yet."""
     from app.tuning.replay import replay as replayed
 
@@ -31,7 +31,7 @@ def replay(use: Services, row: StudyRow, at: int | None) -> Replay:
     return Replay.model_validate(writable(found.to_json()))
 
 
-def imagined(use: Services, row: StudyRow, changes: Json, at: int | None) -> Imagined:
+def imagined(use: Services, row: StudyRecord, changes: Json, at: int | None) -> Imagined:
     """What the study would have been with another study file. Raises `stagetree.spec.SpecError`."""
     from app.simulation.what_if import what_if
 
@@ -41,6 +41,6 @@ def imagined(use: Services, row: StudyRow, changes: Json, at: int | None) -> Ima
     return Imagined.model_validate(writable(what_if(events, StudyId(row.id), changes)))
 
 
-def log(use: Services, row: StudyRow) -> Iterator[str]:
+def log(use: Services, row: StudyRecord) -> Iterator[str]:
     """The whole log of the study's plan, one event a line."""
     return lines(use.log.scan(row.stream))

@@ -18,7 +18,7 @@ from app.api.files import built
 from app.api.requests import paging
 from app.api.services import Services
 from app.domain.errors import Unknown
-from app.events.tables import StudyRow
+from app.events.rows import StudyRecord
 
 Json = dict[str, Any]
 PAGES = 200
@@ -33,7 +33,7 @@ SCRIPT = re.compile(r'<script type="module"[^>]*></script>')
 META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 
 
-def report(use: Services, row: StudyRow) -> str:
+def report(use: Services, row: StudyRecord) -> str:
     """The HTML. Raises `HttpProblem` where the page was not built."""
     index = built.index()
     if index is None:
@@ -48,7 +48,7 @@ def report(use: Services, row: StudyRow) -> str:
     return text.replace("</body>", f"{inside}</body>", 1)
 
 
-def answers(use: Services, row: StudyRow) -> dict[str, Json]:
+def answers(use: Services, row: StudyRecord) -> dict[str, Json]:
     """What the API would answer to each path that the page asks for, and `events`, of which it asks for parts."""
     study, root = reading.study(use, row, with_trials=False)[0], f"studies/{row.id}"
     best = reading.trials(use, row, PAGES, sort="value").items
@@ -73,7 +73,7 @@ def answers(use: Services, row: StudyRow) -> dict[str, Json]:
     return found
 
 
-def _events(use: Services, row: StudyRow) -> list[Json]:
+def _events(use: Services, row: StudyRecord) -> list[Json]:
     """The last ones."""
     after = max(0, reading.history(use, row).position - EVENTS)
     items: list[Json] = []

@@ -28,8 +28,7 @@ from app.domain.search_plan import SearchPlan, Study
 from app.events.log import EventLog
 from app.events.plans import Moments, Plans
 from app.events.records import Records
-from app.events.rows.ports import ChainRecord
-from app.events.tables import StudyRow
+from app.events.rows import ChainRecord, StudyRecord
 from app.object_store import ObjectStore, open_store
 from app.registry import Catalogue
 from stagetree.limits import LIMITS, Limits
@@ -114,7 +113,7 @@ class Services:
         """Where checkpoints lie."""
         return open_store(self.checkpoints)
 
-    def find(self, study: str) -> StudyRow:
+    def find(self, study: str) -> StudyRecord:
         """The study's row. Raises `Unknown`."""
         with self.records.read() as rows:
             row = rows.studies.find(study) if ID.fullmatch(study) else None
@@ -123,7 +122,7 @@ class Services:
         return row
 
     @contextmanager
-    def open_study(self, row: StudyRow, at: int | None = None) -> Iterator[tuple[SearchPlan, Study]]:
+    def open_study(self, row: StudyRecord, at: int | None = None) -> Iterator[tuple[SearchPlan, Study]]:
         """The study and its plan, as of now or of the event at its position `at`; nobody changes them within the block.
 
         Raises `InvalidField` where there is no such event yet.
@@ -136,12 +135,12 @@ class Services:
                 yield plan, plan.studies[StudyId(row.id)]
 
     @contextmanager
-    def chronicle(self, row: StudyRow, version: int) -> Iterator[Chronicle]:
+    def chronicle(self, row: StudyRecord, version: int) -> Iterator[Chronicle]:
         """What happened when on the study's plan, as far as a version of it."""
         with self.chronicles.holding(row.stream, version) as found:
             yield found
 
-    def version(self, row: StudyRow, at: int | None = None) -> int:
+    def version(self, row: StudyRecord, at: int | None = None) -> int:
         """Of the study's plan, as of now or of the event `at`. Raises `InvalidField` as `open_study` does."""
         with self.open_study(row) as (plan, study):
             before = study.submitted_version - 1
@@ -149,7 +148,7 @@ class Services:
                 raise InvalidField("at", f"must be the position of an event: the last one is {plan.version - before}")
             return plan.version if at is None else before + at
 
-    def feed(self, row: StudyRow, after: int) -> Feed:
+    def feed(self, row: StudyRecord, after: int) -> Feed:
         """The events of a study behind a position."""
         return Feed(self.records, self.plans, self.chronicles, row, after)
 
@@ -174,9 +173,9 @@ StudyPath = Annotated[str, PathParameter(description="the id of a study", exampl
 TrialPath = Annotated[int, PathParameter(description="the number of a trial in its study, from 0 on", examples=[3])]
 
 
-async def study_row(study: StudyPath, use: Use) -> StudyRow:
+async def study_row(study: StudyPath, use: Use) -> StudyRecord:
     """The row of the study in the path. Raises `Unknown`."""
     return await use.together.do(("row", study), lambda: use.find(study))
 
 
-StudyRowDep = Annotated[StudyRow, Depends(study_row)]
+StudyRowDep = Annotated[StudyRecord, Depends(study_row)]

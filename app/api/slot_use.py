@@ -12,7 +12,7 @@ from app.api.services import Services
 from app.domain.exactness import is_without_pack
 from app.domain.search_plan import SearchPlan
 from app.domain.slots import shared_gpu
-from app.events.tables import StudyRow
+from app.events.rows import StudyRecord
 from app.scheduling.packs import batch_sizes
 from app.scheduling.slowdown import Ran, slowdowns
 
@@ -25,7 +25,7 @@ OTHERS = 8
 """The plans of so many studies, those that came last, are looked through for neighbours."""
 
 
-def gpu_sharing(use: Services, row: StudyRow, plan: SearchPlan) -> list[Json]:
+def gpu_sharing(use: Services, row: StudyRecord, plan: SearchPlan) -> list[Json]:
     """By GPU and number of slots, how many times slower a step was, and how many times faster all steps were."""
     with use.chronicle(row, plan.version) as chronicle:
         if not any(map(shared_gpu, chronicle.slots)):
@@ -38,7 +38,7 @@ def gpu_sharing(use: Services, row: StudyRow, plan: SearchPlan) -> list[Json]:
     ]
 
 
-def _elsewhere(use: Services, row: StudyRow) -> Iterator[Ran]:
+def _elsewhere(use: Services, row: StudyRecord) -> Iterator[Ran]:
     """What slots did for other plans: they were neighbours."""
     with use.records.read() as rows:
         last = {other.stream: other for other in rows.studies.page(after=None, limit=OTHERS)}

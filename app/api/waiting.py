@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from app.api.services import Services
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.events.rows.ports import ChainRecord, SlotRecord
-from app.events.tables import StudyRow
+from app.events.rows import ChainRecord, SlotRecord, StudyRecord
 from app.scheduling.placement import has_trainer, without_trainer
 from stagetree.models import trials
 
@@ -56,15 +55,15 @@ def by_chain(use: Services, live: Sequence[ChainRecord]) -> dict[str, str]:
     return {chain.chain: notes[chain.chain] for chain in live if chain.chain in notes}
 
 
-def by_node(use: Services, row: StudyRow, at: int | None) -> dict[str, str]:
+def by_node(use: Services, row: StudyRecord, at: int | None) -> dict[str, str]:
     """The same by each node that those chains of the study's plan are still to train; nothing of a moment before."""
     live = use.live(row.stream) if at is None else []
     notes = by_chain(use, live)
     return {
-        stage["node"]: notes[chain.chain]
+        stage.node: notes[chain.chain]
         for chain in live
         if chain.chain in notes
-        for stage in chain.assignment["stages"][chain.index :]
+        for stage in chain.stages[chain.index :]
     }
 
 

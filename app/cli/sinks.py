@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stagetree.backoff import Backoff
+
 if TYPE_CHECKING:
     from stagetree.client import Client
     from stagetree.sinks import Sink
 
 LOOK_SECONDS = 2.0
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0
-"""Seconds until a sink that failed is tried again, the first time and at most."""
+PAUSES = Backoff(2.0, 300.0, spread=0.0)
+"""How long until a sink that failed is tried again."""
 
 LAST_SECONDS = 60.0
 """How long a command waits at its end for what its studies measured last."""
@@ -140,8 +142,10 @@ class SinkThread(threading.Thread):
         """Try until all is written, the study is deleted, or nobody wants it any more."""
         from stagetree.client import NotFound, StagetreeError
 
-        pause, said = FIRST_PAUSE, ""
-        while not self._is_written and not self._ended.is_set():
+        said = ""
+        for _ in PAUSES.attempts(wait=self._ended.wait):
+            if self._ended.is_set():
+                return
             try:
                 self._write()
                 self._is_written = True
@@ -152,9 +156,8 @@ class SinkThread(threading.Thread):
                     self._say(f"{self._address} of {self._study} is tried again: {error}")
                 said = str(error)
             self._has_tried.set()
-            if not self._is_written:
-                self._ended.wait(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+            if self._is_written:
+                return
 
     def _write(self) -> None:
         from stagetree.client import Client

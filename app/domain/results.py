@@ -23,7 +23,7 @@ class MeasuredValue(NamedTuple):
 
 def sign(study: Study) -> int:
     """-1 where more is better, so that sign * value is to be small; 1 where less is."""
-    return 1 if study.spec.get("mode") == "min" else -1
+    return 1 if study.mode == "min" else -1
 
 
 def last(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
@@ -42,7 +42,7 @@ def best_of_curve(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue
 
 def result(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
     """The trial's value by the study's choice, with its step."""
-    return (best_of_curve if study.spec.get("value") == "best" else last)(plan, study, trial)
+    return (best_of_curve if study.value == "best" else last)(plan, study, trial)
 
 
 def ranked(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:

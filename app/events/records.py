@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from random import SystemRandom
 from typing import Protocol, TypeVar
 
 from app.away import LostRace
@@ -13,13 +11,12 @@ from app.events.database import Database
 from app.events.log import EventLog, SqlLog
 from app.events.rows import Rows
 from app.events.rows.ports import RowsPort
+from stagetree.backoff import Backoff
 
 Result = TypeVar("Result")
 ATTEMPTS = 10
-PAUSE_SECONDS = 0.01
-"""How long to stay out of the way of whoever was faster: at most so long, and twice as long each time."""
-
-_chance = SystemRandom()  # the global generator is for whoever trains in this process
+RACES = Backoff(0.01, 2.0, spread=1.0)
+"""How long to stay out of the way of whoever was faster."""
 
 
 class Records(Protocol):
@@ -63,11 +60,11 @@ def change(records: Records, do: Callable[[RowsPort], Result]) -> Result:
 
     Raises `DatabaseUnavailable`, and `LostRace` when others were faster all the time.
     """
-    for attempt in range(ATTEMPTS - 1):
+    for attempt in RACES.attempts(ATTEMPTS):
         try:
             with records.write() as rows:
                 return do(rows)
         except LostRace:
-            time.sleep(_chance.uniform(0, PAUSE_SECONDS * 2**attempt))
-    with records.write() as rows:
-        return do(rows)
+            if attempt == ATTEMPTS:
+                raise
+    raise AssertionError

@@ -13,9 +13,8 @@ from app.domain.ids import ChainId, StudyId
 from app.domain.states import ChainOutcome
 from app.events.log import VersionConflict
 from app.events.records import Records
-from app.events.rows import Fenced
+from app.events.rows import Fenced, StudyRecord
 from app.events.rows.ports import RowsPort
-from app.events.tables import StudyRow
 
 
 def strike(records: Records, study: str, reason: str, at: float, attempts: int = 10) -> bool:
@@ -47,12 +46,12 @@ def _strike(records: Records, study: str, reason: str, at: float) -> bool:
     return True
 
 
-def _found(records: Records, study: str) -> tuple[StudyRow, list[ChainId]]:
+def _found(records: Records, study: str) -> tuple[StudyRecord, list[ChainId]]:
     """The study's row, and the live chains that have a stage for it."""
     with records.read() as rows:
         row = rows.studies.find(study)
         if row is None:
             raise Unknown(f"there is no study {study}")
         live = rows.chains.live(row.stream)
-    for_it = [chain for chain in live if any(stage["study"] == study for stage in chain.assignment["stages"])]
+    for_it = [chain for chain in live if any(stage.study == study for stage in chain.stages)]
     return row, [ChainId(chain.chain) for chain in for_it]

@@ -8,26 +8,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from random import SystemRandom
 from typing import Any
 
 from app.domain.events import Event
 from app.domain.search_plan import SearchPlan
 from app.events.log import Alongside, Append, EventLog, Idempotency, StoredEvent, VersionConflict
 from app.events.plans import Plans
+from stagetree.backoff import Backoff
 
 Decide = Callable[[SearchPlan], Sequence[Event]]
-
-_chance = SystemRandom()  # the global generator is for whoever trains in this process
 
 ATTEMPTS = 10
 
 OPTIMISTIC = 3
 """So many attempts are made before the stream is locked for one."""
 
-SHORTEST_PAUSE = 0.002
-LONGEST_PAUSE = 0.2
-"""Seconds between attempts, doubling from the one to the other; chance spreads them."""
+RACES = Backoff(0.003, 0.3, spread=0.7)
+"""How long who has lost a race stays out of the way of the others."""
 
 
 class Moved(VersionConflict):
@@ -52,25 +49,20 @@ class Write:
     is_known: bool = False
 
 
-def back_off(attempt: int) -> None:
-    """Wait after attempt number `attempt`, counted from 1."""
-    time.sleep(min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** (attempt - 1)) * (0.5 + _chance.random()))
-
-
 def transact(
     log: EventLog,
     plans: Plans,
     write: Write,
     *,
     attempts: int = ATTEMPTS,
-    pause: Callable[[int], None] = back_off,
+    pause: Callable[[float], object] = time.sleep,
 ) -> list[StoredEvent]:
     """Write, and return what was recorded. What `decide` or `alongside` raises comes through: nothing was written then.
 
     With an idempotency key that was used before, `decide` is not asked, and what was recorded then is returned.
     Raises `VersionConflict` after so many lost races, `KeyReused`, `PlanUnusable`, `DatabaseUnavailable`.
     """
-    for attempt in range(1, attempts + 1):
+    for attempt in RACES.attempts(attempts, pause):
         once = write.idempotency
         if once is not None and (recorded := log.find_by_key(once.key, once.fingerprint)) is not None:
             return recorded
@@ -80,7 +72,6 @@ def transact(
         except VersionConflict:
             if attempt == attempts:
                 raise
-            pause(attempt)
     raise ValueError("A transaction needs at least one attempt.")
 
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from app.domain.assignment import ResumePoint
 from app.domain.events import PlanOpened
 from app.domain.search_plan import SearchPlan
 from app.domain.slots import SlotDescription, shared_gpu
-from app.scheduling.assignment import ResumePoint
 from app.scheduling.evaluations import evaluations
 from app.scheduling.frontier import Span
 

@@ -1,12 +1,12 @@
 """Policies: which outstanding stages a free slot takes, by a setting.
 
 `fair_share`, the default, gives every study its share of the slots, and no more than it can use; within a study the
-most urgent path comes first, which with one study is the critical path. The others are those that TreeML §6.3 compares.
+most urgent path comes first, which with one study is the critical path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Protocol
 
 from app.domain.ids import PlanId, StudyId
@@ -74,38 +74,4 @@ def critical_path(
     return best and (best[1], best[1].path(best[2]))
 
 
-def breadth_first(
-    frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: FairShare = NO_CONTENTION
-) -> Choice | None:
-    """One stage at a time, those nearest to the root first (BFS)."""
-    return _single(
-        frontiers, passed_over, lambda frontier, span: (-len(frontier.plan.ancestry(span.node)), -span.start)
-    )
-
-
-def most_children_first(
-    frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: FairShare = NO_CONTENTION
-) -> Choice | None:
-    """One stage at a time, those first after which the most others can begin (THR)."""
-    return _single(frontiers, passed_over, lambda frontier, span: (*frontier.children([span]), -span.start))
-
-
-def _single(
-    frontiers: Sequence[Frontier], passed_over: PassedOver, rank: Callable[[Frontier, Span], tuple[int, ...]]
-) -> Choice | None:
-    """The first stage of the head that ranks highest within the highest priority; ties to the smaller name."""
-    ranked: list[tuple[float, tuple[int, ...], Place, Choice]] = []
-    for frontier in frontiers:
-        for head in frontier.heads():
-            if head not in passed_over.get(frontier.id, ()):
-                priority, span = frontier.urgency(head)[0], frontier.path(head)[0]
-                ranked.append((priority, rank(frontier, span), head, (frontier, [span])))
-    return min(ranked, key=lambda entry: (-entry[0], [-part for part in entry[1]], entry[2]))[3] if ranked else None
-
-
-POLICIES: dict[str, Policy] = {
-    "fair_share": fair_share,
-    "critical_path": critical_path,
-    "breadth_first": breadth_first,
-    "most_children_first": most_children_first,
-}
+POLICIES: dict[str, Policy] = {"fair_share": fair_share, "critical_path": critical_path}

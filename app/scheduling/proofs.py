@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from app.domain import keeping
+from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
 from app.domain.events import ExactnessTested, Stage
 from app.domain.ids import StudyId
 from app.domain.proofs import MOST_IN_VAIN, compared_to, is_compared
 from app.domain.search_plan import Chain, KeptAt, Node, SearchPlan, Study, Trial, Witness
 from app.domain.states import ProofKind
-from app.scheduling.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint, assignment_of
+from app.scheduling.assignment import assignment_of
 from app.scheduling.frontier import Frontier, Span
 
 SHARE = 0.02

@@ -152,3 +152,22 @@ def _leave(entry: _Entry) -> Iterator[_Entry]:
         before.behind |= entry.behind
         before.asked += entry.asked
         yield before
+
+
+def garbage_of(plan: SearchPlan) -> list[KeptAt]:
+    """The checkpoints that no study is left to ask for."""
+    if not any(study.deleted for study in plan.studies.values()):
+        return []
+    used = keeping.must_stay(plan)
+    return [kept for kept in keeping.unowned(plan) if kept.key not in used]
+
+
+def chosen_of(plan: SearchPlan, excess: int, most: int) -> list[KeptAt]:
+    """Up to `most` checkpoints to release: the garbage, and those that free `excess` bytes together with it."""
+    chosen = garbage_of(plan)[:most]
+    excess -= sum(kept.checkpoint.size for kept in chosen)
+    if excess > 0:
+        costs, keys = Costs(), {kept.key for kept in chosen}
+        costs.refit(plan)
+        chosen += to_release(plan, costs, excess, most - len(chosen), but=keys)
+    return chosen

@@ -14,19 +14,21 @@ from app.domain.ids import NodeId
 from app.domain.search_plan import Node, SearchPlan
 from app.scheduling.packs import WORTHWHILE, batch_sizes
 from stagetree.limits import BATCH_SIZES, LANES, MOST_LANES
+from stagetree.spec.tuners import KINDS
 
 NEAR = 1.05
 """Of widths that take no more than so many times as long as the fastest, the narrowest is chosen."""
 
-WHOLE = frozenset({"grid", "random", "trials"})
-"""Tuners that train every trial to its end. Those of others get fewer, which nobody can reckon with beforehand."""
-
 
 def widest(plan: SearchPlan, slots: int) -> int:
-    """The most lanes that can all have a trial on one of so many slots; 0 as long as there is none."""
-    tuners = {study.spec["tuner"]["kind"] for study in plan.studies.values() if study.is_running}
+    """The most lanes that can all have a trial on one of so many slots; 0 as long as there is none.
+
+    Where a tuner may end trials, it gets fewer, which nobody can reckon with beforehand.
+    """
+    kinds = (KINDS.get(study.kind) for study in plan.studies.values() if study.is_running)
+    is_known = all(kind is not None and kind.trains_to_the_end for kind in kinds)
     most = max(map(len, _groups(plan)), default=0)
-    return min(MOST_LANES if tuners <= WHOLE else LANES, -(-most // slots))
+    return min(MOST_LANES if is_known else LANES, -(-most // slots))
 
 
 def chosen(plan: SearchPlan, profile: PackingProfiled, slots: int) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.domain import events as e
-from app.scheduling.assignment import ChainAssignment, ResumePoint
+from app.domain.assignment import ChainAssignment, ResumePoint
 from app.workers.slot.execution import Action, Evaluate, Save
 from stagetree.limits import MOST_LANES
 

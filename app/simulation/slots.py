@@ -6,6 +6,7 @@ from functools import partial
 from math import inf
 
 from app.domain import events as e
+from app.domain.assignment import ChainAssignment
 from app.domain.ids import ChainId
 from app.domain.states import ChainOutcome
 from app.events.rows import Lease
@@ -54,9 +55,10 @@ class VirtualSlot:
         resident: Place | None = self._chains[0].resident if len(self._chains) == 1 else None
         with self._world.records.write() as rows:
             first = rows.chains.claim(chain, self._owner, inf)
-            others = [other for other in first.assignment["pack"] if other != chain]
+            assert isinstance(first.assignment, ChainAssignment)
+            others = [other for other in first.assignment.pack if other != chain]
             leases = [first, *(rows.chains.claim(other, self._owner, inf) for other in others)]
-        if first.assignment["measure"]:
+        if first.assignment.measure:
             self._measure(first)
             return
         time = SharedTime(self._world.clock, range(len(leases)))

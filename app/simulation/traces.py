@@ -90,7 +90,7 @@ class Workload:
 def record(plan: SearchPlan, study: Study) -> Iterator[Json]:
     """The lines of a study's traces; of trials that were never evaluated there is none."""
     most = max((trial.steps for trial in study.trials), default=0)
-    yield {"study": study.id, "metric": study.metric, "mode": study.spec["mode"], "max_steps": most}
+    yield {"study": study.id, "metric": study.metric, "mode": study.mode, "max_steps": most}
     for trial in study.trials:
         line = _line(plan, trial, study.metric)
         if line["steps"]:

@@ -12,11 +12,11 @@ from enum import StrEnum
 from math import inf
 
 from app.domain import events as e
+from app.domain.assignment import ChainAssignment
 from app.domain.states import ChainOutcome, FailureKind
 from app.events.records import Records
-from app.events.rows.chains import Lease
+from app.events.rows import Lease
 from app.events.rows.ports import RowsPort
-from app.scheduling.assignment import ChainAssignment
 from app.simulation.pace import NO_OVERHEADS, Overheads, Place, StepTimeline, pass_times
 from app.workers.slot.execution import Action, ChainExecution, Complete, Evaluate, Outside, Save, Stop, Train
 from app.workers.slot.outbox import Advance, End, Finish, Guard, Release, RowChange
@@ -83,7 +83,8 @@ class VirtualChain:
         self.slot, self.resident, self._on_death, self._is_dead = slot, resident, on_death, False
         self._lease, self._world, self._flags = lease, world, lease.flags
         self._own_seconds, self._on_trained = seconds, on_trained
-        work = ChainAssignment.from_json(lease.assignment)
+        work = lease.assignment
+        assert isinstance(work, ChainAssignment)
         self._pass_times = pass_times(world.profile, work)
         self._execution = ChainExecution(lease.chain, work, 1.0 if world.keep_every else 0.0)
         self._action: Action | None = None

@@ -121,4 +121,4 @@ def _record_tick(records: SqlRecords, owner: str) -> None:
 
 
 def _run_housekeeping(database: Database) -> None:
-    clean(database, Ages(settings().key_days, settings().chain_days, settings().worker_days))
+    clean(database, Ages(keys=settings().row_days, chains=settings().row_days))

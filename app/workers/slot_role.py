@@ -55,7 +55,6 @@ def make_slot(
         silence=here.silence_seconds,
         overhead=here.intermediate_overhead,
         memory_bytes=here.memory_bytes,
-        growth_bytes=here.growth_bytes,
     )
     return Slot(ownership, str(device), given, limits)
 

@@ -14,9 +14,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from itertools import count
 from pathlib import Path
-from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
+from stagetree.backoff import Backoff
 from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
 from stagetree.whole_file import whole_file
 
@@ -32,9 +32,7 @@ SILENCE = 60.0
 
 _TRY_AGAIN = {408, 429, 500, 502, 503, 504}
 _PROBLEMS: dict[int, type[ProblemError]] = {400: Invalid, 404: NotFound, 409: Conflict, 412: Conflict, 422: Invalid}
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
-
-_chance = SystemRandom()  # the global generator is for whoever trains in this process
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 
 
 class StreamOver(Exception):
@@ -233,5 +231,4 @@ def is_passing(error: Unreachable | ProblemError) -> bool:
 
 def pause_after(failures: int) -> float:
     """How long to wait after so many failures in a row: twice as long each time, and never all clients together."""
-    longest = min(FIRST_PAUSE * 2.0**failures, LONGEST_PAUSE)
-    return longest * _chance.uniform(0.5, 1)
+    return Backoff(FIRST_PAUSE, LONGEST_PAUSE).seconds(max(1, failures))

@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from stagetree.errors import StagetreeError
-from stagetree.notebook.record import StudyRecord
+from stagetree.notebook.record import StudyHistory
 from stagetree.sequences import Constant, parse
 from stagetree.text import rank_text
 
@@ -37,7 +37,7 @@ def ranked(trials: Iterable[Json], mode: str) -> list[Json]:
 # ---------------------------------------------------------------------------------------------------------- data frames
 
 
-def frame(results: StudyRecord, *, by_step: bool = True) -> DataFrame:
+def frame(results: StudyHistory, *, by_step: bool = True) -> DataFrame:
     """A row for each trial: see `stagetree.Results.dataframe`."""
     try:
         import pandas
@@ -61,7 +61,7 @@ def frame(results: StudyRecord, *, by_step: bool = True) -> DataFrame:
     return pandas.DataFrame(table)
 
 
-def _row(results: StudyRecord, number: int) -> dict[str, Any]:
+def _row(results: StudyHistory, number: int) -> dict[str, Any]:
     trial, history = results.trial(number), results.history(number)
     added, ended = history.added, history.ended
     last: Json = {"rung": history.rung, "reason": words(history.reason), "added": added, "ended": ended}

@@ -21,7 +21,7 @@ class TrialHistory:
 
 
 @dataclass(frozen=True)
-class StudyRecord:
+class StudyHistory:
     """A study with all its trials, their curves, what happened to them, and the nodes of the plan they pass."""
 
     study: StudyAnswer

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 
 from stagetree.models import TrialDetail
-from stagetree.notebook.record import StudyRecord
+from stagetree.notebook.record import StudyHistory
 
 WIDTH, HEIGHT = 760, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 14, 28, 24
@@ -41,7 +41,7 @@ class LinePart:
     is_best: bool
 
 
-def segments(record: StudyRecord) -> list[LinePart]:
+def segments(record: StudyHistory) -> list[LinePart]:
     """What is drawn, that of the best trial last."""
     best = record.study.best.trial if record.study.best else None
     on: Counter[tuple[str, Place, Place]] = Counter()
@@ -54,7 +54,7 @@ def segments(record: StudyRecord) -> list[LinePart]:
     return sorted(found, key=lambda each: each.is_best)
 
 
-def _parts(record: StudyRecord, trial: TrialDetail) -> Iterator[tuple[str, Place, Place]]:
+def _parts(record: StudyHistory, trial: TrialDetail) -> Iterator[tuple[str, Place, Place]]:
     """From each measurement of a trial to its next one, with the node in which the latter was taken."""
     starts = {node.id: node.start for node in record.nodes}
     points = [(step, value) for step, value in record.curve(trial.trial).items() if value is not None]
@@ -68,7 +68,7 @@ def _node(trial: TrialDetail, starts: dict[str, int], step: int) -> str:
     return passed[-1] if passed else ""
 
 
-def svg(record: StudyRecord) -> str:
+def svg(record: StudyHistory) -> str:
     """The drawing; of very many trials, a sentence instead. Colours suit light and dark paper."""
     drawn = segments(record)
     if not drawn or len(record.trials) > MOST_TRIALS:
@@ -102,7 +102,7 @@ class _Scale:
         return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
 
-def _axes(record: StudyRecord, scale: _Scale) -> Iterator[str]:
+def _axes(record: StudyHistory, scale: _Scale) -> Iterator[str]:
     """The metric, its range, and rungs, where there are any."""
     yield f'<text x="2" y="12">{escape(record.study.metric)}</text>'
     steps = sorted({step for trial in record.trials for step in trial.asked})
@@ -114,7 +114,7 @@ def _axes(record: StudyRecord, scale: _Scale) -> Iterator[str]:
         yield f'<text x="{LEFT - 8}" y="{scale.y(value) + 4}" text-anchor="end">{value:.4g}</text>'
 
 
-def _line(each: LinePart, scale: _Scale, record: StudyRecord) -> str:
+def _line(each: LinePart, scale: _Scale, record: StudyHistory) -> str:
     width = round(1 + 9 * math.log2(each.trials) / math.log2(1 + len(record.trials)), 1)
     (x0, y0), (x1, y1) = ((scale.x(step), scale.y(value)) for step, value in (each.start, each.end))
     look = 'class="best"' if each.is_best else 'opacity="0.6"'
@@ -122,7 +122,7 @@ def _line(each: LinePart, scale: _Scale, record: StudyRecord) -> str:
     return f'<path {look} stroke-width="{width}" d="M{x0} {y0}L{x1} {y1}">{title}</path>'
 
 
-def _ends(record: StudyRecord, scale: _Scale) -> Iterator[str]:
+def _ends(record: StudyHistory, scale: _Scale) -> Iterator[str]:
     """A dot where a trial ends, with what it is in words."""
     best = record.study.best.trial if record.study.best else None
     for trial in sorted(record.trials, key=lambda each: each.trial == best):

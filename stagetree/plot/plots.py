@@ -18,7 +18,7 @@ import numpy as np
 from stagetree.errors import StagetreeError
 from stagetree.models import Node, TrialDetail
 from stagetree.notebook import frames
-from stagetree.notebook.record import StudyRecord
+from stagetree.notebook.record import StudyHistory
 from stagetree.plot.drawing import BLUE, GRAY, RED, Drawing, LineStyle, drawing_on, shade
 from stagetree.plot.picture import segments
 
@@ -36,7 +36,7 @@ _BINS = 4
 class Plots:
     """Pictures of the results of a study. Each returns the axes or the figure that it drew on."""
 
-    def __init__(self, results: StudyRecord) -> None:
+    def __init__(self, results: StudyHistory) -> None:
         self._results = results
 
     def __repr__(self) -> str:
@@ -200,7 +200,7 @@ class _Column:
 class _Tree:
     """Where each node of the plan is drawn: children side by side, parents in their middle."""
 
-    def __init__(self, results: StudyRecord) -> None:
+    def __init__(self, results: StudyHistory) -> None:
         passed = [node for trial in results.trials for node in trial.path]
         self.trials = {node: passed.count(node) for node in dict.fromkeys(passed)}
         self._nodes: dict[str, Node] = {node.id: node for node in results.nodes if node.id in self.trials}

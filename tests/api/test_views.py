@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from assignments import stage, work
 
 from app.api.views import documents, plans
 from app.api.views.forms import form_text
@@ -17,7 +18,7 @@ from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import SearchPlan
-from app.events.tables import ChainRow, StudyRow
+from app.events.rows import ChainRecord, StudyRecord
 from app.simulation.forecast import forecast
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
@@ -227,9 +228,11 @@ def test_the_time_left_is_that_of_the_slots_whatever_they_train_at_once(packing:
 
 
 def test_a_slot_that_trains_several_trials_at_once_is_one() -> None:
-    def chain(name: str, slot: str, study: str) -> ChainRow:
-        return ChainRow(chain=name, slot=slot, state="running", assignment={"stages": [{"study": study}]}, index=0)
+    elsewhere = {"stream": "plan", "lease_until": 0.0, "dispatched_at": 0.0}
+
+    def chain(name: str, slot: str, study: str) -> ChainRecord:
+        return ChainRecord(chain=name, slot=slot, state="running", assignment=work(stage(study=study)), **elsewhere)
 
     live = [chain("a", "gpu0", "s"), chain("b", "gpu0", "s"), chain("c", "gpu1", "s"), chain("d", "gpu2", "other")]
-    row = StudyRow(id="s", stream="plan", name="n", state="running", submitted_at=0.0)
+    row = StudyRecord(id="s", stream="plan", name="n", state="running", submitted_at=0.0)
     assert documents.share(row, live) == {"used": 2, "due": None}

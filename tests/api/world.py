@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
+from assignments import work
 from fastapi import FastAPI
 
 from app.api.services import Services
@@ -75,12 +76,11 @@ class Workers:
         self.chains += 1
         chain, plan = ChainId(f"c{self.chains}"), self.plan(study)
         stages = tuple(self._stages(plan, plan.studies[StudyId(study)].trials[trial]))
-        work = {"stages": [{"node": s.node, "start": s.start, "end": s.end, "study": s.study} for s in stages]}
 
         def take(rows: Rows) -> None:
             if rows.slots.get(slot) is None:
                 rows.slots.take(slot, "worker", instead_of=None, device="cpu", host="here", pid=1)
-            rows.chains.assign(chain, self.stream(study), slot, work, 600)
+            rows.chains.assign(chain, self.stream(study), slot, work(*stages), 600)
             rows.chains.claim(chain, "worker", 600)
 
         self.decide(study, c.AssignChain(chain=chain, slot=slot, stages=stages, at=1.0), take)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from assignments import WORK
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -82,7 +83,7 @@ def test_what_a_block_that_raises_has_changed_is_as_before(records: Records) -> 
     with records.read() as rows:
         before = shown(rows)
     with pytest.raises(ZeroDivisionError), records.write() as rows:
-        rows.chains.assign("a", "plan", "gpu0", {}, TTL)
+        rows.chains.assign("a", "plan", "gpu0", WORK, TTL)
         rows.chains.claim("a", "anna", TTL)
         rows.chains.finish("a", 1)
         rows.slots.retire("gpu0", "anna")
@@ -95,7 +96,7 @@ def test_what_a_block_that_raises_has_changed_is_as_before(records: Records) -> 
 
 def test_facts_and_their_proof_are_written_together_or_not_at_all(records: Records) -> None:
     with records.write() as rows:
-        rows.chains.assign("a", "plan", "gpu0", {}, TTL)
+        rows.chains.assign("a", "plan", "gpu0", WORK, TTL)
     with pytest.raises(Fenced):
         records.log.append(
             "plan", [submitted("s")], expected=None, at=1.0, alongside=lambda rows: rows.chains.guard("a", 1)
@@ -134,9 +135,9 @@ def test_busy_are_the_streams_with_an_open_study_or_a_chain(records: Records) ->
         with records.write() as rows:
             rows.studies.set_state(f"of-{stream}", "cancelled")
     with records.write() as rows:
-        rows.chains.assign("over", "p", "gpu0", {}, TTL)
+        rows.chains.assign("over", "p", "gpu0", WORK, TTL)
         rows.chains.end("over")
-        rows.chains.assign("a", "q", "gpu0", {}, TTL)
+        rows.chains.assign("a", "q", "gpu0", WORK, TTL)
     with records.read() as rows:
         assert rows.studies.busy_versions() == {"q": 1, "r": 1}
         assert rows.studies.active_streams() == ["r"]
@@ -228,7 +229,7 @@ class Alike(RuleBasedStateMachine):
         with self.both[0].read() as rows:
             if rows.chains.get(chain) is not None:
                 return
-        self.change(lambda rows: rows.chains.assign(chain, "plan", slot, {"stages": []}, TTL, beside))
+        self.change(lambda rows: rows.chains.assign(chain, "plan", slot, WORK, TTL, beside))
 
     @rule(chain=CHAINS, owner=OWNERS)
     def claim(self, chain: str, owner: str) -> None:

@@ -14,7 +14,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.domain.stage_tree import build_stage_tree
 from app.domain.states import ChainOutcome
-from app.events.tables import SlotRow
+from app.events.rows import SlotRecord
 from app.scheduling.assignment import stages_of
 from app.scheduling.frontier import Span
 from app.scheduling.placement import Candidates, place
@@ -319,7 +319,8 @@ def test_a_step_that_could_not_be_evaluated_is_not_awaited_where_its_state_is_ke
 def test_an_evaluation_that_failed_on_a_slot_is_tried_on_another_as_long_as_it_is_wanted(story: Story) -> None:
     mine, theirs = story.submit(({"h": 1}, 10)), story.submit(({"h": 1}, 10), eval_every=3, max_restarts=1)
     (node,) = story.path(mine)
-    slots = [SlotRow(name=name, trainers={"digits": "1"}) for name in ("gpu0", "gpu1")]
+    here = {"owner": "", "device": "cpu", "host": "", "pid": 1, "seen_at": 0.0, "trainers": {"digits": "1"}}
+    slots = [SlotRecord(name=name, **here) for name in ("gpu0", "gpu1")]
     candidates, spans = Candidates(slots, slots), [Span(node.id, 0, 10)]
     fail_evaluation(story, node, 3, 10)
     assert place(story.plan, "plan", spans, None, candidates) is slots[1]

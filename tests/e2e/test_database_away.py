@@ -17,7 +17,7 @@ from toys import grid
 
 from app.domain.states import ChainState
 from app.events.records import SqlRecords
-from app.events.tables import ChainRow
+from app.events.rows import ChainRecord
 
 Json = dict[str, Any]
 Outage = Callable[[], AbstractContextManager[None]]
@@ -114,22 +114,22 @@ def halted(cluster: Cluster, *slots: str) -> Iterator[None]:
             os.kill(cluster.processes[slot].pid, signal.SIGCONT)
 
 
-def chains(cluster: Cluster, state: ChainState) -> list[ChainRow]:
+def chains(cluster: Cluster, state: ChainState) -> list[ChainRecord]:
     """Those that are in a state."""
     with SqlRecords(cluster.database).read() as rows:
         return [row for row in rows.chains.live() if row.state == state]
 
 
-def is_inside(chain: ChainRow) -> bool:
-    stage = chain.assignment["stages"][chain.index]
-    return bool(stage["start"] < chain.step < stage["end"])
+def is_inside(chain: ChainRecord) -> bool:
+    stage = chain.stages[chain.index]
+    return stage.start < chain.step < stage.end
 
 
-def has_next(chain: ChainRow) -> bool:
-    return chain.index + 1 < len(chain.assignment["stages"])
+def has_next(chain: ChainRecord) -> bool:
+    return chain.index + 1 < len(chain.stages)
 
 
-def is_past(cluster: Cluster, before: ChainRow) -> bool:
+def is_past(cluster: Cluster, before: ChainRecord) -> bool:
     """Whether the stage that was under way is over."""
     with SqlRecords(cluster.database).read() as rows:
         now = rows.chains.get(before.chain)

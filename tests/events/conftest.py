@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from assignments import WORK
 from transactions import TTL, Clock, Transactions
 
 from app.events.database import Database
@@ -35,5 +36,5 @@ def rows(timed: Database) -> Transactions:
 @pytest.fixture
 def lease(rows: Transactions) -> Lease:
     """Chain c is running on gpu0."""
-    rows.chains.assign("c", "plan", "gpu0", {"stages": [1]}, TTL)
+    rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
     return rows.chains.claim("c", "worker", TTL)

@@ -5,27 +5,28 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from assignments import WORK
 from transactions import TTL, Clock, Transactions
 
 from app.events.rows import ChainFlags, ChainNotClaimable, Fenced, Lease, SlotTaken
 
 
 def test_a_slot_has_one_chain(rows: Transactions) -> None:
-    rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+    rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
     with pytest.raises(SlotTaken):
-        rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+        rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
     with pytest.raises(SlotTaken):
-        rows.chains.assign("d", "plan", "nowhere", {}, TTL)
+        rows.chains.assign("d", "plan", "nowhere", WORK, TTL)
     assert rows.chains.get("d") is None
     assert [row.name for row in rows.slots.free(TTL)] == ["gpu1"]
 
 
 def test_a_slot_is_free_when_the_last_chain_of_its_pack_is(rows: Transactions) -> None:
-    rows.chains.assign("b", "plan", "gpu0", {}, TTL)
+    rows.chains.assign("b", "plan", "gpu0", WORK, TTL)
     for chain in "ac":
-        rows.chains.assign(chain, "plan", "gpu0", {}, TTL, "b")
+        rows.chains.assign(chain, "plan", "gpu0", WORK, TTL, "b")
     with pytest.raises(SlotTaken):
-        rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+        rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
     for ended, left in (("b", "a"), ("a", "c"), ("c", None)):
         assert rows.slots.get("gpu0").chain == ended
         rows.chains.claim(ended, "worker", TTL)
@@ -34,15 +35,15 @@ def test_a_slot_is_free_when_the_last_chain_of_its_pack_is(rows: Transactions) -
 
 
 def test_a_chain_joins_only_the_one_that_its_slot_has(rows: Transactions) -> None:
-    rows.chains.assign("b", "plan", "gpu0", {}, TTL)
+    rows.chains.assign("b", "plan", "gpu0", WORK, TTL)
     with pytest.raises(SlotTaken):
-        rows.chains.assign("a", "plan", "gpu1", {}, TTL, "b")
+        rows.chains.assign("a", "plan", "gpu1", WORK, TTL, "b")
 
 
 def test_of_two_that_take_a_slot_at_once_one_gets_it(rows: Transactions) -> None:
     def take(n: int) -> bool:
         try:
-            rows.chains.assign(f"c{n}", "plan", "gpu0", {}, TTL)
+            rows.chains.assign(f"c{n}", "plan", "gpu0", WORK, TTL)
         except SlotTaken:
             return False
         return True
@@ -56,12 +57,12 @@ def test_of_two_that_take_a_slot_at_once_one_gets_it(rows: Transactions) -> None
 
 
 def test_a_chain_from_assignment_to_its_end(rows: Transactions, clock: Clock) -> None:
-    rows.chains.assign("c", "plan", "gpu0", {"stages": [1]}, TTL)
+    rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
     row = rows.chains.get("c")
     assert (row.state, row.fence, row.owner, row.lease_until) == ("ready", 0, None, 1060.0)
     clock.at = 1010.0
     lease = rows.chains.claim("c", "worker", TTL)
-    assert lease == Lease("c", "plan", "gpu0", 1, {"stages": [1]}, ChainFlags())
+    assert lease == Lease("c", "plan", "gpu0", 1, WORK, ChainFlags())
     clock.at = 1050.0
     assert rows.chains.heartbeat("c", 1, TTL, 7) == ChainFlags()
     rows.chains.advance("c", 1, 1)
@@ -88,7 +89,7 @@ def test_a_chain_is_claimed_once(rows: Transactions, lease: Lease, clock: Clock)
 
 
 def test_of_many_that_claim_at_once_one_gets_it(rows: Transactions) -> None:
-    rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+    rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
 
     def take(n: int) -> bool:
         try:
@@ -104,7 +105,7 @@ def test_of_many_that_claim_at_once_one_gets_it(rows: Transactions) -> None:
 
 def test_a_chain_that_is_over_is_not_claimed(rows: Transactions, lease: Lease) -> None:
     rows.chains.finish("c", lease.fence)
-    rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+    rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
     rows.chains.end("d")
     for chain in "cd":
         with pytest.raises(ChainNotClaimable):
@@ -121,7 +122,7 @@ def test_marks_and_stop_reach_the_worker(rows: Transactions, lease: Lease) -> No
 
 
 def test_each_chain_is_told_its_own(rows: Transactions, lease: Lease) -> None:
-    rows.chains.assign("d", "plan", "gpu1", {}, TTL)
+    rows.chains.assign("d", "plan", "gpu1", WORK, TTL)
     other = rows.chains.claim("d", "other", TTL)
     rows.chains.ask_evaluation("c", [5])
     rows.chains.ask_stop("d")
@@ -130,7 +131,7 @@ def test_each_chain_is_told_its_own(rows: Transactions, lease: Lease) -> None:
 
 
 def test_marks_from_before_the_claim_come_with_the_lease(rows: Transactions) -> None:
-    rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+    rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
     rows.chains.ask_evaluation("c", [5])
     assert rows.chains.claim("c", "worker", TTL).flags == ChainFlags((5,))
 
@@ -143,7 +144,7 @@ def test_marks_added_at_once_are_all_kept(rows: Transactions, lease: Lease) -> N
 
 def test_a_slot_is_free_while_its_last_chain_is_being_saved(rows: Transactions, lease: Lease, clock: Clock) -> None:
     rows.chains.release("c", lease.fence, {"node": "n"})
-    rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+    rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
     rows.chains.heartbeat("c", lease.fence, TTL, 9)
     rows.chains.guard("c", lease.fence)
     assert rows.chains.flags("c", lease.fence) == ChainFlags((), False)
@@ -160,7 +161,7 @@ def test_a_slot_is_free_while_its_last_chain_is_being_saved(rows: Transactions, 
 
 def test_a_chain_that_is_being_saved_may_be_lost(rows: Transactions, lease: Lease, clock: Clock) -> None:
     rows.chains.release("c", lease.fence, None)
-    rows.chains.assign("d", "plan", "gpu0", {}, 3 * TTL)
+    rows.chains.assign("d", "plan", "gpu0", WORK, 3 * TTL)
     clock.at += TTL + 1
     assert rows.expired() == ["c"]
     rows.chains.end_expired("c")
@@ -173,7 +174,7 @@ def test_a_chain_that_is_being_saved_may_be_lost(rows: Transactions, lease: Leas
 
 
 def test_a_chain_expires_unless_it_is_heard_of(rows: Transactions, lease: Lease, clock: Clock) -> None:
-    rows.chains.assign("d", "other", "gpu1", {}, TTL)
+    rows.chains.assign("d", "other", "gpu1", WORK, TTL)
     clock.at += TTL
     assert rows.expired() == []
     rows.chains.heartbeat("c", lease.fence, TTL, 1)
@@ -198,7 +199,7 @@ def test_only_a_chain_whose_lease_ran_out_is_ended_for_that(rows: Transactions, 
 def test_a_chain_ends_once(rows: Transactions, lease: Lease, clock: Clock, again: str) -> None:
     clock.at += 2 * TTL
     rows.chains.end("c")
-    rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+    rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
     with pytest.raises(Fenced):
         getattr(rows.chains, again)("c")
     assert (rows.chains.get("c").fence, rows.slots.get("gpu0").chain) == (2, "d")
@@ -222,7 +223,7 @@ def test_a_worker_ends_only_its_own_chain(rows: Transactions, lease: Lease) -> N
 
 
 def test_a_chain_says_when_it_was_sent_last(rows: Transactions, lease: Lease, clock: Clock) -> None:
-    rows.chains.assign("d", "plan", "gpu1", {}, TTL)
+    rows.chains.assign("d", "plan", "gpu1", WORK, TTL)
     sent = clock.at
     clock.at += 10
     assert rows.chains.get("d").dispatched_at == sent

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from assignments import WORK
 from sqlalchemy import Connection, Engine, text
 from stacks import wait_for
 from transactions import TTL, Transactions
@@ -34,7 +35,7 @@ def write(request: pytest.FixtureRequest) -> Callable:
 
 
 def state(rows: Transactions) -> tuple[object, object]:
-    return rows.chains.get("c").model_dump(), [row.model_dump() for row in rows.slots.all()]
+    return rows.chains.get("c"), list(rows.slots.all())
 
 
 @pytest.mark.parametrize("wrong", [-1, 1])
@@ -47,7 +48,7 @@ def test_another_fence_is_refused(rows: Transactions, lease: Lease, write: Calla
 
 def test_a_zombie_is_refused(rows: Transactions, lease: Lease, write: Callable) -> None:
     rows.chains.end("c")
-    rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+    rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
     before = state(rows)
     with pytest.raises(Fenced):
         write(rows, lease.fence)
@@ -62,7 +63,7 @@ def test_the_number_of_a_chain_that_ended_proves_nothing(rows: Transactions, lea
 
 
 def test_nothing_is_written_for_a_chain_that_was_not_claimed(rows: Transactions, write: Callable) -> None:
-    rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+    rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
     if write is not WRITES["end"]:  # which the tick may, claimed or not
         with pytest.raises(Fenced):
             write(rows, 0)
@@ -70,7 +71,7 @@ def test_nothing_is_written_for_a_chain_that_was_not_claimed(rows: Transactions,
 
 def test_when_all_is_done_only_late_facts_are_let_through(rows: Transactions, lease: Lease, write: Callable) -> None:
     rows.chains.finish("c", lease.fence)
-    rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+    rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
     if write is WRITES["guard"]:
         write(rows, lease.fence)
         return
@@ -111,7 +112,7 @@ def test_nobody_ends_a_chain_between_guard_and_commit(postgres_url: str, postgre
     records, order = SqlRecords(Database(postgres_url)), []
     with records.write() as rows:
         rows.slots.take("gpu0", "anna", instead_of=None, device="cuda:0", host="host", pid=1)
-        rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+        rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
         fence = rows.chains.claim("c", "worker", TTL).fence
 
     def end() -> None:
@@ -134,7 +135,7 @@ def test_of_two_who_ask_at_once_for_steps_both_are_heard(postgres_url: str, post
     records = SqlRecords(Database(postgres_url))
     with records.write() as rows:
         rows.slots.take("gpu0", "anna", instead_of=None, device="cuda:0", host="host", pid=1)
-        rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+        rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
 
     def ask() -> None:
         with records.write() as rows:
@@ -148,7 +149,7 @@ def test_of_two_who_ask_at_once_for_steps_both_are_heard(postgres_url: str, post
         asking.result(60)
     with records.read() as rows:
         row = rows.chains.get("c")
-    assert row is not None and row.extra_eval_steps == [1, 2]
+    assert row is not None and row.extra_eval_steps == (1, 2)
     records.close()
 
 
@@ -161,6 +162,6 @@ def test_without_a_clock_time_is_that_of_the_database(database: Database) -> Non
         assert rows.now() > first  # also within one transaction
     with records.write() as rows:
         rows.slots.take("gpu0", "anna", instead_of=None, device="cpu", host="host", pid=1)
-        rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+        rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
         assert rows.chains.claim("c", "worker", TTL).fence == 1
         assert rows.chains.get("c").lease_until == pytest.approx(time.time() + TTL, abs=5)

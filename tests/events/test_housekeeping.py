@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from assignments import WORK
 from sqlalchemy import text
 from transactions import TTL, Clock, Transactions
 
@@ -18,13 +19,13 @@ def test_what_is_old_goes(rows: Transactions, clock: Clock, timed: Database) -> 
     log = SqlLog(timed)
     log.append("p", [FACT], expected=None, at=clock.at, key="old")
     for chain, slot in (("done", "gpu0"), ("ended", "gpu1")):
-        rows.chains.assign(chain, "p", slot, {}, TTL)
+        rows.chains.assign(chain, "p", slot, WORK, TTL)
     rows.chains.claim("done", "anna", TTL)
     rows.chains.finish("done", 1)
     rows.chains.end("ended")
     rows.schedulers.ticked("old", "host", 1)
     clock.at += 8 * DAY
-    rows.chains.assign("live", "p", "gpu1", {}, TTL)
+    rows.chains.assign("live", "p", "gpu1", WORK, TTL)
     rows.schedulers.ticked("new", "host", 2)
     log.append("p", [FACT], expected=None, at=clock.at, key="new")
     assert clean(timed, AGES) == {"idempotency": 1, "chains": 2, "slots": 1, "schedulers": 1}
@@ -45,7 +46,7 @@ def test_a_scheduler_that_is_gone_is_forgotten_alone(rows: Transactions, clock: 
 
 def test_what_is_young_or_live_stays(rows: Transactions, clock: Clock, timed: Database) -> None:
     SqlLog(timed).append("p", [FACT], expected=None, at=clock.at, key="k")
-    rows.chains.assign("c", "p", "gpu0", {}, TTL)
+    rows.chains.assign("c", "p", "gpu0", WORK, TTL)
     rows.chains.claim("c", "anna", TTL)
     rows.schedulers.ticked("one", "host", 1)
     clock.at += 0.9 * DAY

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from assignments import WORK
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
@@ -61,7 +62,7 @@ class Leases(RuleBasedStateMachine):
         chain = f"c{len(self.slot_of)}"
         busy = any(self.slot_of[other] == slot for other in self.owner)
         try:
-            self.rows.chains.assign(chain, "plan", slot, {}, TTL)
+            self.rows.chains.assign(chain, "plan", slot, WORK, TTL)
         except SlotTaken:
             assert busy
             return ""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from assignments import WORK
 from transactions import TTL, Clock, Transactions
 
 from app.events.rows import Lease, SlotLost, SlotTaken
@@ -28,13 +29,13 @@ def test_slots_are_taken_over_and_seen(rows: Transactions, clock: Clock) -> None
 
 
 def test_a_slot_is_not_taken_from_whom_one_does_not_name(rows: Transactions) -> None:
-    before = rows.slots.get("gpu0").model_dump()
+    before = rows.slots.get("gpu0")
     for instead_of in (None, "berta"):
         with pytest.raises(SlotTaken):
             rows.slots.take("gpu0", "carla", instead_of=instead_of, **HERE)
     with pytest.raises(SlotTaken):
         rows.slots.take("gpu2", "carla", instead_of="nobody", **HERE)
-    assert rows.slots.get("gpu0").model_dump() == before
+    assert rows.slots.get("gpu0") == before
     assert rows.slots.get("gpu2") is None
 
 
@@ -63,10 +64,10 @@ LOST: dict[str, Callable[[Transactions, str], None]] = {
 @pytest.mark.parametrize("change", LOST.values(), ids=LOST)
 def test_the_old_owner_is_refused(rows: Transactions, change: Callable[[Transactions, str], None]) -> None:
     rows.slots.take("gpu0", "carla", instead_of="anna", **HERE)
-    before = rows.slots.get("gpu0").model_dump()
+    before = rows.slots.get("gpu0")
     with pytest.raises(SlotLost):
         change(rows, "anna")
-    assert rows.slots.get("gpu0").model_dump() == before
+    assert rows.slots.get("gpu0") == before
     change(rows, "carla")
 
 
@@ -78,10 +79,10 @@ def test_another_slot_of_the_same_owner_is_as_before(
     rows: Transactions, clock: Clock, change: Callable[[Transactions, str], None]
 ) -> None:
     rows.slots.take("gpu2", "anna", instead_of=None, **HERE)
-    before, at_first = rows.slots.get("gpu2").model_dump(), rows.slots.get("gpu0")
+    before, at_first = rows.slots.get("gpu2"), rows.slots.get("gpu0")
     clock.at += 1
     change(rows, "anna")
-    assert rows.slots.get("gpu2").model_dump() == before
+    assert rows.slots.get("gpu2") == before
     assert rows.slots.get("gpu0") != at_first
 
 
@@ -111,16 +112,16 @@ def test_a_worker_that_starts_again_holds_no_model(rows: Transactions, lease: Le
 
 
 def test_what_a_dead_process_left_on_its_slot_expires_at_once(rows: Transactions, lease: Lease) -> None:
-    rows.chains.assign("d", "plan", "gpu1", {}, TTL)
+    rows.chains.assign("d", "plan", "gpu1", WORK, TTL)
     rows.slots.take("gpu0", "carla", instead_of="anna", **HERE)
     assert rows.expired() == ["c"]
 
 
 def test_what_is_over_on_a_slot_is_not_touched_by_who_takes_it(rows: Transactions, lease: Lease) -> None:
     rows.chains.finish("c", lease.fence)
-    before = rows.chains.get("c").model_dump()
+    before = rows.chains.get("c")
     rows.slots.take("gpu0", "carla", instead_of="anna", **HERE)
-    assert rows.chains.get("c").model_dump() == before
+    assert rows.chains.get("c") == before
 
 
 def test_a_retired_slot_stops_its_chain_and_gets_no_other(rows: Transactions, lease: Lease) -> None:
@@ -128,7 +129,7 @@ def test_a_retired_slot_stops_its_chain_and_gets_no_other(rows: Transactions, le
     assert rows.chains.flags("c", lease.fence).stop
     assert rows.slots.get("gpu0") is None
     with pytest.raises(SlotTaken):
-        rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+        rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
 
 
 def test_a_retired_slot_gives_its_chain_the_time_to_stop(rows: Transactions, lease: Lease) -> None:
@@ -137,7 +138,7 @@ def test_a_retired_slot_gives_its_chain_the_time_to_stop(rows: Transactions, lea
 
 
 def test_a_retired_slot_does_not_begin_what_it_was_given(rows: Transactions) -> None:
-    rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+    rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
     rows.slots.retire("gpu0", "anna")
     assert rows.expired() == ["c"]
     assert not rows.chains.get("c").stop  # whoever is told so would have begun
@@ -145,19 +146,19 @@ def test_a_retired_slot_does_not_begin_what_it_was_given(rows: Transactions) -> 
 
 def test_a_retired_slot_lets_what_is_trained_be_saved(rows: Transactions, lease: Lease) -> None:
     rows.chains.release("c", lease.fence, None)
-    before = rows.chains.get("c").model_dump()
+    before = rows.chains.get("c")
     rows.slots.retire("gpu0", "anna")
-    assert rows.chains.get("c").model_dump() == before
+    assert rows.chains.get("c") == before
 
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_retired_slot_leaves_the_chains_of_others_alone(rows: Transactions, lease: Lease, begun: bool) -> None:
-    rows.chains.assign("d", "plan", "gpu1", {}, TTL)
+    rows.chains.assign("d", "plan", "gpu1", WORK, TTL)
     if begun:
         rows.chains.claim("d", "berta", TTL)
-    before = rows.chains.get("d").model_dump()
+    before = rows.chains.get("d")
     rows.slots.retire("gpu0", "anna")
-    assert rows.chains.get("d").model_dump() == before
+    assert rows.chains.get("d") == before
 
 
 def test_a_slot_is_retired_by_its_owner_only(rows: Transactions, lease: Lease) -> None:
@@ -168,10 +169,10 @@ def test_a_slot_is_retired_by_its_owner_only(rows: Transactions, lease: Lease) -
 
 
 def test_forgotten_slots_leave_their_chains_to_the_tick(rows: Transactions, lease: Lease) -> None:
-    rows.chains.assign("d", "plan", "gpu1", {}, TTL)
+    rows.chains.assign("d", "plan", "gpu1", WORK, TTL)
     rows.chains.end("d")
-    before = rows.chains.get("d").model_dump()
+    before = rows.chains.get("d")
     rows.slots.forget_all()
     assert rows.slots.all() == []
     assert rows.expired() == [lease.chain]
-    assert rows.chains.get("d").model_dump() == before  # what is over stays as it was
+    assert rows.chains.get("d") == before  # what is over stays as it was

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from assignments import work
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -76,7 +77,7 @@ def assign(records: SqlRecords, plans: Plans, study: StudyId, chain: str, slot: 
     path = plans.get(STREAM).studies[study].trials[0].path
     stages = (e.Stage(node=path[-1], start=15, end=20, study=study),)
     event = e.ChainAssigned(chain=ChainId(chain), slot=slot, stages=stages, at=1.0)
-    assignment = {"stages": [{"node": path[-1], "start": 15, "end": 20, "study": study, "evaluate": []}]}
+    assignment = work(*stages)
 
     def take(rows: Rows) -> None:
         rows.slots.take(slot, "owner", instead_of=None, device="cpu", host="here", pid=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +21,7 @@ from app.events.log import Append, EventLog, Idempotency, SqlLog, StoredEvent, V
 from app.events.memory import MemoryLog
 from app.events.plans import Plans, PlanUnusable
 from app.events.rows import Fenced
-from app.events.transact import OPTIMISTIC, Decide, Write, back_off, record, transact
+from app.events.transact import OPTIMISTIC, Decide, Write, record, transact
 
 HISTORY = Path(__file__).parent.parent / "golden" / "history.jsonl"
 """A short life of a plan, in the form it is stored in: two studies, a lost chain, a failure, a promotion."""
@@ -36,7 +35,7 @@ def submitted(study: str) -> StudySubmitted:
     return StudySubmitted(study=study, spec={"name": study}, at=1.0)
 
 
-def no_pause(attempt: int) -> None:
+def no_pause(seconds: float) -> None:
     """Nobody waits in a test."""
 
 
@@ -366,10 +365,3 @@ def lose_answers(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
             raise DatabaseUnavailable("The connection was lost.")
 
     monkeypatch.setattr(database, "write", Lossy)
-
-
-def test_losing_a_race_leaves_the_global_generator_alone() -> None:
-    """It may be that of a trainer in the same process, which must come to the same numbers whoever is faster."""
-    before = random.getstate()
-    back_off(1)
-    assert random.getstate() == before

@@ -18,11 +18,11 @@ from app.domain.evolve import fold
 from app.domain.ids import StudyId, digest
 from app.domain.search_plan import Node, Study, Trial
 from app.scheduling.costs import Costs
-from app.scheduling.policies import POLICIES, fair_share
+from app.scheduling.policies import fair_share
 from app.scheduling.retention import dispensable
 from app.tuning.replay import replay
 from stagetree.sequences import parse
-from tests.plans import tried
+from tests.plans import POLICIES, tried
 from tests.strategies import sequences
 from tests.tuners.test_every_tuner import KINDS
 from tests.tuners.worlds import SHARING, faults, numbered, simulator, spec, stragglers

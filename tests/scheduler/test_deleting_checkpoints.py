@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import pytest
+from assignments import work
 from scenes import LEASE, Json, Scene, times
 from test_idle import Counted
 
@@ -131,6 +132,24 @@ def test_so_many_go_in_one_look_and_the_budget_is_not_despaired_of_before_the_la
     assert (second.objects, second.is_done, world.said) == (2, True, [""])
 
 
+def test_a_tick_beside_a_look_counts_the_plan_that_is_looked_at_again() -> None:
+    """The tick is on another thread: it comes at the moment at which the plan is folded."""
+    world = Deleting(budget=4)
+    world.train("plan", trials=4)
+    world.retention.survey()
+    assert world.retention.chains_that_fit({}, 0, 3) == 0
+    world.train("longer", trials=4, steps=6, plan="plan")
+    holding, fitting = world.plans.holding, list[int]()
+
+    def beside(stream: str, *, fresh: bool = True) -> AbstractContextManager[SearchPlan]:
+        fitting.append(world.retention.chains_that_fit({}, 0, 3))
+        return holding(stream, fresh=fresh)
+
+    world.plans.holding = beside  # type: ignore[method-assign]
+    world.retention.survey()
+    assert fitting == [0]
+
+
 def test_what_is_garbage_goes_plan_by_plan() -> None:
     world = Deleting()
     world.train("large", trials=MOST_OBJECTS)
@@ -172,7 +191,7 @@ def test_what_a_row_names_stays_until_its_chain_is_over(is_named: bool) -> None:
     (kept,) = keeping.checkpoints(world.scene.plan("plan"))
     world.scene.give(c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget", named=frozenset()))
     with world.scene.records.write() as rows:
-        rows.chains.assign("x", "plan", "gpu1", {"resume": {"key": kept.key} if is_named else {}}, LEASE)
+        rows.chains.assign("x", "plan", "gpu1", work(resume=kept.key if is_named else None), LEASE)
     world.retention.look()
     assert world.store.deleted == ([] if is_named else [kept.key])
     with world.scene.records.write() as rows:

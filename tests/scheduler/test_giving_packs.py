@@ -9,7 +9,7 @@ from scenes import LOST_RACE, ONE, OPENED, Scene
 from app.domain import commands as c
 from app.domain import events as e
 from app.events.log import Append
-from app.events.rows.ports import ChainRecord
+from app.events.rows import ChainRecord
 from app.workers.scheduler.choosing import MOST_MEASUREMENTS
 
 PACKED = replace(OPENED, packing=4)
@@ -28,8 +28,8 @@ def test_a_slot_is_given_a_pack_and_measures_what_packs_cost() -> None:
     chains = given(scene)
     assert len(chains) == 4 and len(scene.messages) == 1
     for chain in chains:
-        assert sorted(chain.assignment["pack"]) == sorted(each.chain for each in chains)
-        assert chain.assignment["profile"]
+        assert sorted(chain.assignment.pack) == sorted(each.chain for each in chains)
+        assert chain.assignment.profile
 
 
 def test_what_packs_cost_on_a_device_is_measured_once() -> None:
@@ -37,21 +37,21 @@ def test_what_packs_cost_on_a_device_is_measured_once() -> None:
     scene.submit(opened=PACKED)
     profile = e.PackingProfiled(device="cpu", batch_seconds={"0": 1.0, "2": 1.0, "4": 1.0}, peak_bytes={})
     scene.records.log.append("plan", [profile], expected=None, at=0.0)
-    assert not any(chain.assignment["profile"] for chain in given(scene))
+    assert not any(chain.assignment.profile for chain in given(scene))
 
 
 def test_where_slots_train_no_packs_chains_are_given_one_by_one() -> None:
     scene = Scene(packs=False)
     scene.submit(opened=PACKED)
     (chain,) = given(scene)
-    assert not chain.assignment["pack"] and not chain.assignment["profile"]
+    assert not chain.assignment.pack and not chain.assignment.profile
 
 
 def test_the_chain_of_a_plan_without_packs_measures_none() -> None:
     scene = Scene()
     scene.submit()
     (chain,) = given(scene)
-    assert not chain.assignment["pack"] and not chain.assignment["profile"]
+    assert not chain.assignment.pack and not chain.assignment.profile
 
 
 def test_as_many_trials_are_asked_for_as_slots_can_train_at_once() -> None:
@@ -75,15 +75,15 @@ def test_until_the_width_is_chosen_one_slot_measures_and_the_others_wait() -> No
     scene.submit(opened=CHOSEN_LATER)
     for _ in range(2):
         (chain,) = given(scene)
-    given_to_measure = {name: chain.assignment[name] for name in ("measure", "packing", "pack")}
+    given_to_measure = {name: getattr(chain.assignment, name) for name in ("measure", "packing", "pack")}
     assert given_to_measure == {"measure": 2, "packing": 1, "pack": (chain.chain,)}
-    assert len(chain.assignment["stages"]) == 1
+    assert len(chain.assignment.stages) == 1
 
 
 def test_where_slots_train_no_packs_nothing_is_measured() -> None:
     scene = Scene(slots=2, packs=False)
     scene.submit(opened=CHOSEN_LATER)
-    assert [chain.assignment["measure"] for chain in given(scene)] == [0, 0]
+    assert [chain.assignment.measure for chain in given(scene)] == [0, 0]
 
 
 def test_a_study_that_is_paused_chooses_nothing() -> None:
@@ -119,7 +119,7 @@ def test_what_is_known_of_narrower_packs_only_is_measured_anew() -> None:
     scene = Scene()
     measured_before(scene, _0=1.0, _2=1.0)
     scene.submit(opened=CHOSEN_LATER)
-    assert [chain.assignment["measure"] for chain in given(scene)] == [4] and not widths(scene)
+    assert [chain.assignment.measure for chain in given(scene)] == [4] and not widths(scene)
 
 
 def test_nothing_is_chosen_for_slots_that_do_not_have_the_trainer() -> None:

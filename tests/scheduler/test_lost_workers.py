@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from assignments import WORK
 from scenes import AWAY, LEASE, ONE, Scene, times, trials
 
 from app.domain import events as e
@@ -93,7 +94,7 @@ def test_a_chain_that_no_plan_knows_of_holds_up_nothing() -> None:
     scene.scheduler.tick()
     scene.register("gpu1")
     with scene.records.write() as rows:
-        rows.chains.assign("ghost", "plan", "gpu1", {"stages": []}, 0.0)
+        rows.chains.assign("ghost", "plan", "gpu1", WORK, 0.0)
         rows.chains.claim("ghost", "anna", 0.0)
     scene.at += 1.0
     assert scene.scheduler.tick()
@@ -131,7 +132,7 @@ def test_a_slot_that_was_taken_meanwhile_is_passed_over_and_the_others_get_work(
         with scene.records.write() as rows:
             free = [slot.name for slot in rows.slots.free(LEASE)]
             if len(free) == 2 and len(scene.plan().nodes) == 2:
-                rows.chains.assign("other's", "elsewhere", free[0], {"stages": []}, LEASE)
+                rows.chains.assign("other's", "elsewhere", free[0], WORK, LEASE)
 
     scene.records.before_write = take
     assert scene.scheduler.tick()

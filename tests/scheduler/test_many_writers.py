@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +20,6 @@ from app.events.database import Database
 from app.events.log import EventLog, VersionConflict
 from app.events.memory import MemoryRecords
 from app.events.records import Records, SqlRecords
-from app.events.transact import back_off
 
 SLOTS = 4
 MOST_TICKS = 50
@@ -112,7 +112,7 @@ class Count:
 def test_ten_thousand_trials_beside_four_writers(request: pytest.FixtureRequest, where: str) -> None:
     url = "" if where == "memory" else request.getfixturevalue({"sqlite": "sqlite_url"}.get(where, "postgres_url"))
     records: Records = SqlRecords(Database(url)) if url else MemoryRecords()
-    scene = Scene(records, slots=SLOTS, pause=back_off)
+    scene = Scene(records, slots=SLOTS, pause=time.sleep)
     scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.5}, "steps": 4}]}, "first")
     scene.scheduler.tick()
     (node,) = scene.study("first").trials[0].path

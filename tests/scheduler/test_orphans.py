@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, cast
 
 import pytest
+from assignments import WORK
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scenes import LEASE, ONE, Scene
@@ -13,7 +14,7 @@ from scenes import LEASE, ONE, Scene
 from app.domain import events as e
 from app.domain import keeping
 from app.events.plans import PlanUnusable
-from app.events.rows.errors import Fenced
+from app.events.rows import Fenced
 from app.object_store import ObjectStore, StoreUnavailable, Written
 from app.workers.scheduler.orphans import find_orphans
 
@@ -65,7 +66,7 @@ class World(Scene):
             slot = rows.slots.get(f"gpu{worker}")
             if slot is None or slot.chain is not None:
                 return
-            rows.chains.assign(chain, "plan", f"gpu{worker}", {}, LEASE)
+            rows.chains.assign(chain, "plan", f"gpu{worker}", WORK, LEASE)
             rows.chains.claim(chain, "anna", LEASE)
         self.given[worker], self.unsaid[worker] = chain, []
 

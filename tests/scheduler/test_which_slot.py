@@ -90,7 +90,7 @@ def test_the_assignment_says_for_whom_it_runs() -> None:
     with scene.records.read() as rows:
         row = rows.chains.get(chain)
     assert row is not None
-    assert (row.assignment["study"], row.assignment["trial"], row.assignment["hp"]) == (
+    assert (row.assignment.study, row.assignment.trial, row.assignment.hp) == (
         "study",
         0,
         {"lr": {"family": "constant", "value": 0.1}},

@@ -8,10 +8,10 @@ from typing import Any
 from scenes import Scene
 
 from app.domain import events as e
+from app.domain.assignment import ChainAssignment
 from app.domain.ids import NodeId
 from app.domain.schedule import segment_at
 from app.domain.states import ProofKind
-from app.scheduling.assignment import ChainAssignment
 
 DEVICE = "cpu"
 
@@ -87,8 +87,8 @@ class ToyWorkers:
         chain, _ = self.scene.claim()
         with self.scene.records.read() as rows:
             row = rows.chains.get(chain)
-        assert row is not None
-        work = ChainAssignment.from_json(row.assignment)
+        assert row is not None and isinstance(row.assignment, ChainAssignment)
+        work = row.assignment
         facts = self._prove(chain, work) if work.proof is not None else self._train(chain, work)
         end = "end" if isinstance(facts[-1], e.StageFailed) else "finish"
         self.scene.record(chain, facts, lambda rows: getattr(rows.chains, end)(chain, 1))

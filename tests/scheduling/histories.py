@@ -18,8 +18,7 @@ from app.domain.search_plan import Chain, ChainProgress, Study
 from app.domain.states import ChainOutcome
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
-from app.scheduling.policies import POLICIES
-from tests.plans import Story, steps
+from tests.plans import POLICIES, Story, steps
 
 FEW = st.integers(0, 1)
 STEPS = st.integers(1, 12)

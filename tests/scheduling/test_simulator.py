@@ -14,12 +14,11 @@ from app.domain.evolve import fold
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.domain.stage_tree import build_stage_tree, critical_path_steps
-from app.scheduling.policies import POLICIES
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from app.tuning.tuners import TunerDriver
 from stagetree.spec import StudySpec
-from tests.plans import METRIC, OPENED, study_of, tried
+from tests.plans import METRIC, OPENED, POLICIES, study_of, tried
 from tests.strategies import Trial, spaces
 
 SLOTS = st.integers(1, 4)

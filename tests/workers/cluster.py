@@ -25,8 +25,7 @@ from app.domain.search_plan import SearchPlan, Study
 from app.events.database import Database
 from app.events.plans import Plans
 from app.events.records import SqlRecords
-from app.events.rows import Rows, SlotTaken
-from app.events.tables import ChainRow, SlotRow
+from app.events.rows import ChainRecord, Rows, SlotRecord, SlotTaken
 from app.events.transact import Write, transact
 from app.registry import TrainerSource
 from app.scheduling.policies import POLICIES
@@ -199,11 +198,11 @@ class Cluster:
         """Of each trial: its state, and the metrics at its end."""
         return [(trial.state, self.plan.metrics(trial, trial.steps)) for trial in self.study(study).trials]
 
-    def row(self, slot: str = "gpu0") -> SlotRow | None:
+    def row(self, slot: str = "gpu0") -> SlotRecord | None:
         with self.records.read() as rows:
             return rows.slots.get(slot)
 
-    def live(self) -> list[ChainRow]:
+    def live(self) -> Sequence[ChainRecord]:
         with self.records.read() as rows:
             return rows.chains.live()
 

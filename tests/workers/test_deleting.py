@@ -155,10 +155,10 @@ def test_what_a_row_names_is_not_deleted(cluster: Cluster) -> None:
     """A chain that has been given begins with the trunk's end, while everything else goes."""
     study = cluster.submit({**BRANCHES, "keep_best": 0})
     cluster.round()
-    while not any(row.assignment["resume"] for row in cluster.live()):
+    while not any(row.assignment.resume for row in cluster.live()):
         cluster.beat()
         cluster.ticker.tick()
-    [key] = [row.assignment["resume"]["key"] for row in cluster.live()]
+    [key] = [row.assignment.resume.key for row in cluster.live()]
     retention(cluster, budget=1).look()
     assert stored(cluster) == {key}
     while cluster.messages:

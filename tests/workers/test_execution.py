@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from app.domain import events as e
+from app.domain.assignment import ChainAssignment
 from app.domain.ids import NodeId, StudyId
 from app.domain.states import ChainOutcome, FailureKind
 from app.events.rows import ChainFlags
-from app.scheduling.assignment import ChainAssignment
 from app.workers.slot.execution import (
     ChainExecution,
     Complete,

@@ -8,6 +8,7 @@ from itertools import cycle
 from typing import Any, NoReturn
 
 import pytest
+from assignments import WORK
 from faulty import Clock
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,7 +82,7 @@ class Beating:
     def begin(self, chain: str = "c") -> Claim:
         """A chain in training."""
         with self.records.write() as rows:
-            rows.chains.assign(chain, "plan", "gpu0", {}, LEASE)
+            rows.chains.assign(chain, "plan", "gpu0", WORK, LEASE)
             lease = rows.chains.claim(chain, "anna", LEASE)
         claim = Claim(chain, "plan", lease.fence)
         self.pulses.append(Pulse(claim, 0))
@@ -170,7 +171,7 @@ def test_a_chain_that_was_ended_is_given_up(beating: Beating, is_beat: bool) -> 
     lost, other = beating.begin(), Claim("d", "plan", 1)
     with beating.records.write() as rows:
         rows.slots.take("gpu1", "anna", instead_of=None, device="cpu", host="here", pid=1)
-        rows.chains.assign("d", "plan", "gpu1", {}, LEASE)
+        rows.chains.assign("d", "plan", "gpu1", WORK, LEASE)
         rows.chains.claim("d", "anna", LEASE)
         rows.chains.ask_stop("d")
     beating.pulses.append(Pulse(other, 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from assignments import WORK
 
 from app.domain import events as e
 from app.domain.ids import ChainId
@@ -32,7 +33,7 @@ def test_only_what_another_slot_has_completed_since_speaks_against_a_slot(
     if completed_on is not None:
         with records.write() as rows:
             rows.slots.take(completed_on, "anna", instead_of=None, **HERE)
-            rows.chains.assign("chain", "plan", completed_on, {}, 60.0)
+            rows.chains.assign("chain", "plan", completed_on, WORK, 60.0)
     records.log.append("plan", [e.StageCompleted(chain=ChainId("chain"), index=0, seconds=1.0)], expected=None, at=0.0)
     sentence = quarantine(records, health).after_failure(Claim("other", "plan", 1), "another node", 0)
     assert (sentence is not None) == is_the_slots_fault

@@ -9,6 +9,7 @@ from threading import Event as Flag
 from typing import Any
 
 import pytest
+from assignments import work
 
 from app.domain import events as e
 from app.domain.ids import NodeId
@@ -173,7 +174,7 @@ def test_one_where_another_chain_begins_stays() -> None:
     room = Room(10)
     with room.records.write() as rows:
         rows.slots.take("gpu1", "berta", instead_of=None, device="cpu", host="here", pid=1)
-        rows.chains.assign("d", "plan", "gpu1", {"resume": {"key": "n1"}}, 60.0)
+        rows.chains.assign("d", "plan", "gpu1", work(resume="n1"), 60.0)
     for step in range(1, 4):
         room.keep(step)
     assert room.dropped == ["n2"]

@@ -284,7 +284,7 @@ def test_a_form_of_another_version_is_given_back_and_the_slot_stands_aside(clust
     with cluster.database.write() as session:
         row = next(row for row in cluster.live() if row.chain == chain)
         session.execute(
-            text("UPDATE chains SET assignment = :new"), {"new": json.dumps({**row.assignment, "format": 99})}
+            text("UPDATE chains SET assignment = :new"), {"new": json.dumps({**row.assignment.to_json(), "format": 99})}
         )
     cluster.deliver()
     cluster.settle()

@@ -169,7 +169,7 @@ def test_nothing_is_said_of_a_proof_that_is_lost(proving: Cluster) -> None:
     study = proving.submit(BRANCHES)
 
     def lose(process: InProcess) -> None:
-        [row] = [each for each in proving.live() if each.assignment["proof"]]
+        [row] = [each for each in proving.live() if each.assignment.proof]
         with proving.records.write() as rows:
             rows.chains.end(row.chain)
         proving.clock.wait(5.0)

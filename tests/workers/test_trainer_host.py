@@ -12,10 +12,10 @@ import pytest
 from cluster import TOY
 from in_process import InProcess
 
+from app.domain.assignment import ChainAssignment, ResumePoint
 from app.domain.events import Stage
 from app.domain.ids import NodeId, StudyId
 from app.registry import TrainerSource
-from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.slot.trainer_host import ModelMisplaced, OtherVersion, TrainerHost
 from app.workers.slot.trial_log import StageFiles
 from stagetree.runtime.failures import TrainerFailed

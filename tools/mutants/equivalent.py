@@ -15,10 +15,6 @@ EQUIVALENT = {
     "app/events/rows/studies.py show_due: without: where STUDIES.c.slots_due.is_not(None)": (
         "who is due nothing is written down once more to be due nothing"
     ),
-    "app/workers/scheduler/retention.py garbage_of: never: if not is_any_deleted": (
-        "only what came to studies that are deleted is unowned"
-    ),
-    "app/workers/scheduler/retention.py _choice: always: if excess > 0": "nothing is chosen to free no bytes",
     "app/workers/scheduler/retention.py _free: always: if chosen": "to release nothing is a transaction without events",
     "app/workers/slot/checkpoint_store.py _hashed: never: if state.size <= SMALL": (
         "what is small is hashed by another thread as well"

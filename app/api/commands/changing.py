@@ -17,7 +17,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study
-from app.events.tables import StudyRow
+from app.events.rows import StudyRecord
 from stagetree.limits import Limits
 from stagetree.models.events import Event
 from stagetree.sequences import parse
@@ -26,7 +26,7 @@ from stagetree.space import Space
 Json = dict[str, Any]
 
 
-def add_trial(use: Services, row: StudyRow, write: Write, asked: c.Start) -> int:
+def add_trial(use: Services, row: StudyRecord, write: Write, asked: c.Start) -> int:
     """One more trial; its number. Raises `InvalidField` where its hyper-parameters are not those of the study."""
     command = c.AddTrial(study=StudyId(row.id), hp=asked.hp, steps=asked.steps)
     recorded = write(row.stream, lambda plan: _decide(plan, command, use.limits))
@@ -35,7 +35,7 @@ def add_trial(use: Services, row: StudyRow, write: Write, asked: c.Start) -> int
     return added.trial
 
 
-def ask(use: Services, row: StudyRow, write: Write, asks: Sequence[c.Start | c.Extend]) -> list[int]:
+def ask(use: Services, row: StudyRecord, write: Write, asks: Sequence[c.Start | c.Extend]) -> list[int]:
     """The numbers of the trials, in the order asked for: all or nothing. Raises `InvalidField` as `add_trial` does."""
     command = c.AskForTrials(study=StudyId(row.id), actions=tuple(asks))
     recorded = write(row.stream, lambda plan: _decide(plan, command, use.limits))
@@ -61,19 +61,18 @@ def _hyper_parameters(study: Study) -> set[str]:
     if study.trials:
         return set(study.trials[0].hp)
     listed = study.tuner.get("trials")
-    return set(study.spec.get("space") or (listed[0]["hp"] if listed else ()))
+    return set(study.space or (listed[0]["hp"] if listed else ()))
 
 
 def _existing(study: Study, hp: Json) -> set[str]:
     """The names that belong into a configuration, in a space where that depends on it; empty in others."""
-    space = Space(study.spec["space"]) if study.spec.get("space") else None
-    if space is None or not space.is_conditional:
+    if study.space is None or not (space := Space(dict(study.space))).is_conditional:
         return set()
     configuration = {name: parse(value) for name, value in hp.items()}
-    return {name for name in study.spec["space"] if space.exists(name, configuration)}
+    return {name for name in study.space if space.exists(name, configuration)}
 
 
-def add_note(use: Services, row: StudyRow, write: Write, text: str, trial: int | None) -> Event:
+def add_note(use: Services, row: StudyRecord, write: Write, text: str, trial: int | None) -> Event:
     """The event. Raises `Unknown` where there is no such trial, and `Refused` for a text that is none or too long."""
     command = c.AddNote(study=StudyId(row.id), text=text, trial=trial, at=use.clock())
     (recorded,) = write(row.stream, lambda plan: decide(plan, command, use.limits))
@@ -84,7 +83,7 @@ def add_note(use: Services, row: StudyRow, write: Write, text: str, trial: int |
 logger = logging.getLogger(__name__)
 
 
-def delete_study(use: Services, row: StudyRow, write: Write) -> None:
+def delete_study(use: Services, row: StudyRecord, write: Write) -> None:
     """Let go of a study that is over. Raises `StateConflict` where it is not."""
     command = c.DeleteStudy(study=StudyId(row.id), at=use.clock())
     write(row.stream, lambda plan: decide(plan, command, use.limits))

@@ -11,7 +11,7 @@ from typing import Any
 from app.api.services import Services
 from app.domain.decide.finding import trial_of
 from app.domain.ids import NodeId
-from app.events.tables import StudyRow
+from app.events.rows import StudyRecord
 from stagetree.models.trials import Logged, LoggedPoint
 
 Json = dict[str, Any]
@@ -29,7 +29,7 @@ class _Attempt:
         return max((row["step"] for row in self.rows), default=self.start)
 
 
-def trial_metrics(use: Services, row: StudyRow, number: int) -> Logged:
+def trial_metrics(use: Services, row: StudyRecord, number: int) -> Logged:
     """The rows of a trial, in order of steps. Raises `Unknown` where there is no such trial."""
     with use.open_study(row) as (plan, study):
         ends = list(plan.ends(trial_of(study, number)))

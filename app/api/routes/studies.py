@@ -26,7 +26,7 @@ from app.domain.errors import StateConflict
 from app.domain.evolve import fold
 from app.domain.ids import StudyId
 from app.events.profiles import last_profile
-from app.events.tables import StudyRow
+from app.events.rows import StudyRecord
 from stagetree.models.events import Event
 from stagetree.models.studies import Preview, StudyAnswer, StudyPage, StudyWord
 
@@ -170,7 +170,7 @@ def add_note(row: StudyRowDep, given: NoteBody, use: Use, write: WriterDep) -> E
     return changing.add_note(use, row, write, *note_of(given))
 
 
-def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> StudyAnswer:
+def _change(use: Services, write: Write, row: StudyRecord, command: c.Command) -> StudyAnswer:
     write(row.stream, lambda plan: decide(plan, command, use.limits))
     return reading.study(use, row, with_trials=False)[0]
 

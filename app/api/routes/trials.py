@@ -25,7 +25,7 @@ from app.api.views import documents
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.ids import StudyId
-from app.events.tables import StudyRow
+from app.events.rows import StudyRecord
 from stagetree.models.trials import Columns, Logged, TrialBatch, TrialDetail, TrialPage, TrialWord
 
 Json = dict[str, Any]
@@ -192,7 +192,7 @@ def ask_trials(row: StudyRowDep, given: AsksBody, use: Use, write: WriterDep) ->
     return TrialBatch(items=_asked(row, asks_of(given), use, write))
 
 
-def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: Write) -> list[TrialDetail]:
+def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: Services, write: Write) -> list[TrialDetail]:
     numbers = changing.ask(use, row, write, asks)
     with use.open_study(row) as (plan, found):
         return [documents.trial(plan, found.trials[number]) for number in numbers]

@@ -14,7 +14,7 @@ from app.domain.search_plan import Study
 from app.events.log import StoredEvent
 from app.events.plans import Plans
 from app.events.records import Records
-from app.events.tables import StudyRow
+from app.events.rows import StudyRecord
 
 DELETED = "deleted"
 """The state of a study that is not there any more, for those who follow it."""
@@ -30,7 +30,7 @@ class Feed:
     before: the version that the study's positions are counted from. is_over: the study is final, and all was given.
     """
 
-    def __init__(self, records: Records, plans: Plans, chronicles: Chronicles, row: StudyRow, after: int) -> None:
+    def __init__(self, records: Records, plans: Plans, chronicles: Chronicles, row: StudyRecord, after: int) -> None:
         self._records, self._plans, self._chronicles = records, plans, chronicles
         self.stream, self.study = row.stream, StudyId(row.id)
         with plans.holding(row.stream) as plan:
@@ -86,4 +86,4 @@ class Feed:
                 with self._chronicles.holding(self.stream, self.version) as chronicle:
                     self._chains[chain] = [(stage.study, stage.node) for stage in chronicle.stages(chain)]
             else:
-                self._chains[chain] = [(stage["study"], stage["node"]) for stage in row.assignment["stages"]]
+                self._chains[chain] = [(stage.study, stage.node) for stage in row.stages]

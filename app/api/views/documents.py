@@ -26,8 +26,7 @@ from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.states import ChainState, ShownTrialState, StudyState, TrialState
-from app.events.rows.ports import ChainRecord
-from app.events.tables import StudyRow
+from app.events.rows import ChainRecord, StudyRecord
 from app.simulation.forecast import Forecast
 from stagetree.models.studies import Best, Cost, Failures, Share, Steps, StudyAnswer, StudyListed
 from stagetree.models.trials import Failure, Note, Outcome, Prediction, Trial, TrialDetail
@@ -60,15 +59,15 @@ def study(
         more["packing"] = packing(plan)
     return StudyAnswer(
         study=found.id,
-        name=found.spec.get("name", ""),
+        name=found.name,
         state=found.state,
         error=writable(found.error),
         not_exact=writable(exactness.of_study(plan, found)),
         exactness=proven(plan, found),
         ending=ending_text(found),
         metric=found.metric,
-        mode=found.spec.get("mode", ""),
-        value=found.spec.get("value", "last"),
+        mode=found.mode,
+        value=found.value,
         tuner=found.tuner.get("kind", ""),
         best=best(plan, found),
         counts=_counts(plan, found),
@@ -150,7 +149,7 @@ def _outcome(result: results.MeasuredValue | None) -> Outcome | None:
     return None if result is None else Outcome(step=result.step, value=result.value)
 
 
-def listed(row: StudyRow, live: Sequence[ChainRecord] = ()) -> StudyListed:
+def listed(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
     """A study in a list of them; `live` are the chains under way."""
     return StudyListed(
         study=row.id,
@@ -163,7 +162,7 @@ def listed(row: StudyRow, live: Sequence[ChainRecord] = ()) -> StudyListed:
     )
 
 
-def share(row: StudyRow, live: Sequence[ChainRecord]) -> Share:
+def share(row: StudyRecord, live: Sequence[ChainRecord]) -> Share:
     """The slots that train for a study, and its share of them while it competes with others."""
     training = {chain.slot: chain for chain in live if chain.state in (ChainState.READY, ChainState.RUNNING)}
     due = row.slots_due if row.state == StudyState.RUNNING else None
@@ -171,8 +170,7 @@ def share(row: StudyRow, live: Sequence[ChainRecord]) -> Share:
 
 
 def _payer(chain: ChainRecord) -> str:
-    stages = chain.assignment["stages"]
-    return str(stages[min(chain.index, len(stages) - 1)]["study"])
+    return chain.stages[min(chain.index, len(chain.stages) - 1)].study if chain.stages else ""
 
 
 # -------------------------------------------------------------------------------------------------------------- trials

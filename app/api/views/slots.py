@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.events.rows.ports import ChainRecord, SlotRecord
+from app.events.rows import ChainRecord, SlotRecord
 from stagetree.models.service import Slot, SlotStage
 
 STATES = ("idle", "busy", "quarantined", "lost")
@@ -37,10 +37,8 @@ def view(row: SlotRecord, chain: ChainRecord | None, now: float, lease_seconds: 
 
 def _current(chain: ChainRecord) -> tuple[SlotStage | None, str | None]:
     """The stage that the chain is in, with the last step done, and the study charged; None when all are trained."""
-    stages = chain.assignment["stages"]
-    if chain.index >= len(stages):
+    if chain.index >= len(chain.stages):
         return None, None
-    stage = stages[chain.index]
-    start, end = stage["start"], stage["end"]
-    step = min(max(chain.step, start), end)
-    return SlotStage(node=stage["node"], start=start, end=end, step=step), stage["study"]
+    stage = chain.stages[chain.index]
+    step = min(max(chain.step, stage.start), stage.end)
+    return SlotStage(node=stage.node, start=stage.start, end=stage.end, step=step), stage.study

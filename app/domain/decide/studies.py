@@ -119,7 +119,7 @@ def cancel(study: Study, at: float) -> Iterator[e.Event]:
 def complete(study: Study, at: float) -> Iterator[e.Event]:
     if study.state == StudyState.COMPLETED:
         return
-    if study.spec["tuner"]["kind"] != "external":
+    if study.kind != "external":
         raise StateConflict(f"study {study.id} has a tuner of its own, which says when it is completed")
     if study.is_final or study.active:
         standing = study.state if study.is_final else f"still training ({study.active} trials)"
@@ -146,11 +146,11 @@ GROWS_BY = {
 
 
 def reopen(study: Study, more: int, at: float, limits: Limits) -> Iterator[e.Event]:
-    tuner = study.spec["tuner"]
+    tuner = study.tuner
     if study.state != StudyState.COMPLETED:
         raise StateConflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
-    if (field := GROWS_BY.get(tuner["kind"])) is None:
-        raise StateConflict(f"a study of kind {tuner['kind']} cannot grow; those that can are {', '.join(GROWS_BY)}")
+    if (field := GROWS_BY.get(study.kind)) is None:
+        raise StateConflict(f"a study of kind {study.kind} cannot grow; those that can are {', '.join(GROWS_BY)}")
     if more <= (had := tuner.get(field, 1)):
         raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")
     if more > limits.trials:

@@ -122,9 +122,39 @@ class Study:
     other_inputs: list[str] = field(default_factory=list)
 
     @property
+    def name(self) -> str:
+        return str(self.spec.get("name", ""))
+
+    @property
     def metric(self) -> str:
         """The name of the metric that it is about."""
         return str(self.spec.get("metric", ""))
+
+    @property
+    def mode(self) -> str:
+        """`max` or `min`: which values of the metric are better."""
+        return str(self.spec.get("mode", ""))
+
+    @property
+    def value(self) -> str:
+        """`last` or `best`: which of its results a trial is judged by."""
+        return str(self.spec.get("value", "last"))
+
+    @property
+    def space(self) -> Mapping[str, Any] | None:
+        """What its configurations are drawn from; None where it lists them."""
+        return self.spec.get("space") or None
+
+    @property
+    def runtime_args(self) -> Mapping[str, Any]:
+        """The trainer's arguments that change no result."""
+        found: Mapping[str, Any] = self.spec.get("runtime_args", {})
+        return found
+
+    @property
+    def kind(self) -> str:
+        """That of its tuner."""
+        return str(self.tuner.get("kind", ""))
 
     @property
     def tuner(self) -> Mapping[str, Any]:

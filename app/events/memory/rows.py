@@ -1,4 +1,4 @@
-"""Studies, slots and chains in memory, with the operations of `app.events.rows`, where each of them is explained."""
+"""Studies, slots, chains and schedulers in memory."""
 
 from __future__ import annotations
 
@@ -8,16 +8,27 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+from app.domain.assignment import ChainAssignment
 from app.domain.states import FINAL_STATES, ChainState
-from app.events.memory.tables import MemoryChain, MemorySlot, Tables
-from app.events.rows.chains import AT_WORK, HELD, ChainFlags, Lease, has_expired
-from app.events.rows.errors import ChainNotClaimable, Fenced, SlotLost, SlotTaken
-from app.events.tables import StudyRow
+from app.events.memory.tables import Tables
+from app.events.rows.ports import ChainsPort, RowsPort, SchedulersPort, SlotsPort, StudiesPort
+from app.events.rows.values import (
+    AT_WORK,
+    HELD,
+    ChainFlags,
+    ChainNotClaimable,
+    ChainRecord,
+    Lease,
+    SlotLost,
+    SlotRecord,
+    SlotTaken,
+    StudyRecord,
+    has_expired,
+    not_yours,
+)
 
 
-class MemoryStudies:
-    """As `Studies`."""
-
+class MemoryStudies(StudiesPort):
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
@@ -31,7 +42,7 @@ class MemoryStudies:
         begins: Mapping[str, Any] | None = None,
     ) -> None:
         about = None if begins is None else dict(begins)
-        row = StudyRow(id=id, stream=stream, name=name, state=state, submitted_at=submitted_at, begins=about)
+        row = StudyRecord(id=id, stream=stream, name=name, state=state, submitted_at=submitted_at, begins=about)
         self._tables.studies.put(id, row)
 
     def set_state(self, id: str, state: str) -> None:
@@ -40,23 +51,23 @@ class MemoryStudies:
     def set_audited(self, id: str, is_audited: bool) -> None:
         self._set(id, audited=is_audited or None)
 
-    def _set(self, id: str, **fields: str | bool | None) -> None:
+    def _set(self, id: str, **fields: Any) -> None:
         row = self._tables.studies.get(id)
         if row is not None:
-            self._tables.studies.put(id, StudyRow(**{**row.model_dump(), **fields}))
+            self._tables.studies.put(id, replace(row, **fields))
 
     def show_due(self, due: Mapping[str, float]) -> None:
         for row in [row for row in self._tables.studies.values() if row.slots_due != due.get(row.id)]:
-            self._tables.studies.put(row.id, StudyRow(**{**row.model_dump(), "slots_due": due.get(row.id)}))
+            self._tables.studies.put(row.id, replace(row, slots_due=due.get(row.id)))
 
     def remove(self, id: str) -> None:
         if self._tables.studies.get(id) is not None:
             self._tables.studies.remove(id)
 
-    def find(self, id: str) -> StudyRow | None:
+    def find(self, id: str) -> StudyRecord | None:
         return self._tables.studies.get(id)
 
-    def page(self, after: str | None = None, limit: int = 100) -> list[StudyRow]:
+    def page(self, after: str | None = None, limit: int = 100) -> list[StudyRecord]:
         rows = sorted(self._tables.studies.values(), key=lambda row: (row.submitted_at, row.id), reverse=True)
         if after is not None:
             cursor = self.find(after)
@@ -75,23 +86,21 @@ class MemoryStudies:
         return {stream: version for stream, version in sorted(self._tables.versions.items()) if stream in busy}
 
 
-class MemorySlots:
-    """As `Slots`."""
-
+class MemorySlots(SlotsPort):
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def all(self) -> list[MemorySlot]:
+    def all(self) -> list[SlotRecord]:
         return sorted(self._tables.slots.values(), key=lambda row: row.name)
 
-    def get(self, name: str) -> MemorySlot | None:
+    def get(self, name: str) -> SlotRecord | None:
         return self._tables.slots.get(name)
 
-    def alive(self, seen_within: float) -> list[MemorySlot]:
+    def alive(self, seen_within: float) -> list[SlotRecord]:
         at = self._tables.clock()
         return [row for row in self.all() if at - seen_within <= row.seen_at <= at + seen_within]
 
-    def free(self, seen_within: float) -> list[MemorySlot]:
+    def free(self, seen_within: float) -> list[SlotRecord]:
         at = self._tables.clock()
         return [row for row in self.alive(seen_within) if row.chain is None and (row.quarantined_until or at) <= at]
 
@@ -100,7 +109,7 @@ class MemorySlots:
         if (before and before.owner) != instead_of:
             raise SlotTaken(f"Slot {name} is another worker's.")
         given, at = None if before is None else before.chain, self._tables.clock()
-        new = MemorySlot(name=name, owner=owner, device=device, host=host, pid=pid, seen_at=at, chain=given)
+        new = SlotRecord(name=name, owner=owner, device=device, host=host, pid=pid, seen_at=at, chain=given)
         self._tables.slots.put(name, new)
         for row in self._chains_of(name):
             self._tables.live.put(row.chain, replace(row, lease_until=0.0))
@@ -132,7 +141,7 @@ class MemorySlots:
         for row in self.all():
             self._tables.slots.remove(row.name)
 
-    def _chains_of(self, name: str) -> list[MemoryChain]:
+    def _chains_of(self, name: str) -> list[ChainRecord]:
         return [row for row in self._tables.live.values() if row.slot == name]
 
     def _change(self, name: str, owner: str, **values: Any) -> None:
@@ -142,29 +151,20 @@ class MemorySlots:
         self._tables.slots.put(name, replace(row, **values))
 
 
-class MemoryChains:
-    """As `Chains`."""
-
+class MemoryChains(ChainsPort):
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
     def assign(
-        self,
-        chain: str,
-        stream: str,
-        slot: str,
-        assignment: Mapping[str, Any],
-        ttl: float,
-        beside: str | None = None,
+        self, chain: str, stream: str, slot: str, assignment: ChainAssignment, ttl: float, beside: str | None = None
     ) -> None:
         row = self._tables.slots.get(slot)
         if row is None or row.chain != beside:
             raise SlotTaken(f"Slot {slot} is not free.")
         self._tables.slots.put(slot, replace(row, chain=beside or chain))
         at = self._tables.clock()
-        work = dict(assignment)
-        new = MemoryChain(
-            chain=chain, stream=stream, slot=slot, assignment=work, lease_until=at + ttl, dispatched_at=at
+        new = ChainRecord(
+            chain=chain, stream=stream, slot=slot, assignment=assignment, lease_until=at + ttl, dispatched_at=at
         )
         self._put(new)
 
@@ -187,24 +187,24 @@ class MemoryChains:
     def end(self, chain: str, fence: int | None = None) -> None:
         row = self._tables.live.get(chain)
         if row is None or (fence is not None and row.fence != fence):
-            raise _not_yours(chain)
+            raise not_yours(chain)
         self._close(replace(row, state=ChainState.ENDED, fence=row.fence + 1))
         self._free(row, None)
 
     def end_expired(self, chain: str, longest: float = inf) -> None:
         row = self._tables.live.get(chain)
         if row is None or not has_expired(row.lease_until, self._tables.clock(), longest):
-            raise _not_yours(chain)
+            raise not_yours(chain)
         self.end(chain)
 
     def mark_dispatched(self, chain: str) -> None:
         if (row := self._tables.live.get(chain)) is not None:
             self._put(replace(row, dispatched_at=self._tables.clock()))
 
-    def get(self, chain: str) -> MemoryChain | None:
+    def get(self, chain: str) -> ChainRecord | None:
         return self._tables.live.get(chain) or self._tables.over.get(chain)
 
-    def live(self, stream: str | None = None) -> list[MemoryChain]:
+    def live(self, stream: str | None = None) -> list[ChainRecord]:
         rows = (row for row in self._tables.live.values() if stream is None or row.stream == stream)
         return sorted(rows, key=lambda row: row.chain)
 
@@ -215,17 +215,17 @@ class MemoryChains:
         until = self._tables.clock() + ttl
         begun = replace(row, state=ChainState.RUNNING, owner=owner, fence=row.fence + 1, lease_until=until)
         self._put(begun)
-        return Lease(chain, row.stream, row.slot, begun.fence, row.assignment, _flags(begun))
+        return begun.lease
 
     def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
         row = self._held(chain, fence)
         left = tuple(at for at in row.extra_eval_steps if at >= step or at in kept)
         beat = replace(row, lease_until=self._tables.clock() + ttl, step=step, extra_eval_steps=left)
         self._put(beat)
-        return _flags(beat)
+        return beat.flags
 
     def flags(self, chain: str, fence: int) -> ChainFlags:
-        return _flags(self._held(chain, fence))
+        return self._held(chain, fence).flags
 
     def advance(self, chain: str, fence: int, index: int) -> None:
         self._put(replace(self._held(chain, fence), index=index))
@@ -243,22 +243,22 @@ class MemoryChains:
     def guard(self, chain: str, fence: int) -> None:
         row = self.get(chain)
         if row is None or row.fence != fence or row.state not in (*HELD, ChainState.DONE):
-            raise _not_yours(chain)
+            raise not_yours(chain)
 
-    def _held(self, chain: str, fence: int) -> MemoryChain:
+    def _held(self, chain: str, fence: int) -> ChainRecord:
         row = self._tables.live.get(chain)
         if row is None or row.fence != fence or row.state not in HELD:
-            raise _not_yours(chain)
+            raise not_yours(chain)
         return row
 
-    def _put(self, row: MemoryChain) -> None:
+    def _put(self, row: ChainRecord) -> None:
         self._tables.live.put(row.chain, row)
 
-    def _close(self, row: MemoryChain) -> None:
+    def _close(self, row: ChainRecord) -> None:
         self._tables.live.remove(row.chain)
         self._tables.over.put(row.chain, row)
 
-    def _free(self, row: MemoryChain, resident_model: Mapping[str, Any] | None) -> None:
+    def _free(self, row: ChainRecord, resident_model: Mapping[str, Any] | None) -> None:
         slot = self._tables.slots.get(row.slot)
         if slot is not None and slot.chain == row.chain:
             model = None if resident_model is None else dict(resident_model)
@@ -266,9 +266,7 @@ class MemoryChains:
             self._tables.slots.put(slot.name, replace(slot, chain=min(left, default=None), resident_model=model))
 
 
-class MemorySchedulers:
-    """As `Schedulers`."""
-
+class MemorySchedulers(SchedulersPort):
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
@@ -283,9 +281,7 @@ class MemorySchedulers:
         return max(self._tables.schedulers.values(), default=None)
 
 
-class MemoryRows:
-    """As `Rows`."""
-
+class MemoryRows(RowsPort):
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self.studies, self.slots, self.chains = MemoryStudies(tables), MemorySlots(tables), MemoryChains(tables)
@@ -295,13 +291,5 @@ class MemoryRows:
         return self._tables.clock()
 
 
-def _flags(row: MemoryChain) -> ChainFlags:
-    return ChainFlags(row.extra_eval_steps, row.stop, row.preempt, row.branch_steps)
-
-
-def _is_at_work(row: MemoryChain) -> bool:
+def _is_at_work(row: ChainRecord) -> bool:
     return row.state in AT_WORK
-
-
-def _not_yours(chain: str) -> Fenced:
-    return Fenced(f"Chain {chain} is over, or another worker's.")

@@ -4,53 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from threading import RLock
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from app.domain.states import ChainState
-from app.events.tables import StudyRow
+from app.events.rows.values import ChainRecord, SlotRecord, StudyRecord
 
 Row = TypeVar("Row")
 Undo = list[Callable[[], object]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySlot:
-    """As `SlotRow`."""
-
-    name: str
-    owner: str
-    device: str
-    host: str
-    pid: int
-    seen_at: float
-    chain: str | None = None
-    resident_model: dict[str, Any] | None = None
-    trainers: dict[str, str] = field(default_factory=dict)
-    note: str | None = None
-    quarantined_until: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryChain:
-    """As `ChainRow`."""
-
-    chain: str
-    stream: str
-    slot: str
-    assignment: dict[str, Any]
-    lease_until: float
-    dispatched_at: float
-    state: str = ChainState.READY
-    fence: int = 0
-    owner: str | None = None
-    index: int = 0
-    step: int = 0
-    extra_eval_steps: tuple[int, ...] = ()
-    branch_steps: tuple[int, ...] = ()
-    stop: bool = False
-    preempt: bool = False
 
 
 class Table(Generic[Row]):
@@ -86,10 +46,10 @@ class Tables:
         self.clock = clock
         self.lock = RLock()
         self._undo: Undo = []
-        self.studies: Table[StudyRow] = Table(self._undo)
-        self.slots: Table[MemorySlot] = Table(self._undo)
-        self.live: Table[MemoryChain] = Table(self._undo)  # the chains that nobody has ended
-        self.over: Table[MemoryChain] = Table(self._undo)
+        self.studies: Table[StudyRecord] = Table(self._undo)
+        self.slots: Table[SlotRecord] = Table(self._undo)
+        self.live: Table[ChainRecord] = Table(self._undo)  # the chains that nobody has ended
+        self.over: Table[ChainRecord] = Table(self._undo)
         self.schedulers: Table[float] = Table(self._undo)  # when each ticked last
         self.versions: dict[str, int] = {}  # of each stream; only the log moves them
 

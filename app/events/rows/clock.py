@@ -1,8 +1,6 @@
-"""The clock that leases go by, and rows as they are now."""
+"""The clock that leases go by."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from sqlalchemy import ColumnElement, Float, literal, literal_column
 from sqlalchemy.orm import Session
@@ -19,11 +17,3 @@ def now(session: Session) -> ColumnElement[float]:
     if clock is not None:
         return literal(clock(), Float)
     return literal_column(SQL_NOW[session.get_bind().dialect.name], Float)
-
-
-def fresh_rows(session: Session, query: Any) -> list[Any]:
-    """Rows that stay readable after the transaction, and whose attributes nobody writes by accident."""
-    rows = list(session.scalars(query.execution_options(populate_existing=True)))
-    for row in rows:
-        session.expunge(row)
-    return rows

@@ -1,75 +1,25 @@
-"""What rows are to whoever uses them, whether they stand in a database or in memory.
+"""The rows beside the log: studies as they stand, slots, schedulers, and who may write for a chain.
 
-`app.events.rows` is the one kind, `app.events.memory` the other; what each operation means is said at the first.
+Here is what each operation means, raises and returns. It works inside a transaction, and stands twice behind these
+classes: in a database (`app.events.rows`) and in memory (`app.events.memory`). What is returned is a value, which says
+how a row was then.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from math import inf
+from typing import Any
 
-from app.domain.slots import SlotDescription
-from app.events.rows.chains import ChainFlags, Lease
-from app.events.tables import StudyRow
-
-
-class SlotRecord(SlotDescription, Protocol):
-    """As `app.events.tables.SlotRow`."""
-
-    @property
-    def owner(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def host(self) -> str: ...
-    @property
-    def pid(self) -> int: ...
-    @property
-    def seen_at(self) -> float: ...
-    @property
-    def note(self) -> str | None: ...
-    @property
-    def quarantined_until(self) -> float | None: ...
+from app.domain.assignment import ChainAssignment
+from app.events.rows.values import ChainFlags, ChainRecord, Lease, SlotRecord, StudyRecord
 
 
-class ChainRecord(Protocol):
-    """As `app.events.tables.ChainRow`."""
+class StudiesPort(ABC):
+    """The read table of studies: which there are and how they stand. It follows from the log."""
 
-    @property
-    def chain(self) -> str: ...
-    @property
-    def stream(self) -> str: ...
-    @property
-    def slot(self) -> str: ...
-    @property
-    def assignment(self) -> Mapping[str, Any]: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def fence(self) -> int: ...
-    @property
-    def owner(self) -> str | None: ...
-    @property
-    def lease_until(self) -> float: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def extra_eval_steps(self) -> Sequence[int]: ...
-    @property
-    def branch_steps(self) -> Sequence[int] | None: ...
-    @property
-    def stop(self) -> bool: ...
-    @property
-    def preempt(self) -> bool: ...
-    @property
-    def dispatched_at(self) -> float: ...
-
-
-class StudiesPort(Protocol):
-    """As `app.events.rows.studies.Studies`."""
-
+    @abstractmethod
     def add(
         self,
         id: str,
@@ -78,81 +28,218 @@ class StudiesPort(Protocol):
         state: str,
         submitted_at: float,
         begins: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    def set_state(self, id: str, state: str) -> None: ...
-    def set_audited(self, id: str, is_audited: bool) -> None: ...
-    def show_due(self, due: Mapping[str, float]) -> None: ...
-    def remove(self, id: str) -> None: ...
-    def find(self, id: str) -> StudyRow | None: ...
-    def page(self, after: str | None = None, limit: int = 100) -> list[StudyRow]: ...
-    def active_streams(self) -> list[str]: ...
-    def busy_versions(self) -> dict[str, int]: ...
-    def count_by_state(self) -> dict[str, int]: ...
+    ) -> None:
+        """Add a study. begins: the weights that it begins from, if it does."""
+
+    @abstractmethod
+    def set_state(self, id: str, state: str) -> None:
+        """Say how a study stands now."""
+
+    @abstractmethod
+    def set_audited(self, id: str, is_audited: bool) -> None:
+        """Say whether what a study shares is being proven, also when it is over."""
+
+    @abstractmethod
+    def show_due(self, due: Mapping[str, float]) -> None:
+        """So many slots are due to these studies by now; the others compete with nobody."""
+
+    @abstractmethod
+    def remove(self, id: str) -> None:
+        """The study is not listed any more."""
+
+    @abstractmethod
+    def find(self, id: str) -> StudyRecord | None:
+        """The study, if there is one of that id."""
+
+    @abstractmethod
+    def page(self, after: str | None = None, limit: int = 100) -> list[StudyRecord]:
+        """Up to `limit` studies, newest first, beginning behind the study `after`. Empty when that one is not known."""
+
+    @abstractmethod
+    def count_by_state(self) -> dict[str, int]:
+        """How many studies there are in each state that any is in."""
+
+    @abstractmethod
+    def active_streams(self) -> list[str]:
+        """The streams that have a study which is not over."""
+
+    @abstractmethod
+    def busy_versions(self) -> dict[str, int]:
+        """The streams with something to do, and how many events each has by now.
+
+        That is a study that is not over or is audited, or a chain under way.
+        """
 
 
-class SlotsPort(Protocol):
-    """As `app.events.rows.slots.Slots`."""
+class SlotsPort(ABC):
+    """The slots: who has each, how it is, and which chain it was given.
 
-    def all(self) -> Sequence[SlotRecord]: ...
-    def get(self, name: str) -> SlotRecord | None: ...
-    def alive(self, seen_within: float) -> Sequence[SlotRecord]: ...
-    def free(self, seen_within: float) -> Sequence[SlotRecord]: ...
-    def take(self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int) -> None: ...
-    def touch(self, name: str, owner: str) -> None: ...
-    def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None: ...
-    def quarantine(self, name: str, owner: str, *, seconds: float | None, reason: str | None) -> None: ...
-    def retire(self, name: str, owner: str) -> None: ...
-    def forget_all(self) -> None: ...
+    A slot belongs to one worker process at a time, which proves it with its `owner`, a token made when the process
+    started. Where a transaction takes several, it does so in order of names.
+    """
+
+    @abstractmethod
+    def all(self) -> list[SlotRecord]:
+        """All slots, by name."""
+
+    @abstractmethod
+    def get(self, name: str) -> SlotRecord | None:
+        """The slot, if there is one of that name."""
+
+    @abstractmethod
+    def alive(self, seen_within: float) -> list[SlotRecord]:
+        """The slots whose workers were seen in the last `seen_within` seconds, by name."""
+
+    @abstractmethod
+    def free(self, seen_within: float) -> list[SlotRecord]:
+        """Those of them that have no chain and are not in quarantine."""
+
+    @abstractmethod
+    def take(self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int) -> None:
+        """Become the slot's worker, in the place of the owner `instead_of`, or of nobody. Raises `SlotTaken`.
+
+        Whatever chain the slot still has was that one's, which is gone: the next tick may end it.
+        """
+
+    @abstractmethod
+    def touch(self, name: str, owner: str) -> None:
+        """The slot's worker is alive. Raises `SlotLost`."""
+
+    @abstractmethod
+    def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
+        """Which version of each trainer its worker has, and what it waits for, if it does. Raises `SlotLost`."""
+
+    @abstractmethod
+    def quarantine(self, name: str, owner: str, *, seconds: float | None, reason: str | None) -> None:
+        """Give the slot no chain for so long, and say why; None: it is well again. Raises `SlotLost`."""
+
+    @abstractmethod
+    def retire(self, name: str, owner: str) -> None:
+        """The slot's worker is going: its chain is to stop at the next step, or at once if not begun; none follows."""
+
+    @abstractmethod
+    def forget_all(self) -> None:
+        """No worker is alive, which whoever asks must know: what they still had may be ended."""
 
 
-class ChainsPort(Protocol):
-    """As `app.events.rows.chains.Chains`."""
+class ChainsPort(ABC):
+    """Who may write for a chain: its row, not a message. A fence is the number that proves it; ending a chain moves it.
 
+    A chain is never taken over: when its lease has run out it is ended, and the work comes back in a new chain. The
+    row is changed in the transaction of the fact, so that the fact and the right to state it commit together.
+    """
+
+    # The scheduler's side
+
+    @abstractmethod
     def assign(
-        self,
-        chain: str,
-        stream: str,
-        slot: str,
-        assignment: Mapping[str, Any],
-        ttl: float,
-        beside: str | None = None,
-    ) -> None: ...
-    def ask_evaluation(self, chain: str, steps: Iterable[int]) -> None: ...
-    def ask_states(self, chain: str, steps: Iterable[int]) -> None: ...
-    def ask_stop(self, chain: str) -> None: ...
-    def ask_preempt(self, chain: str) -> None: ...
-    def end(self, chain: str, fence: int | None = None) -> None: ...
-    def end_expired(self, chain: str, longest: float = ...) -> None: ...
-    def mark_dispatched(self, chain: str) -> None: ...
-    def get(self, chain: str) -> ChainRecord | None: ...
-    def live(self, stream: str | None = None) -> Sequence[ChainRecord]: ...
-    def claim(self, chain: str, owner: str, ttl: float) -> Lease: ...
-    def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags: ...
-    def flags(self, chain: str, fence: int) -> ChainFlags: ...
-    def advance(self, chain: str, fence: int, index: int) -> None: ...
-    def release(self, chain: str, fence: int, resident_model: Mapping[str, Any] | None) -> None: ...
-    def finish(self, chain: str, fence: int) -> None: ...
-    def guard(self, chain: str, fence: int) -> None: ...
+        self, chain: str, stream: str, slot: str, assignment: ChainAssignment, ttl: float, beside: str | None = None
+    ) -> None:
+        """Give a new chain to a free slot; it must be claimed within `ttl` seconds. Raises `SlotTaken`.
+
+        beside: the chain that the slot has, and is to train together with this one.
+        """
+
+    @abstractmethod
+    def ask_evaluation(self, chain: str, steps: Iterable[int]) -> None:
+        """Ask the chain's worker to evaluate and keep the model at these steps too, if it comes by them."""
+
+    @abstractmethod
+    def ask_states(self, chain: str, steps: Iterable[int]) -> None:
+        """Ask the chain's worker to keep its state at these steps too, where that costs less than to train it again."""
+
+    @abstractmethod
+    def ask_stop(self, chain: str) -> None:
+        """Ask the chain's worker to stop at the next step."""
+
+    @abstractmethod
+    def ask_preempt(self, chain: str) -> None:
+        """Ask the chain's worker to keep its state after the step under way, and leave the slot to others."""
+
+    @abstractmethod
+    def end(self, chain: str, fence: int | None = None) -> None:
+        """The chain is over before its end: its slot is free, and what its worker still writes will be refused.
+
+        With `fence`, only for the worker that holds it. Raises `Fenced` if the chain was over, or another worker's.
+        """
+
+    @abstractmethod
+    def end_expired(self, chain: str, longest: float = inf) -> None:
+        """End the chain if its lease `has_expired`. Raises `Fenced` when it was over, or was heard of after all."""
+
+    @abstractmethod
+    def mark_dispatched(self, chain: str) -> None:
+        """The chain's message was sent (again)."""
+
+    @abstractmethod
+    def get(self, chain: str) -> ChainRecord | None:
+        """The chain, also when it is over; rows of those go after some days."""
+
+    @abstractmethod
+    def live(self, stream: str | None = None) -> Sequence[ChainRecord]:
+        """The chains that nobody has ended, of one stream or of all, by name."""
+
+    # The worker's side
+
+    @abstractmethod
+    def claim(self, chain: str, owner: str, ttl: float) -> Lease:
+        """Begin a chain that is ready; the lease lasts `ttl` seconds from here. Raises `ChainNotClaimable`."""
+
+    @abstractmethod
+    def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
+        """The worker is at `step`, and kept its state at `kept`; the lease lasts `ttl` seconds from here.
+
+        What was asked for at a step that it had passed by then is asked for no more. Raises `Fenced`.
+        """
+
+    @abstractmethod
+    def flags(self, chain: str, fence: int) -> ChainFlags:
+        """What a heartbeat would say, without one. Raises `Fenced`."""
+
+    @abstractmethod
+    def advance(self, chain: str, fence: int, index: int) -> None:
+        """The stage before is done, and stage `index` is now under way. Raises `Fenced`."""
+
+    @abstractmethod
+    def release(self, chain: str, fence: int, resident_model: Mapping[str, Any] | None) -> None:
+        """All is trained, and saving goes on: the slot is free, with this model in memory. Raises `Fenced`."""
+
+    @abstractmethod
+    def finish(self, chain: str, fence: int) -> None:
+        """The whole chain is done, and its slot is free if it was not before. Raises `Fenced`."""
+
+    @abstractmethod
+    def guard(self, chain: str, fence: int) -> None:
+        """Let through only the worker whose chain this is or, when it was done to its end, was. Raises `Fenced`.
+
+        The row stays locked until the commit, so that nobody ends the chain in between.
+        """
 
 
-class SchedulersPort(Protocol):
-    """As `app.events.rows.schedulers.Schedulers`."""
+class SchedulersPort(ABC):
+    """The processes that tick, each with the time of its last tick."""
 
-    def ticked(self, owner: str, host: str, pid: int) -> None: ...
-    def forget(self, owner: str) -> None: ...
-    def last_tick(self) -> float | None: ...
+    @abstractmethod
+    def ticked(self, owner: str, host: str, pid: int) -> None:
+        """The process has looked at everything just now."""
+
+    @abstractmethod
+    def forget(self, owner: str) -> None:
+        """The process is gone."""
+
+    @abstractmethod
+    def last_tick(self) -> float | None:
+        """When one of them last did; None if none ever has."""
 
 
-class RowsPort(Protocol):
-    """As `app.events.rows.Rows`."""
+class RowsPort(ABC):
+    """All rows, inside one transaction."""
 
-    @property
-    def studies(self) -> StudiesPort: ...
-    @property
-    def slots(self) -> SlotsPort: ...
-    @property
-    def chains(self) -> ChainsPort: ...
-    @property
-    def schedulers(self) -> SchedulersPort: ...
+    studies: StudiesPort
+    slots: SlotsPort
+    chains: ChainsPort
+    schedulers: SchedulersPort
 
-    def now(self) -> float: ...
+    @abstractmethod
+    def now(self) -> float:
+        """Unix seconds by the clock that leases go by."""

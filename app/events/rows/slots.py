@@ -1,7 +1,4 @@
-"""The slots: who has each, how it is, and which chain it was given.
-
-A slot belongs to one worker process at a time, which proves it with its `owner`, a token made when the process started.
-"""
+"""The rows of slots in a database."""
 
 from __future__ import annotations
 
@@ -12,40 +9,32 @@ from sqlalchemy import ColumnElement, Select, delete, select, text, update
 from sqlalchemy.orm import Session
 
 from app.events.database import insert
-from app.events.rows.clock import fresh_rows, now
-from app.events.rows.errors import SlotLost, SlotTaken
-from app.events.tables import CHAINS, LIVE, SLOTS, SlotRow
+from app.events.rows.clock import now
+from app.events.rows.ports import SlotsPort
+from app.events.rows.values import SlotLost, SlotRecord, SlotTaken
+from app.events.tables import CHAINS, LIVE, SLOTS
 
 
-class Slots:
-    """The rows of slots, inside one transaction. Where a transaction takes several, it does so in order of names."""
-
+class Slots(SlotsPort):
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def all(self) -> list[SlotRow]:
-        """All slots, by name."""
-        return self._rows(select(SlotRow))
+    def all(self) -> list[SlotRecord]:
+        return self._rows(select(SLOTS))
 
-    def get(self, name: str) -> SlotRow | None:
-        rows = self._rows(select(SlotRow).where(SLOTS.c.name == name))
+    def get(self, name: str) -> SlotRecord | None:
+        rows = self._rows(select(SLOTS).where(SLOTS.c.name == name))
         return rows[0] if rows else None
 
-    def alive(self, seen_within: float) -> list[SlotRow]:
-        """The slots whose workers were seen in the last `seen_within` seconds, by name."""
-        return self._rows(select(SlotRow).where(self._is_alive(seen_within)))
+    def alive(self, seen_within: float) -> list[SlotRecord]:
+        return self._rows(select(SLOTS).where(self._is_alive(seen_within)))
 
-    def free(self, seen_within: float) -> list[SlotRow]:
-        """Those of them that have no chain and are not in quarantine."""
+    def free(self, seen_within: float) -> list[SlotRecord]:
         at = now(self._session)
         well = (SLOTS.c.quarantined_until.is_(None)) | (SLOTS.c.quarantined_until <= at)
-        return self._rows(select(SlotRow).where(self._is_alive(seen_within), SLOTS.c.chain.is_(None), well))
+        return self._rows(select(SLOTS).where(self._is_alive(seen_within), SLOTS.c.chain.is_(None), well))
 
     def take(self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int) -> None:
-        """Become the slot's worker, in the place of the owner `instead_of`, or of nobody. Raises `SlotTaken`.
-
-        Whatever chain the slot still has was that one's, which is gone: the next tick may end it.
-        """
         facts = {"owner": owner, "device": device, "host": host, "pid": pid, "seen_at": now(self._session)}
         facts |= {"resident_model": None, "trainers": {}, "note": None, "quarantined_until": None}
         if instead_of is None:
@@ -59,20 +48,16 @@ class Slots:
         self._session.execute(update(CHAINS).where(CHAINS.c.slot == name, text(LIVE)).values(lease_until=0.0))
 
     def touch(self, name: str, owner: str) -> None:
-        """The slot's worker is alive. Raises `SlotLost`."""
         self._change(name, owner, {"seen_at": now(self._session)})
 
     def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
-        """Which version of each trainer its worker has, and what it waits for, if it does. Raises `SlotLost`."""
         self._change(name, owner, {"trainers": dict(trainers), "note": note})
 
     def quarantine(self, name: str, owner: str, *, seconds: float | None, reason: str | None) -> None:
-        """Give the slot no chain for so long, and say why; None: it is well again. Raises `SlotLost`."""
         until = None if seconds is None else now(self._session) + seconds
         self._change(name, owner, {"quarantined_until": until, "note": reason})
 
     def retire(self, name: str, owner: str) -> None:
-        """The slot's worker is going: its chain is to stop at the next step, or at once if not begun; none follows."""
         gone = delete(SLOTS).where(SLOTS.c.name == name, SLOTS.c.owner == owner).returning(SLOTS.c.name)
         if self._session.execute(gone).one_or_none() is None:
             return
@@ -81,7 +66,6 @@ class Slots:
         self._session.execute(mine.where(CHAINS.c.state == "running").values(stop=True))
 
     def forget_all(self) -> None:
-        """No worker is alive, which whoever asks must know: what they still had may be ended."""
         self._session.execute(update(CHAINS).where(text(LIVE)).values(lease_until=0.0))
         self._session.execute(delete(SLOTS))
 
@@ -95,5 +79,5 @@ class Slots:
         at = now(self._session)
         return SLOTS.c.seen_at.between(at - seen_within, at + seen_within)
 
-    def _rows(self, query: Select[Any]) -> list[SlotRow]:
-        return fresh_rows(self._session, query.order_by(SLOTS.c.name))
+    def _rows(self, query: Select[Any]) -> list[SlotRecord]:
+        return [SlotRecord(**row._mapping) for row in self._session.execute(query.order_by(SLOTS.c.name))]

@@ -1,4 +1,4 @@
-"""The read table of studies: which there are and how they stand. It follows from the log and is written beside it."""
+"""The rows of studies in a database."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import delete, func, select, text, tuple_, update
 from sqlalchemy.orm import Session
 
-from app.events.tables import ACTIVE, AUDITED, CHAINS, LIVE, STREAMS, STUDIES, StudyRow
+from app.events.rows.ports import StudiesPort
+from app.events.rows.values import StudyRecord
+from app.events.tables import ACTIVE, AUDITED, CHAINS, LIVE, STREAMS, STUDIES
 
 
-class Studies:
-    """The rows of studies, inside one transaction."""
-
+class Studies(StudiesPort):
     def __init__(self, session: Session) -> None:
         self._session = session
 
@@ -26,57 +26,44 @@ class Studies:
         submitted_at: float,
         begins: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add a study. begins: the weights that it begins from, if it does."""
         row = {"id": id, "stream": stream, "name": name, "state": state, "submitted_at": submitted_at, "begins": begins}
         self._session.execute(STUDIES.insert().values(row))
 
     def set_state(self, id: str, state: str) -> None:
-        """Say how a study stands now."""
         self._session.execute(update(STUDIES).where(STUDIES.c.id == id).values(state=state))
 
     def set_audited(self, id: str, is_audited: bool) -> None:
-        """Say whether what a study shares is being proven, also when it is over."""
         self._session.execute(update(STUDIES).where(STUDIES.c.id == id).values(audited=is_audited or None))
 
     def show_due(self, due: Mapping[str, float]) -> None:
-        """So many slots are due to these studies by now; the others compete with nobody."""
         self._session.execute(update(STUDIES).where(STUDIES.c.slots_due.is_not(None)).values(slots_due=None))
         for study, slots in due.items():
             self._session.execute(update(STUDIES).where(STUDIES.c.id == study).values(slots_due=slots))
 
     def remove(self, id: str) -> None:
-        """The study is not listed any more."""
         self._session.execute(delete(STUDIES).where(STUDIES.c.id == id))
 
-    def find(self, id: str) -> StudyRow | None:
-        """The study, if there is one of that id."""
+    def find(self, id: str) -> StudyRecord | None:
         row = self._session.execute(select(STUDIES).where(STUDIES.c.id == id)).one_or_none()
-        return None if row is None else StudyRow(**row._mapping)
+        return None if row is None else StudyRecord(**row._mapping)
 
-    def page(self, after: str | None = None, limit: int = 100) -> list[StudyRow]:
-        """Up to `limit` studies, newest first, beginning behind the study `after`. Empty when that one is not known."""
+    def page(self, after: str | None = None, limit: int = 100) -> list[StudyRecord]:
         order = tuple_(STUDIES.c.submitted_at, STUDIES.c.id)
         query = select(STUDIES).order_by(STUDIES.c.submitted_at.desc(), STUDIES.c.id.desc()).limit(limit)
         if after is not None:
             cursor = select(STUDIES.c.submitted_at, STUDIES.c.id).where(STUDIES.c.id == after).scalar_subquery()
             query = query.where(order < cursor)
-        return [StudyRow(**row._mapping) for row in self._session.execute(query)]
+        return [StudyRecord(**row._mapping) for row in self._session.execute(query)]
 
     def count_by_state(self) -> dict[str, int]:
-        """How many studies there are in each state that any is in."""
         query = select(STUDIES.c.state, func.count()).group_by(STUDIES.c.state)
         return {row[0]: row[1] for row in self._session.execute(query)}
 
     def active_streams(self) -> list[str]:
-        """The streams that have a study which is not over."""
         query = select(STUDIES.c.stream).where(text(ACTIVE)).distinct().order_by(STUDIES.c.stream)
         return list(self._session.scalars(query))
 
     def busy_versions(self) -> dict[str, int]:
-        """The streams with something to do, and how many events each has by now.
-
-        That is a study that is not over or is audited, or a chain under way.
-        """
         is_audited = select(STUDIES.c.stream).where(text(AUDITED))
         busy = select(STUDIES.c.stream).where(text(ACTIVE)).union(select(CHAINS.c.stream).where(text(LIVE)), is_audited)
         query = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stream.in_(busy)).order_by(STREAMS.c.stream)

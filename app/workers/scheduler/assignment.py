@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.domain import commands as c
+from app.domain.assignment import ChainAssignment
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.ids import ChainId, PlanId
@@ -19,9 +20,9 @@ from app.domain.slots import SlotDescription
 from app.domain.stage_tree import Place
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
-from app.events.rows.errors import SlotTaken
+from app.events.rows import SlotTaken
 from app.events.rows.ports import RowsPort
-from app.scheduling.assignment import ChainAssignment, assign, resume_point, stages_of
+from app.scheduling.assignment import assign, resume_point, stages_of
 from app.scheduling.fair_share import NO_CONTENTION, FairShare, allowed
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.packs import companions, rungs_first, to_the_branch
@@ -146,7 +147,7 @@ class Assignment:
             logger.info("not assigned: %s", reason)
             return False
         first, assignment = next(iter(work.items()))
-        self._dispatch.send(first, messages(assignment.to_json()), placed.slot.name)
+        self._dispatch.send(first, messages(assignment), placed.slot.name)
         return True
 
     def _assignments(self, placed: Placed, sharers: int) -> dict[str, ChainAssignment]:
@@ -177,7 +178,7 @@ class Assignment:
         def give(rows: RowsPort) -> None:
             for chain, assignment in work.items():
                 beside = None if chain == first else first
-                rows.chains.assign(chain, stream, slot, assignment.to_json(), ttl, beside)
+                rows.chains.assign(chain, stream, slot, assignment, ttl, beside)
 
         self._ports.transact(
             stream,

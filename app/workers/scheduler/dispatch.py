@@ -6,18 +6,18 @@ Sends chains to their slots. A message is a hint: it may come twice, and one tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from app.events.rows.ports import ChainRecord
+from app.domain.assignment import ChainAssignment
+from app.events.rows import ChainRecord
 from app.workers.scheduler.ports import Ports
 
 logger = logging.getLogger(__name__)
 
 
-def messages(assignment: Mapping[str, Any]) -> int:
+def messages(assignment: ChainAssignment) -> int:
     """How many a chain is begun and continued by: one for each stage, but a pack is begun once."""
-    return 1 if assignment.get("pack") else len(assignment["stages"])
+    return 1 if assignment.pack else len(assignment.stages)
 
 
 class Dispatch:
@@ -46,7 +46,8 @@ class Dispatch:
         self._is_away = False
         for chain, (stages, slot) in list(self._unsent.items()):
             self.send(chain, stages, slot)
-        sent = [row for row in undelivered if self.send(row.chain, messages(row.assignment), row.slot)]
+        readable = [(row, row.assignment) for row in undelivered if isinstance(row.assignment, ChainAssignment)]
+        sent = [row for row, work in readable if self.send(row.chain, messages(work), row.slot)]
         if sent:
             with self._ports.records.write() as rows:
                 for row in sent:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from app.events.rows.ports import ChainRecord
+from app.events.rows import ChainRecord
 from app.workers.scheduler.overview import Overview
 
 GIVEN_UP = 0.0

@@ -12,7 +12,7 @@ from app.domain.ids import ChainId, PlanId
 from app.domain.search_plan import Chain, ChainProgress, SearchPlan
 from app.domain.stage_tree import Place
 from app.events.plans import PlanUnusable
-from app.events.rows.ports import ChainRecord
+from app.events.rows import ChainRecord
 from app.scheduling.frontier import Frontier
 from app.workers.scheduler.ports import Ports
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from app.domain.states import ChainState
 from app.events.records import Records
-from app.events.rows import has_expired
-from app.events.rows.ports import ChainRecord, SlotRecord
+from app.events.rows import ChainRecord, SlotRecord, has_expired
 from app.scheduling.placement import Candidates
 
 DISPATCH_AGAIN_SECONDS = 15.0

@@ -14,7 +14,7 @@ from app.domain.search_plan import SearchPlan
 from app.events.log import Alongside, StoredEvent
 from app.events.plans import Plans
 from app.events.records import Records
-from app.events.transact import Write, back_off, transact
+from app.events.transact import Write, transact
 from app.scheduling.costs import Costs
 from app.scheduling.policies import Policy
 from app.tuning.tuners.driver import MakeDriver, make_driver
@@ -33,9 +33,9 @@ class Ports:
     a study may ask for. clock: Unix seconds, for facts; leases go by the clock of the records. elapsed: any clock that
     does not go back. intermediate_bytes: what a plan may spend on checkpoints inside stages. turn_seconds: how long
     studies that cannot have a slot each keep one in turn; None: nobody's chain is stopped for another study. pause:
-    waits after a lost race. show: puts on record, when that is due, that this scheduler has looked. chains_that_fit:
-    how many more chains may be given before checkpoints are deleted, as `Retention` says. packs: whether slots can
-    train packs. proofs: whether they can train steps again to compare.
+    waits for so many seconds after a lost race. show: puts on record, when that is due, that this scheduler has looked.
+    chains_that_fit: how many more chains may be given before checkpoints are deleted, as `Retention` says. packs:
+    whether slots can train packs. proofs: whether they can train steps again to compare.
     """
 
     records: Records
@@ -51,7 +51,7 @@ class Ports:
     proofs: bool = False
     clock: Callable[[], float] = time.time
     elapsed: Callable[[], float] = time.monotonic
-    pause: Callable[[int], None] = back_off
+    pause: Callable[[float], object] = time.sleep
     notify: Callable[[str, str], None] = lambda chain, slot: None
     show: Callable[[], None] = lambda: None
     chains_that_fit: Callable[[Mapping[str, SearchPlan], int, int], int] = lambda plans, live, wanted: wanted

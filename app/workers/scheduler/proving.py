@@ -19,8 +19,7 @@ from app.domain.states import InexactPolicy, ProofKind, Verdict
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.records import change
-from app.events.rows.errors import SlotTaken
-from app.events.rows.ports import ChainRecord, RowsPort
+from app.events.rows import ChainRecord, RowsPort, SlotTaken
 from app.scheduling.frontier import Frontier
 from app.scheduling.placement import Candidates, has_trainer
 from app.scheduling.proofs import Proof, can_wait, check, handover, in_idle_slot, is_wanted, proof_assignment
@@ -130,7 +129,7 @@ class Proving:
 
         def give(rows: RowsPort) -> None:
             ttl = self._ports.lease_seconds
-            rows.chains.assign(chain, frontier.id, slot.name, assignment.to_json(), ttl, None)
+            rows.chains.assign(chain, frontier.id, slot.name, assignment, ttl)
 
         try:
             self._ports.transact(frontier.id, lambda plan: decide(plan, command), alongside=give, is_known=True)

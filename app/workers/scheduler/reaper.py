@@ -16,8 +16,7 @@ from app.domain.search_plan import SearchPlan
 from app.domain.states import ChainOutcome, ChainState
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
-from app.events.rows.errors import Fenced
-from app.events.rows.ports import ChainRecord, RowsPort
+from app.events.rows import ChainRecord, Fenced, RowsPort
 from app.workers.scheduler.hearing import GIVEN_UP, Hearing
 from app.workers.scheduler.overview import Overview, longest_lease
 from app.workers.scheduler.ports import Ports
@@ -110,5 +109,4 @@ def _outcome(row: ChainRecord, seen: Overview) -> ChainOutcome:
 
 def _waits(row: ChainRecord) -> bool:
     """Whether the worker is between two stages, waiting for the message that starts the next one."""
-    stages = row.assignment["stages"]
-    return 0 < row.index < len(stages) and bool(row.step <= stages[row.index]["start"])
+    return 0 < row.index < len(row.stages) and row.step <= row.stages[row.index].start

@@ -3,15 +3,16 @@
 Deletes checkpoints: those that no study is left to ask for, and as many others as are more than the budget allows.
 
 In two steps, each a fact: a checkpoint is released, so that nothing begins with it any more, and its object is deleted.
-Whoever comes after a crash in between finds it among the released ones, and goes on. All of it is done outside the
-tick, a few objects at a time. Two schedulers may do it at once: a release is decided on the plan, and deleting twice
-does no harm.
+Whoever comes after a crash in between finds it among the released ones, and goes on. All of it is done on a thread of
+its own, a few objects at a time; the tick calls `chains_that_fit`, which reads one `Budget` that this thread publishes
+whole. Two schedulers may do it at once: a release is decided on the plan, and deleting twice does no harm.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,10 +23,9 @@ from app.domain.events import Event
 from app.domain.search_plan import KeptAt, SearchPlan
 from app.events.plans import Plans, PlanUnusable
 from app.events.records import Records
-from app.events.transact import Write, back_off, transact
+from app.events.transact import Write, transact
 from app.object_store import ObjectStore
-from app.scheduling.costs import Costs
-from app.scheduling.retention import to_release
+from app.scheduling.retention import chosen_of, garbage_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +36,7 @@ MOST_FOLDED = 4
 BEGIN, UNTIL = 0.9, 0.8
 """From which share of the budget on checkpoints go, and down to which: what is being written meanwhile needs room."""
 ON_THE_WAY = 2
-"""So many states each chain may write before the next look; no more than half of the budget is held free for that.
-Slots for whose chains there is no such room wait until there is."""
+"""So many states a chain may write before the next look. At most half of the budget is held for that; slots wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class PlanUse:
         studies = plan.studies.values()
         times = (study.finished_at or study.submitted_at for study in studies)
         is_open = bool(plan.chains) or any(not study.is_final for study in studies)
-        garbage = bool(plan.released) or bool(keeping.idle_weights(plan)) or any(True for _ in garbage_of(plan))
+        garbage = bool(plan.released) or bool(keeping.idle_weights(plan)) or bool(garbage_of(plan))
         largest = max((kept.checkpoint.size for kept in keeping.checkpoints(plan)), default=0) if is_open else 0
         last_at = max(times, default=0.0)
         return cls(plan.version, plan.kept_bytes, is_open, last_at, garbage, largest, len(plan.chains))
@@ -75,6 +74,19 @@ class Freed:
     is_done: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a tick needs to know of the checkpoints, as of the last look.
+
+    kept: bytes by plan. largest: bytes of the largest checkpoint of the plans under way. is_at_its_end: all that may go
+    has gone.
+    """
+
+    kept: Mapping[str, int]
+    largest: int
+    is_at_its_end: bool
+
+
 class Retention:
     """budget: bytes for all checkpoints; None for any number. report: told a sentence when the budget cannot be held,
     and an empty one when it can. begin, until: shares of the budget."""
@@ -87,7 +99,7 @@ class Retention:
         budget: int | None,
         clock: Callable[[], float],
         report: Callable[[str], None] = lambda text: None,
-        pause: Callable[[int], None] = back_off,
+        pause: Callable[[float], object] = time.sleep,
         begin: float = BEGIN,
         until: float = UNTIL,
     ) -> None:
@@ -95,7 +107,9 @@ class Retention:
         self._records, self._plans, self._store, self._budget = records, plans, store, budget
         self._clock, self._report, self._pause = clock, report, pause
         self._uses: dict[str, PlanUse] = {}  # that which was looked at last comes last
-        self._waiting, self._is_at_its_end = 0, False
+        self._is_at_its_end = False
+        self._published = Budget({}, 0, False)  # set by the thread that deletes, read by the tick
+        self._waiting = 0  # set by the tick, read by the thread that deletes
 
     @property
     def kept_bytes(self) -> int:
@@ -108,14 +122,14 @@ class Retention:
         plans: those in which something goes on, as they are by now. The others wait for the next look; where nothing
         may go that is there, nobody waits.
         """
-        if self._budget is None or self._is_at_its_end:
+        published = self._published
+        if self._budget is None or published.is_at_its_end:
             self._waiting = 0
             return wanted
-        uses = dict(self._uses)
-        kept = sum(use.kept_bytes for stream, use in uses.items() if stream not in plans)
+        kept = sum(size for stream, size in published.kept.items() if stream not in plans)
         kept += sum(plan.kept_bytes for plan in plans.values())
-        largest = max((use.largest for use in uses.values()), default=0)
-        fit = wanted if kept <= self._budget / 2 else (self._budget - kept) // (ON_THE_WAY * largest or 1) - live
+        each = ON_THE_WAY * published.largest or 1
+        fit = wanted if kept <= self._budget / 2 else (self._budget - kept) // each - live
         self._waiting = wanted - min(max(fit, 0), wanted)
         return wanted - self._waiting
 
@@ -126,6 +140,12 @@ class Retention:
 
     def look(self) -> Freed:
         """Look once, and delete a few. Raises `DatabaseUnavailable`, `LostRace`."""
+        try:
+            return self._look()
+        finally:
+            self._publish()
+
+    def _look(self) -> Freed:
         versions = self._records.log.versions()
         is_current, is_complete = self._survey(versions), versions.keys() <= self._uses.keys()
         objects = freed = 0
@@ -147,7 +167,7 @@ class Retention:
         excess, chosen = self._excess(), dict[str, list[KeptAt]]()
         for stream in self._in_order():
             with self._plans.holding(stream) as plan:
-                going = [*plan.released.values(), *keeping.idle_weights(plan), *_choice(plan, excess, sys.maxsize)]
+                going = [*plan.released.values(), *keeping.idle_weights(plan), *chosen_of(plan, excess, sys.maxsize)]
             if going:
                 chosen[stream] = going
                 excess -= sum(kept.checkpoint.size for kept in going)
@@ -161,6 +181,7 @@ class Retention:
         changed = [*(stream for stream in versions if stream not in self._uses), *known]
         for stream in changed[:MOST_FOLDED]:
             self._see(stream, versions[stream])
+        self._publish()
         return len(changed) <= MOST_FOLDED
 
     def _see(self, stream: str, version: int) -> None:
@@ -172,12 +193,20 @@ class Retention:
             logger.info("%s", problem)
             self._uses[stream] = PlanUse(version, 0, True, 0.0, False)
 
+    def _publish(self) -> None:
+        kept = {stream: use.kept_bytes for stream, use in self._uses.items()}
+        self._published = Budget(kept, self._largest, self._is_at_its_end)
+
+    @property
+    def _largest(self) -> int:
+        return max((use.largest for use in self._uses.values()), default=0)
+
     def _excess(self) -> int:
         """How many bytes are to go."""
         if self._budget is None:
             return 0
         coming = ON_THE_WAY * sum(use.chains * use.largest for use in self._uses.values())
-        coming += ON_THE_WAY * self._waiting * max((use.largest for use in self._uses.values()), default=0)
+        coming += ON_THE_WAY * self._waiting * self._largest
         begin = max(self._budget / 2, min(self._begin * self._budget, self._budget - coming))
         until = begin - (self._begin - self._until) * self._budget
         return int(self.kept_bytes - until) if self.kept_bytes > begin else 0
@@ -219,7 +248,7 @@ class Retention:
             return 0, 0
         try:
             with self._plans.holding(stream) as plan:
-                chosen = tuple(_choice(plan, excess, most))
+                chosen = tuple(chosen_of(plan, excess, most))
             if chosen:
                 self._release(stream, chosen, "budget" if excess else "no study")
             return self._delete(stream, most)
@@ -232,13 +261,13 @@ class Retention:
             command = c.ReleaseCheckpoints(checkpoints=chosen, reason=reason, named=named)
             return decide(plan, command)
 
-        named = self._named(stream)  # a chain that is given later is in the plan that is decided on
+        named = self._named(stream, chosen)  # a chain that is given later is in the plan that is decided on
         self._transact(stream, decided)
 
     def _delete(self, stream: str, most: int) -> tuple[int, int]:
         with self._plans.holding(stream, fresh=False) as plan:
             released = [*plan.released.values(), *keeping.idle_weights(plan)][:most]
-        named = self._named(stream) if released else frozenset()
+        named = self._named(stream, released)
         gone = [kept for kept in released if kept.key not in named and delete_object(self._store, kept.key)]
         keys = tuple(kept.key for kept in gone)
         self._transact(stream, lambda plan: decide(plan, c.RecordDeleted(keys=keys)))
@@ -246,12 +275,13 @@ class Retention:
             self._uses[stream] = PlanUse.of(plan)
         return len(gone), sum(kept.checkpoint.size for kept in gone)
 
-    def _named(self, stream: str) -> frozenset[str]:
-        """The keys of the checkpoints with which chains under way begin, by their rows."""
+    def _named(self, stream: str, among: Sequence[KeptAt]) -> frozenset[str]:
+        """The keys of those with which chains under way begin, by their rows."""
+        if not among:
+            return frozenset()
         with self._records.read() as rows:
-            works = [row.assignment for row in rows.chains.live(stream)]
-        read = [work.get(name) or {} for work in works for name in ("resume", "begin")]
-        return frozenset(each["key"] for each in read if "key" in each)
+            live = rows.chains.live(stream)
+        return frozenset(kept.key for kept in among if any(row.may_read(kept.key) for row in live))
 
     def _transact(self, stream: str, decided: Callable[[SearchPlan], Sequence[Event]]) -> None:
         write = Write(stream=stream, decide=decided, at=self._clock())
@@ -268,23 +298,3 @@ def delete_object(store: ObjectStore, key: str) -> bool:
         logger.warning("checkpoint %s is not deleted yet: %s: %s", key, type(error).__name__, error)
         return False
     return True
-
-
-def garbage_of(plan: SearchPlan) -> Sequence[KeptAt]:
-    """The checkpoints that no study is left to ask for."""
-    is_any_deleted = any(study.deleted for study in plan.studies.values())
-    if not is_any_deleted:
-        return ()
-    used = keeping.must_stay(plan)
-    return [kept for kept in keeping.unowned(plan) if kept.key not in used]
-
-
-def _choice(plan: SearchPlan, excess: int, most: int) -> list[KeptAt]:
-    """What is to be released in a plan: the garbage, and what it takes to free so many bytes."""
-    chosen = list(garbage_of(plan))[:most]
-    excess -= sum(kept.checkpoint.size for kept in chosen)
-    if excess > 0:
-        costs, keys = Costs(), {kept.key for kept in chosen}
-        costs.refit(plan)
-        chosen += to_release(plan, costs, excess, most - len(chosen), but=keys)
-    return chosen

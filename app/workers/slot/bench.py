@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from math import inf
 
-from app.scheduling.assignment import ChainAssignment, Comparison, ResumePoint
+from app.domain.assignment import ChainAssignment, Comparison, ResumePoint
 from app.workers.slot.claim import Stopped
 from app.workers.slot.context import SlotContext
 from app.workers.slot.models import LaneContext

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
+from app.domain.assignment import ProofOrder
 from app.domain.awaiting import problem_of
 from app.domain.states import FailureKind
-from app.scheduling.assignment import ProofOrder
 from app.workers.slot.bench import OFF, Bench, last_line
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed

@@ -20,8 +20,8 @@ from typing import Protocol
 from uuid import uuid4
 
 from app.away import store_is_away
+from app.domain.assignment import ResumePoint
 from app.object_store import PART, ObjectStore, StoreUnavailable
-from app.scheduling.assignment import ResumePoint
 from app.workers.slot.retry import RetryPolicy, SlotStatus
 from app.workers.slot.times import Clock, Instant
 from app.workers.state import State

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from threading import Event as Flag
 
 from app.away import LostRace
+from app.domain.assignment import ChainAssignment
 from app.domain.ids import ChainId
 from app.domain.states import ChainState
 from app.events.database import DatabaseUnavailable
 from app.events.records import Records
-from app.events.rows import ChainNotClaimable, Lease, flags_of
-from app.events.rows.ports import ChainRecord, RowsPort
-from app.scheduling.assignment import ChainAssignment
+from app.events.rows import ChainNotClaimable, Lease, RowsPort
 from app.workers.slot.retry import RetryPolicy
 from app.workers.slot.times import Instant
 
@@ -85,11 +84,7 @@ class Claiming:
             row = rows.chains.get(chain) if is_doubtful else None
             if row is None or row.owner != self._owner or row.state != ChainState.RUNNING:
                 raise
-            return _lease(row)
-
-
-def _lease(row: ChainRecord) -> Lease:
-    return Lease(row.chain, row.stream, row.slot, row.fence, row.assignment, flags_of(row))
+            return row.lease
 
 
 class Lost(Exception):

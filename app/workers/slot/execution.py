@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from app.domain import events as e
+from app.domain.assignment import ChainAssignment
 from app.domain.ids import ChainId
 from app.domain.states import ChainOutcome, FailureKind
 from app.events.rows import ChainFlags
-from app.scheduling.assignment import ChainAssignment
 from app.workers.slot.times import Seconds
 
 NO_CHANGE_OF_FLAGS = ChainFlags()

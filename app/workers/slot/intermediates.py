@@ -80,7 +80,7 @@ class IntermediateCheckpoints:
         except (DatabaseUnavailable, LostRace) as problem:
             logger.info("an older intermediate checkpoint stays: %s", problem)
             return True
-        return any((row.assignment.get("resume") or {}).get("key") == old.key for row in live)
+        return any(row.may_read(old.key) for row in live)
 
 
 def least_missed(here: Sequence[Kept], passed_over: set[int]) -> Kept | None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app.scheduling.assignment import ChainAssignment, ResumePoint
+from app.domain.assignment import ChainAssignment, ResumePoint
 from app.workers.slot.checkpoint_store import Reader
 from app.workers.slot.claim import Claimed, PackBroken, Stopped
 from app.workers.slot.times import Seconds

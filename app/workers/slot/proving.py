@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 
 from app.domain import events as e
+from app.domain.assignment import Comparison, ProofOrder
 from app.domain.ids import NodeId
 from app.domain.states import ChainOutcome, FailureKind, ProofKind
-from app.scheduling.assignment import Comparison, ProofOrder
 from app.workers.slot.bench import OFF, Bench, Unproven, last_line
 from app.workers.slot.checking import CheckFailed, check
 from app.workers.slot.checkpoint_store import CheckpointUnreadable

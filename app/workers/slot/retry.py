@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from threading import Event as Flag
 from threading import Lock
 
+from stagetree.backoff import Backoff
+
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds between the first two tries, and between those after many."""
 
@@ -40,11 +42,7 @@ class RetryPolicy:
 
     def attempts(self) -> Iterator[int]:
         """1, 2, 3, ..., with a pause before each but the first, longer each time. Raises `Closing`."""
-        number, seconds = 1, FIRST_PAUSE
-        while True:
-            yield number
-            self.pause(seconds)
-            number, seconds = number + 1, min(2 * seconds, LONGEST_PAUSE)
+        return Backoff(FIRST_PAUSE, LONGEST_PAUSE, spread=0.0).attempts(wait=self.pause)
 
 
 class SlotStatus:

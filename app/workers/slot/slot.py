@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from app.domain.assignment import Unreadable
 from app.domain.ids import ChainId
 from app.events.rows import ChainFlags, ChainNotClaimable
-from app.scheduling.assignment import ChainAssignment, UnknownFormat
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Claimed, Claiming, Pulse
 from app.workers.slot.context import SlotContext
@@ -124,11 +124,10 @@ class Slot:
             logger.info("chain %s is not claimed: %s", chain, refused or "this worker is to end")
             return None
         claim = Claim(ChainId(lease.chain), lease.stream, lease.fence)
-        try:
-            return Claimed(lease, claim, ChainAssignment.from_json(lease.assignment))
-        except (UnknownFormat, TypeError, KeyError) as unknown:
-            refuse(self._context, claim, str(unknown))
+        if isinstance(lease.assignment, Unreadable):
+            refuse(self._context, claim, lease.assignment.reason)
             return None
+        return Claimed(lease, claim, lease.assignment)
 
     def _prune(self) -> None:
         """Forget the chains that are over."""

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from app.domain import events as e
+from app.domain.assignment import ChainAssignment
 from app.domain.ids import StudyId
 from app.domain.inputs import is_unseen
 from app.inputs import InputMissing, changed, look
 from app.registry import TrainerSource
-from app.scheduling.assignment import ChainAssignment
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.saver import Saver

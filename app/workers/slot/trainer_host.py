@@ -13,8 +13,8 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from app.domain.assignment import ChainAssignment, ResumePoint
 from app.registry import TrainerSource
-from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.memory import MemoryWatch
 from app.workers.slot.claim import NoTrainerProcess, OtherVersion, Stopped
 from app.workers.slot.times import Clock, Instant

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.scheduling.assignment import ChainAssignment
+from app.domain.assignment import ChainAssignment
 
 logger = logging.getLogger(__name__)
 

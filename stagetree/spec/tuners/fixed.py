@@ -41,6 +41,7 @@ class TrialSpec(SpecPart):
 class GridTuner(TunerSpec):
     """Trains every combination in the space for `max_steps`."""
 
+    trains_to_the_end: ClassVar[bool] = True
     kind: Literal["grid"] = "grid"
     max_steps: Count = max_steps_field()
 
@@ -55,6 +56,7 @@ class GridTuner(TunerSpec):
 class RandomTuner(TunerSpec):
     """Draws `num_trials` configurations and trains each for `max_steps`."""
 
+    trains_to_the_end: ClassVar[bool] = True
     kind: Literal["random"] = "random"
     num_trials: Count = common("num_trials", "the number of configurations to draw, at least 1")
     max_steps: Count = max_steps_field()
@@ -74,6 +76,7 @@ class TrialsTuner(TunerSpec):
     """Trains the trials it is given; the study has no space."""
 
     needs_space: ClassVar[bool] = False
+    trains_to_the_end: ClassVar[bool] = True
     kind: Literal["trials"] = "trials"
     trials: list[TrialSpec] = Field(description="a list of at least one {hp: {...}, steps: n}", min_length=1)
 

@@ -1,0 +1,162 @@
+"""What rows say and refuse: values, the same whether the rows stand in a database or in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from app.domain.assignment import ChainAssignment, Unreadable
+from app.domain.events import Stage
+from app.domain.states import ChainState
+
+HELD = (ChainState.RUNNING, ChainState.SAVING)
+"""The states in which a worker has the chain's lease."""
+
+AT_WORK = (ChainState.READY, ChainState.RUNNING)
+"""The states in which a chain has its slot."""
+
+
+class SlotTaken(Exception):
+    """The slot is unknown, has a chain already, or is another worker's."""
+
+
+class SlotLost(Exception):
+    """The slot is no longer this worker's."""
+
+
+class ChainNotClaimable(Exception):
+    """The chain is not there to be claimed: another worker has it, or it is over."""
+
+
+class Fenced(Exception):
+    """The chain is no longer this worker's: whatever it still has to say must not be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFlags:
+    """What the scheduler wants of a chain by now: further steps to evaluate and keep, and whether to end.
+
+    stop: nobody wants it any more. preempt: its slot is another study's: it ends after the step under way, however long
+    that takes, with its state kept. branch_steps: where trials would branch off that were not known when it began.
+    """
+
+    extra_eval_steps: tuple[int, ...] = ()
+    stop: bool = False
+    preempt: bool = False
+    branch_steps: tuple[int, ...] = ()
+
+    @property
+    def end(self) -> bool:
+        """Whether to end after the step under way."""
+        return self.stop or self.preempt
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on a chain, proven by `fence`."""
+
+    chain: str
+    stream: str
+    slot: str
+    fence: int
+    assignment: ChainAssignment | Unreadable
+    flags: ChainFlags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRecord:
+    """A study and how it stands. slots_due: its share of the slots, while others compete with it for them.
+
+    audited: whether a user wants all that it shares proven, and that is not yet done; None where nobody does.
+    begins: the weights that it begins from, as of `StudySubmitted`.
+    """
+
+    id: str
+    stream: str
+    name: str
+    state: str
+    submitted_at: float
+    slots_due: float | None = None
+    audited: bool | None = None
+    begins: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRecord:
+    """One GPU, or one CPU process, and the worker that has it.
+
+    chain: what it was given. resident_model: the plan, node and step of the model it holds in memory. trainers: the
+    version of each trainer that its worker loads. note: what it waits for, or why it is in quarantine.
+    """
+
+    name: str
+    owner: str
+    device: str
+    host: str
+    pid: int
+    seen_at: float
+    chain: str | None = None
+    resident_model: Mapping[str, Any] | None = None
+    trainers: Mapping[str, str] = field(default_factory=dict)
+    note: str | None = None
+    quarantined_until: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainRecord:
+    """A chain and who may write for it; `state` is a `ChainState`.
+
+    index: the stage under way. step: the last one known to be trained. extra_eval_steps: further steps at which to
+    evaluate and keep. branch_steps, stop, preempt: as in `ChainFlags`.
+    """
+
+    chain: str
+    stream: str
+    slot: str
+    assignment: ChainAssignment | Unreadable
+    lease_until: float
+    dispatched_at: float
+    state: str = ChainState.READY
+    fence: int = 0
+    owner: str | None = None
+    index: int = 0
+    step: int = 0
+    extra_eval_steps: tuple[int, ...] = ()
+    branch_steps: tuple[int, ...] = ()
+    stop: bool = False
+    preempt: bool = False
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """All that it was given to train; none where that cannot be read."""
+        return () if isinstance(self.assignment, Unreadable) else self.assignment.stages
+
+    @property
+    def flags(self) -> ChainFlags:
+        return ChainFlags(self.extra_eval_steps, self.stop, self.preempt, self.branch_steps)
+
+    @property
+    def lease(self) -> Lease:
+        """That of the worker which has it."""
+        return Lease(self.chain, self.stream, self.slot, self.fence, self.assignment, self.flags)
+
+    def may_read(self, key: str) -> bool:
+        """Whether it begins with this object of the store, or may do so where its assignment cannot be read."""
+        if isinstance(self.assignment, Unreadable):
+            return True
+        resume, begin = self.assignment.resume, self.assignment.begin
+        return (resume is not None and resume.key == key) or (begin is not None and begin["key"] == key)
+
+
+def has_expired(lease_until: float, at: float, longest: float = inf) -> bool:
+    """Whether a chain was not claimed, or not heard of, in time.
+
+    longest: a lease that lasts for more seconds from here is no lease: it was given before the clock went back.
+    """
+    return not at <= lease_until <= at + longest
+
+
+def not_yours(chain: str) -> Fenced:
+    return Fenced(f"Chain {chain} is over, or another worker's.")
