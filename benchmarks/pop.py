@@ -13,15 +13,17 @@ the paper's 120 epochs). There is no kill threshold and no time limit. For `pop`
 evaluated. To leave a trial and take it up again later costs a tenth of a step (--switch).
 
 `rank` is `pop` of which p ends nobody, so that trials go on by the rank of their last value at its step alone; `pop p`
-orders and pools them by p from the first boundary on, as the paper does. `bandit 0.1` is the bandit with epsilon 0.1 in
-place of 0.5.
+orders and pools them by p from the first boundary on, as the paper does. `pop open` and `rank open` are not told the
+target: they aim at the best value so far, and go on until all trials have ended, so that there p is proven more often.
+`bandit 0.1` is the bandit with epsilon 0.1 in place of 0.5.
 
 The first table is of 5 slots: the distribution over orders (Figures 7 and 12c), in minutes. `sooner`: the median of the
-policy, in medians of the first. `never`: in how many orders no trial reached the target; they count as the longest. The
-second is the median for other numbers of slots (Figure 12b), over a fifth of the orders. The last is how reliable the p
-was that was acted on, and of `pop` also the p that was not: of the judgements with so high a p, the mean of p, and the
-part that came true had the trial been trained to its end. Under it, the Brier scores of p, of the last value's verdict
-(it has reached the target, or not), and of the part that came true as the p of all.
+policy, in medians of the first. `later`: in how many orders it was later than the first. `never`: in how many orders no
+trial reached the target; they count as the longest. `over`: the median of when the study was over. The second is the
+median for other numbers of slots (Figure 12b), over a fifth of the orders. The last is how reliable the p was that was
+shown or acted on, and of `pop` also the p that was not: of the judgements with so high a p, the mean of p, and the part
+that came true had the trial been trained to its end. Under it, the Brier scores of p, of the last value's verdict (it
+has reached the target, or not), and of the part that came true as the p of all.
 """
 
 from __future__ import annotations
@@ -49,9 +51,11 @@ FIGURE_SLOTS = 5
 TRIALS = 100
 BOUNDS = {"max": [0, 1], "min": [0, None]}
 COMPARED = ("pop", "rank", "early_term", "bandit", "bandit 0.1", "random", "asha", "hyperband")
-POLICIES = (*COMPARED, "pop p", "asha predicted", "asha hopeless", "random hopeless", "bandit hopeless")
+OPEN = ("pop open", "rank open")
+POLICIES = (*COMPARED, *OPEN, "pop p", "asha predicted", "asha hopeless", "random hopeless", "bandit hopeless")
 EVALUATED = ("pop", "early_term")
 STUDY_FIELDS = ("stop_hopeless",)
+COLUMNS = ("min", "25 %", "median", "90 %", "max", "max-min", "sooner", "later", "never", "over")
 LEVELS = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.01)
 
 
@@ -127,23 +131,27 @@ def all_policies(workload: Workload, target: float) -> dict[str, dict[str, Any]]
     hopeless = {"stop_hopeless": {"bounds": bounds}}
     return plain | {
         "pop p": plain["pop"] | {"order_by": "p"},
+        **{name: _without_target(plain[name.removesuffix(" open")]) for name in OPEN},
         "asha predicted": predicted,
         **{f"{name} hopeless": plain[name] | hopeless for name in ("asha", "random", "bandit")},
     }
 
 
+def _without_target(tuner: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in tuner.items() if name != "target"}
+
+
 def tables(workload: Workload, target: float, arguments: argparse.Namespace) -> None:
     every = {name: all_policies(workload, target)[name] for name in arguments.policies}
-    print(f"{'':16}{'min':>9}{'25 %':>9}{'median':>9}{'75 %':>9}{'max':>9}{'max-min':>9}{'sooner':>9}{'never':>7}")
-    reference, foretold = 0.0, dict[str, list[Foretold]]()
+    print(f"{'':16}" + "".join(f"{name:>9}" for name in COLUMNS))
+    first, foretold = list[float](), dict[str, list[Foretold]]()
     for name in every:
-        foretold[name] = []
-        times = play(
-            workload, every[name], target, FIGURE_SLOTS, arguments.orders, arguments.switch, foretold=foretold[name]
-        )
+        foretold[name], over = [], list[float]()
+        asked = (workload, every[name], target, FIGURE_SLOTS, arguments.orders, arguments.switch)
+        times = play(*asked, foretold=foretold[name], over=over)
         save(arguments.save, workload.name, name, FIGURE_SLOTS, times)
-        reference = reference or float(np.median(times))
-        print(row(name, times, reference), flush=True)
+        first = first or times
+        print(row(name, times, first) + f"{minutes(float(np.median(over))):>9}", flush=True)
     few = -(-arguments.orders // 5)
     print(f"{'slots':16}" + "".join(f"{slots:>9}" for slots in arguments.slots))
     for name, tuner in every.items():
@@ -154,8 +162,8 @@ def tables(workload: Workload, target: float, arguments: argparse.Namespace) -> 
             medians.append(np.median(times))
         print(f"{name:16}" + "".join(f"{minutes(median):>9}" for median in medians), flush=True)
     for name, judged in foretold.items():
-        reliability(f"{name}, acted on", [each for each in judged if each.acted_on])
-        reliability(f"{name}, not acted on", [each for each in judged if not each.acted_on])
+        reliability(f"{name}, shown or acted on", [each for each in judged if each.acted_on])
+        reliability(f"{name}, neither", [each for each in judged if not each.acted_on])
 
 
 def save(path: Path | None, workload: str, policy: str, slots: int, times: Sequence[float]) -> None:
@@ -175,8 +183,11 @@ def play(
     switch: float,
     *,
     foretold: list[Foretold] | None = None,
+    over: list[float] | None = None,
 ) -> list[float]:
-    """The seconds to the target in each order. What was foretold on the way is added to `foretold`."""
+    """The seconds to the target in each order. What was foretold until then, or where the tuner is not told the target
+    until all trials have ended, is added to `foretold`, and when that was to `over`.
+    """
     times = []
     for seed in range(orders):
         order = np.random.default_rng(seed).permutation(len(workload.traces))
@@ -193,7 +204,11 @@ def play(
             switch=seconds,
             **fields,
         )
+        if own["kind"] == "pop" and "target" not in own:
+            player.simulator.run()
         times.append(player.time_to_target())
+        if over is not None:
+            over.append(player.simulator.now)
         if foretold is not None:
             foretold += judgements(workload.taken(map(int, order)), own.get("order_by") == "p", player.simulator.events)
     return times
@@ -246,11 +261,15 @@ def reliability(title: str, judged: Sequence[Foretold]) -> None:
     print(f"   Brier {scores[0]:.4f}, verdict {scores[1]:.4f}, base rate {came.var():.4f}", flush=True)
 
 
-def row(name: str, times: Sequence[float], reference: float) -> str:
-    shares = [float(np.quantile(times, share, method="lower")) for share in (0, 0.25, 0.5, 0.75, 1)]
+def row(name: str, times: Sequence[float], first: Sequence[float]) -> str:
+    """The times of a policy, beside those of the first one in the same orders."""
+    shares = [float(np.quantile(times, share, method="lower")) for share in (0, 0.25, 0.5)]
+    shares += [float(np.quantile(times, share, method="higher")) for share in (0.9, 1)]
     never = sum(not isfinite(time) for time in times)
-    spread, sooner = shares[4] - shares[0], np.median(times) / reference
-    return f"{name:16}" + "".join(f"{minutes(each):>9}" for each in [*shares, spread]) + f"{shown(sooner):>9}{never:>7}"
+    later = sum(time > other for time, other in zip(times, first, strict=True))
+    spread, sooner = shares[4] - shares[0], np.median(times) / np.median(first)
+    distribution = "".join(f"{minutes(each):>9}" for each in [*shares, spread])
+    return f"{name:16}{distribution}{shown(sooner):>9}{later:>9}{never:>9}"
 
 
 def minutes(seconds: float) -> str:

@@ -32,9 +32,11 @@ def main() -> None:
     for workload in workloads(arguments.data):
         target = pop.target_of(workload)
         print(f"\n{workload.name}, target {target:.4g}")
-        for name in ("pop", "bandit", "asha"):
+        first = list[float]()
+        for name in ("rank", "pop", "bandit", "asha"):
             times = pop.play(workload, pop.policies(workload, target)[name], target, 5, arguments.orders, 0.1)
-            print(pop.row(name, times, times[0]), flush=True)
+            first = first or times
+            print(pop.row(name, times, first), flush=True)
 
 
 def workloads(folder: Path) -> Iterator[Workload]:

@@ -106,8 +106,9 @@ class StudySpec(SpecModel):
         description="an object with any of boundary, delta, bounds, keep_top and max_steps: trials end that will "
         "hardly come to the best",
     )
-    curve_model: Literal[1, 2] = Field(
-        default=2, description="2, or 1 for learning curves that are foretold as in studies from before there was 2"
+    curve_model: Literal[1, 2, 3] = Field(
+        default=3,
+        description="3, or 1 or 2 for learning curves foretold as in studies from before there was 3",
     )
     sinks: Sinks = Field(
         default=[],

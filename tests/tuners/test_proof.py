@@ -61,6 +61,24 @@ def test_a_few_claims_prove_nothing() -> None:
     assert found.next.is_no_worse and found.next.number == 60 and not found.is_given, "nobody came to the end"
 
 
+def comes_to_a_stop(p: float, *, looks_late: bool) -> ForecastProof:
+    """Of 40 trials every second one comes to the mark, as was said; then of 20 none does, of whom p was said."""
+    found = ForecastProof("accuracy", -1.0, END, looks_late=looks_late)
+    for trial in range(60):
+        rises = trial < 40 and bool(trial % 2)
+        found.observe(result(trial, 5, 0.4))
+        found.observe(judged(trial, 5, p if trial >= 40 else 0.9 if rises else 0.1))
+        found.observe(result(trial, END, 0.6 if rises else 0.4))
+    return found
+
+
+def test_what_was_right_about_the_first_marks_proves_nothing_of_those_of_now() -> None:
+    """The best value of the time rises: by and by nobody comes there any more, and p must have seen that."""
+    assert not comes_to_a_stop(0.1, looks_late=True).is_given
+    assert comes_to_a_stop(0.1, looks_late=False).is_given, "as in studies of curve_model 2"
+    assert comes_to_a_stop(0.01, looks_late=True).is_given, "as good as the verdict: nobody"
+
+
 def test_the_last_value_s_own_verdict_is_to_be_beaten() -> None:
     """Who is at the mark stays there, who is not comes never: then a p that is less sure than that is worth nothing."""
     found = ForecastProof("accuracy", -1.0, END)

@@ -72,7 +72,8 @@ class Pop(Tuner):
         self._targets: list[float] = tuner.targets() or ([] if spec.target is None else [spec.target])
         self._is_given, self._best = bool(self._targets), math.inf
         self._forecasts, self._context = Forecasts(spec, tuner.bounds, tuner.max_steps), Context()
-        self._proof, self._proves = ForecastProof(spec.metric, self._sign, tuner.max_steps), spec.curve_model > 1
+        self._proof = ForecastProof(spec.metric, self._sign, tuner.max_steps, looks_late=spec.curve_model > 2)
+        self._proves = spec.curve_model > 1
         self._by_p = tuner.order_by == "p"
         self._trials: dict[int, _Trial] = {}
         self._unjudged: dict[int, None] = {}  # at a boundary, in the order in which they came there

@@ -6,6 +6,7 @@ in this study came true as often as they said. Where it is not proven, the rank 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import floor, inf
@@ -18,6 +19,9 @@ ENOUGH_NEXT = 20
 """So many claims about the next boundary must have been settled."""
 ENOUGH_ENDED = 20
 """So many trials about whose end something was claimed must have come to it."""
+NEAR = 0.001
+"""By so much the latest claims may score worse than the verdict. Where nothing comes true any more the verdict is never
+wrong, and claims of one in a thousand are as good as that."""
 
 FORETOLD = "foretold"
 """In the reason of a judgement: what was claimed. `mark`, a value of the metric; `next`, a step; and the probabilities
@@ -40,6 +44,22 @@ class Score:
         self._claimed += (p - came) ** 2
         self._verdicts += is_there != came
 
+    @classmethod
+    def of(cls, p: float, is_there: bool, came: bool) -> Score:
+        """Of one claim."""
+        score = cls()
+        score.add(p, is_there, came)
+        return score
+
+    @classmethod
+    def sum(cls, scores: Iterable[Score]) -> Score:
+        """The score of all their claims."""
+        total = cls()
+        for score in scores:
+            total.number, total.hits = total.number + score.number, total.hits + score.hits
+            total._claimed, total._verdicts = total._claimed + score._claimed, total._verdicts + score._verdicts
+        return total
+
     @property
     def of_claims(self) -> float:
         return self._claimed / self.number if self.number else inf
@@ -59,26 +79,36 @@ class Score:
         """Whether the claims score no worse than the verdicts, and no worse than the base rate."""
         return self.of_claims <= min(self.of_verdicts, self.of_base_rate)
 
+    @property
+    def is_near(self) -> bool:
+        """Whether they score no worse than that but by what does not count."""
+        return self.of_claims <= min(self.of_verdicts, self.of_base_rate) + NEAR
+
 
 class ForecastProof:
-    """A fold over a study's history: p is proven while two scores of the claims of earlier judgements are good.
+    """A fold over a study's history: p is proven while the scores of the claims of earlier judgements are good.
 
     Each judgement claims, with a probability each, that the trial will be at the best value of that time (a) at its
     next boundary and (b) at its end. A claim is settled when the trial is evaluated there. p is *proven* while
 
-    1. at least 20 claims of (a) are settled, and those of (b) of at least 20 trials, and
+    1. at least 20 claims of (a) are settled, and those of (b) of at least 20 trials,
     2. of either kind the Brier score is no worse than that of the last value's own verdict (it is at the mark, or not)
-       and that of the base rate (the part of them that came true, known only afterwards).
+       and that of the base rate (the part of them that came true, known only afterwards),
+    3. and so, to a thousandth, are the scores of the latest of them: 20 of (a), and those of (b) of 20 trials.
 
     (a) holds for every trial that goes on, whoever is chosen for that by values that were seen: so it shows if all
-    trials are expected to gain too much. (b) is about the range of p itself, and about trials that went far only.
+    trials are expected to gain too much. (b) is about the range of p itself, and about trials that went far only. The
+    best value is soon reached by others early in a study and hardly ever late, so that what was right about the first
+    marks may be wrong about those of now.
 
-    sign: -1 where more of the metric is better, else 1.
+    sign: -1 where more of the metric is better, else 1. looks_late: whether 3 is asked, as from `curve_model: 3` on.
     """
 
-    def __init__(self, metric: str, sign: float, end: int) -> None:
-        self._metric, self._sign, self._end = metric, sign, end
+    def __init__(self, metric: str, sign: float, end: int, *, looks_late: bool = True) -> None:
+        self._metric, self._sign, self._end, self._looks_late = metric, sign, end, looks_late
         self.next, self.at_end, self.ended = Score(), Score(), 0
+        self._late_next = deque[Score](maxlen=ENOUGH_NEXT)  # of each claim
+        self._late_at_end = deque[Score](maxlen=ENOUGH_ENDED)  # of each trial
         self._last: dict[int, float] = {}
         self._claims: dict[int, list[tuple[Mapping[str, Any], bool]]] = {}
 
@@ -87,7 +117,10 @@ class ForecastProof:
         """Whether p is proven now."""
         if self.next.number < ENOUGH_NEXT or self.ended < ENOUGH_ENDED:
             return False
-        return self.next.is_no_worse and self.at_end.is_no_worse
+        if not (self.next.is_no_worse and self.at_end.is_no_worse):
+            return False
+        late = (self._late_next, self._late_at_end) if self._looks_late else ()
+        return all(Score.sum(scores).is_near for scores in late)
 
     def observe(self, event: TrialEvent) -> None:
         """Take in a line of the study's history."""
@@ -104,14 +137,18 @@ class ForecastProof:
             self._claims.setdefault(trial, []).append((claim, self._is_at(self._last[trial], claim)))
 
     def _settle(self, trial: int, step: int, value: float) -> None:
-        claims = self._claims.get(trial, [])
+        claims, ends = self._claims.get(trial, []), Score()
         for claim, is_there in claims:
+            came = self._is_at(value, claim)
             if claim["next"] == step:
-                self.next.add(claim["p_next"], is_there, self._is_at(value, claim))
+                self._late_next.append(Score.of(claim["p_next"], is_there, came))
+                self.next.add(claim["p_next"], is_there, came)
             if step == self._end:
-                self.at_end.add(claim["p_end"], is_there, self._is_at(value, claim))
+                ends.add(claim["p_end"], is_there, came)
+                self.at_end.add(claim["p_end"], is_there, came)
         if step == self._end and claims:
             self.ended += 1
+            self._late_at_end.append(ends)
             del self._claims[trial]
 
     def _is_at(self, value: float, claim: Mapping[str, Any]) -> bool:
