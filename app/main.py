@@ -12,14 +12,14 @@ from fastapi import FastAPI
 from kombu.connection import Connection
 
 from app.api.application import make_app
-from app.api.chronicle import Chronicles
-from app.api.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
-from app.api.services import Services
+from app.api.services import ApiServices
 from app.away import store_is_away
 from app.events.database import Database
 from app.events.plans import Plans
 from app.events.records import SqlRecords
 from app.registry import Catalogue
+from app.service.chronicle import Chronicles
+from app.service.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
 from app.settings import Settings
 from app.settings import settings as read_settings
 from app.tuner_files import register
@@ -42,7 +42,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     records = SqlRecords(Database(settings.database_url, patience=settings.patience_seconds))
     register(settings.tuner_files)
     chronicles = Chronicles(records.log)
-    services = Services(
+    services = ApiServices(
         records=records,
         plans=Plans(records.log, on_fold=chronicles.take),
         chronicles=chronicles,

@@ -20,7 +20,7 @@ import stagetree
 from app.api import errors, openapi
 from app.api.requests.guard import Guard
 from app.api.routes import page, pictures, plans, replays, service, studies, trials
-from app.api.services import Services
+from app.api.services import ApiServices
 from app.domain.evolve import collector_paused
 from app.events.plans import PlanUnusable
 from app.processes import end_within, no_long_pass_twice
@@ -34,7 +34,7 @@ LONG = 10_000
 """Events of a plan; what comes of fewer is gone through in no time."""
 
 
-def warm(use: Services) -> None:
+def warm(use: ApiServices) -> None:
     """Fold the plans of the newest studies, one after the other, until the server is to end.
 
     A page that is still open asks for its study at once, and a long log takes seconds to fold.
@@ -51,7 +51,7 @@ def warm(use: Services) -> None:
         logger.warning("no plans are folded before somebody asks for them: %s", problem)
 
 
-def _fold(use: Services, stream: str) -> None:
+def _fold(use: ApiServices, stream: str) -> None:
     """What was folded stays: the collector would go through a long log three times, while somebody waits."""
     with collector_paused():
         if use.plans.get(stream).version > LONG:
@@ -95,7 +95,7 @@ LARGE = 64 * 1024
 """Bytes that take a millisecond to compress: from here on, a thread does it, and nobody else waits."""
 
 
-def make_app(services: Services) -> FastAPI:
+def make_app(services: ApiServices) -> FastAPI:
     """Every route, over these services."""
     app = FastAPI(
         title="stagetree",
@@ -123,7 +123,7 @@ def make_app(services: Services) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    services: Services = app.state.services
+    services: ApiServices = app.state.services
     sys.setswitchinterval(SWITCH_SECONDS)
 
     def stop() -> None:

@@ -1,8 +1,4 @@
-"""Every refusal as `application/problem+json` (RFC 9457): what happened, in one sentence for whoever asked.
-
-HttpProblem         anything a route refuses by itself
-└── InvalidField    422, with what is wrong at which field
-"""
+"""Every refusal as `application/problem+json` (RFC 9457): what happened, in one sentence for the client."""
 
 from __future__ import annotations
 
@@ -21,26 +17,11 @@ from app.events import log
 from app.events.database import DatabaseUnavailable
 from app.events.plans import PlanUnusable
 from app.object_store import StoreUnavailable
+from app.service.errors import HttpProblem, InvalidField
 from stagetree.spec import SpecError, shown
 
 MEDIA_TYPE = "application/problem+json"
 TRY_AGAIN = {"Retry-After": "1"}
-
-
-class HttpProblem(Exception):
-    """A refusal with its HTTP status; the message is its detail."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status, self.detail = status, detail
-
-
-class InvalidField(HttpProblem):
-    """The request is well-formed, and wrong at some field."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(422, f"{field} {problem}")
-        self.errors = [{"field": field, "problem": problem}]
 
 
 def install(app: FastAPI) -> None:

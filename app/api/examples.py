@@ -265,12 +265,8 @@ EXAMPLES: dict[str, Json] = {
     "Health": {"status": "ok"},
     "History": HISTORY,
     "Imagined": IMAGINED,
-    "Importance": {
-        "method": "PED-ANOVA",
-        "trials": 32,
-        "note": None,
-        "items": [{"name": "hp.lr", "importance": 1.0}],
-    },
+    "Importance": {"method": "PED-ANOVA", "trials": 32, "note": None}
+    | {"items": [{"name": "hp.lr", "importance": 1.0}]},
     "Listed": LISTED,
     "Logged": {"items": [{"step": 7, "metrics": {"train_loss": 0.41}, "node": "0f3a"}]},
     "Note": NOTE,

@@ -8,7 +8,6 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from app.api.views.ordering import KEYS, ordered
 from app.cli.errors import DONE, FAILED, USAGE, fail
 from app.cli.options import ListOutput, Output, Server, Store, StudyId, TrialNumber
 from app.cli.output import (
@@ -24,6 +23,7 @@ from app.cli.output import (
     short_hp,
 )
 from app.domain.states import ShownTrialState, StudyState
+from app.service.views.ordering import KEYS, ordered
 
 Json = dict[str, Any]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many.")]

@@ -183,7 +183,7 @@ def print_json(value: Any) -> None:
 
 def print_csv(items: Iterable[Mapping[str, Any]]) -> None:
     """One line for each, nested values under dotted names (`best.value`), lists and sequences as JSON."""
-    from app.api.views.ordering import flat
+    from app.service.views.ordering import flat
 
     rows = [flat(item) for item in items]
     header = list(dict.fromkeys(name for row in rows for name in row))

@@ -31,8 +31,8 @@ def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterat
     if not spec.packing or not (folder or is_store(where)):
         yield lambda batch: None
         return
-    from app.api.commands.submitting import opened
     from app.cli.store import Store
+    from app.service.commands.submitting import opened
 
     source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
     with Store(where) as store:

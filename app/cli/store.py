@@ -12,13 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from app.api import reading, replaying
-from app.api.chronicle import Chronicles
-from app.api.commands.changing import add_note, delete_study
-from app.api.files.logged import trial_metrics
-from app.api.health import Checks, NotReady, check_schema
-from app.api.report import report
-from app.api.services import Services
 from app.cli.errors import FAILED, fail
 from app.cli.places import places
 from app.domain.events import PackingProfiled, PlanOpened
@@ -29,6 +22,13 @@ from app.events.profiles import last_profile
 from app.events.records import SqlRecords
 from app.events.transact import Decide, Write, transact
 from app.registry import Catalogue
+from app.service import reading, replaying
+from app.service.chronicle import Chronicles
+from app.service.commands.changing import add_note, delete_study
+from app.service.files.logged import trial_metrics
+from app.service.health import Checks, NotReady, check_schema
+from app.service.report import report
+from app.service.services import Services
 from app.settings import settings
 from stagetree.models.events import EventPage
 from stagetree.models.service import SlotPage

@@ -72,11 +72,11 @@ def _from_server(url: str, id: str, wanted: _Wanted) -> None:
 
 
 def _from_store(folder: Path | None, id: str, wanted: _Wanted) -> None:
-    from app.api.files.checkpoints import kept_state, parts
     from app.domain import ids
     from app.domain.errors import Unknown
     from app.events.plans import Plans
     from app.object_store import open_store
+    from app.service.files.checkpoints import kept_state, parts
 
     name = _study(id, folder)
     with open_records(folder) as records:

@@ -10,10 +10,10 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app.api import health
-from app.api.files import built as files
-from app.api.services import Services
 from app.main import create_app
+from app.service import health
+from app.service.files import built as files
+from app.service.services import Services
 from app.settings import Settings
 from tests.api.world import API, STUDY, MakeApp, Workers, serving
 

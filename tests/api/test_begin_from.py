@@ -14,10 +14,10 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from safetensors.torch import save_file
 
-from app.api.services import Services
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.object_store import open_store
+from app.service.services import Services
 from tests.api.test_checkpoint_routes import keep
 from tests.api.world import API, Workers, changed
 

@@ -11,13 +11,13 @@ from unittest.mock import ANY
 import pytest
 from sqlalchemy.event import listen
 
-from app.api.services import Services
 from app.api.streaming import broadcast
 from app.api.streaming import tail as tail_module
 from app.domain import commands as c
 from app.domain.ids import StudyId
 from app.events.database import DatabaseUnavailable
 from app.events.log import SqlLog
+from app.service.services import Services
 from tests.api.world import Workers
 
 Said = tuple[str, Any]

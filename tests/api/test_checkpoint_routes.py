@@ -11,10 +11,10 @@ import torch
 from fastapi.testclient import TestClient
 from safetensors.torch import load, load_file
 
-from app.api.services import Services
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.object_store import PART, open_store
+from app.service.services import Services
 from app.workers.state import State
 from stagetree import AsyncStudy, Client, Conflict, NotFound, Study, load_state
 from stagetree.runtime import state_format

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from app.api import chronicle, reading
-from app.api.chronicle import Chronicles
-from app.api.services import Services
 from app.domain import commands as c
 from app.domain.ids import StudyId
 from app.events.log import SqlLog
+from app.service import chronicle, drawing, reading
+from app.service.chronicle import Chronicles
+from app.service.services import Services
 from tests.api.world import Workers
 
 
@@ -22,7 +22,7 @@ def done(tuned: str, workers: Workers) -> str:
 
 
 def drawn(use: Services, study: str, at: int | None = None) -> list[Any]:
-    return [draw(use, use.find(study), at) for draw in (reading.history, reading.timeline)]
+    return [draw(use, use.find(study), at) for draw in (drawing.history, drawing.timeline)]
 
 
 def test_what_was_folded_is_not_read_again(use: Services, done: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,6 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app.api import reading
-from app.api.services import Services
 from app.api.streaming import broadcast
 from app.cli.replaying import curves
 from app.events.database import Database
@@ -19,6 +17,8 @@ from app.events.export import parse
 from app.events.log import SqlLog, StoredEvent, port
 from app.events.plans import Plans
 from app.events.records import SqlRecords
+from app.service import reading
+from app.service.services import Services
 from tests.api.world import Workers
 
 PART = 4

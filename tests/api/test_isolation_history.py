@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.services import Services
-from app.api.slot_use import lanes_at_once
 from app.domain import events as e
 from app.domain.ids import ChainId, StudyId
 from app.domain.states import ChainOutcome, ProofKind
+from app.service.services import Services
+from app.service.slot_use import lanes_at_once
 from tests.api.test_moments import answers, position
 from tests.api.world import Workers
 

@@ -8,10 +8,10 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app.api.services import Services
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.events.plans import Moments
+from app.service.services import Services
 from tests.api.world import STUDY, Workers
 
 Json = dict[str, Any]

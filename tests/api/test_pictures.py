@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.api.sharing.answers import Answers
-from app.api.views.importance import FEWEST, importance
-from app.api.views.ordering import columns
-from app.api.views.pictures import sampled
+from app.service.views.importance import FEWEST, importance
+from app.service.views.ordering import columns
+from app.service.views.pictures import sampled
 from tests.api.world import Workers
 
 PICTURES = ("tree", "rungs", "timeline", "history", "trials:columns", "importance")
@@ -125,7 +125,7 @@ def test_importance_of_many_trials_is_asked_of_some_of_every_rank(monkeypatch: p
     column = [number * 0.61803 % 1 for number in range(600)]
     columns = {"hp.lr": column, "hp.noise": [number * 0.7549 % 1 for number in range(600)]}
     whole = importance(columns, column, "max").to_json()
-    monkeypatch.setattr("app.api.views.importance.MOST", 200)
+    monkeypatch.setattr("app.service.views.importance.MOST", 200)
     some = importance(columns, column, "max").to_json()
     assert some != whole and some["trials"] == whole["trials"] == 600
     assert some["items"][0] == pytest.approx(whole["items"][0], abs=0.1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi.testclient import TestClient
 
-from app.api.services import Services
+from app.service.services import Services
 from tests.api.world import STUDY, Workers, changed
 
 

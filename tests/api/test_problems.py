@@ -10,9 +10,9 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app.api.services import Services
 from app.events.log import VersionConflict
 from app.registry import Catalogue
+from app.service.services import Services
 from stagetree.limits import Limits
 from tests.api.world import API, STUDY, MakeApp, changed
 

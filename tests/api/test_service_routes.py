@@ -11,14 +11,14 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, make_url, text
 
-from app.api import health
-from app.api.health import Checks
-from app.api.services import Services
 from app.domain import commands as c
 from app.domain.ids import StudyId
 from app.events.database import Database
 from app.main import create_app
 from app.registry import TrainerFileError
+from app.service import health
+from app.service.health import Checks
+from app.service.services import Services
 from app.settings import Settings
 from tests.api.world import STUDY, MakeApp, Workers, changed
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.services import Services
-from app.api.views.packing import packing
 from app.cli.result import packing_text, sharing_text
 from app.domain import events as e
 from app.domain.exactness import WITHOUT_PACK
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.states import ChainOutcome
+from app.service.services import Services
+from app.service.views.packing import packing
 from tests.api.world import Workers, changed
 
 Json = dict[str, Any]

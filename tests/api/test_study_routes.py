@@ -12,10 +12,10 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app.api import reading
-from app.api.services import ID, Services
 from app.domain import commands as c
 from app.domain.ids import plan_id
+from app.service import reading
+from app.service.services import ID, Services
 from app.simulation.forecast import Forecast, forecast
 from tests.api.world import API, STUDY, MakeApp, Workers, changed
 

@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.event import listen
 
-from app.api.services import Services
 from app.api.streaming import tail as module
 from app.api.streaming.tail import Tail, Watcher
 from app.domain.events import StudyPaused
@@ -17,6 +16,7 @@ from app.events.database import Database, DatabaseUnavailable
 from app.events.log import SqlLog
 from app.events.memory import MemoryLog
 from app.events.tables import EVENTS
+from app.service.services import Services
 
 FACT = StudyPaused(study="s")
 

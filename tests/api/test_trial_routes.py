@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.services import Services
-from app.api.views.ordering import KEYS
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
+from app.service.services import Services
+from app.service.views.ordering import KEYS
 from tests.api.world import API, Workers, changed
 
 HP = {"lr": {"family": "multistep", "init": 0.1, "milestones": [20], "gamma": 0.1}, "bs": 64}

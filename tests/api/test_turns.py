@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from app.api.services import Services
 from app.api.sharing.turns import Turns
+from app.service.services import Services
 from tests.api.world import API, STUDY
 
 MORE_THAN_THREADS = 60

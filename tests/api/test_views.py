@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 from assignments import stage, work
 
-from app.api.views import documents, plans
-from app.api.views.forms import form_text
-from app.api.views.progress import progress
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import results
@@ -19,6 +16,9 @@ from app.domain.evolve import fold
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import SearchPlan
 from app.events.rows import ChainRecord, StudyRecord
+from app.service.views import documents, plans
+from app.service.views.forms import form_text
+from app.service.views.progress import progress
 from app.simulation.forecast import forecast
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator

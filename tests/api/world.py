@@ -13,7 +13,6 @@ import uvicorn
 from assignments import work
 from fastapi import FastAPI
 
-from app.api.services import Services
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
@@ -21,6 +20,7 @@ from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Trial
 from app.events.rows import Rows
 from app.events.transact import Write, record, transact
+from app.service.services import Services
 from app.tuning.tuners import TunerDriver
 
 MakeApp = Callable[[str], FastAPI]

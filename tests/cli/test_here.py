@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -53,6 +55,23 @@ def test_what_a_run_found_is_here_afterwards(stagetree: Stagetree, here: Path, w
     assert stagetree("logs", "last", 3).out == "loss \\x1b[2J0.2\n"
     again = stagetree("run", write(grid("kept")), "--slots", 1, "--trainers", TOYS[0], "--quiet")
     assert "0  run\nsaved   100% by sharing: " in again.out and again.err == ""
+
+
+def test_a_store_is_read_without_a_web_framework(here: Path, make_store: Callable[[Path], str]) -> None:
+    name = make_store(here / ".stagetree")
+    code = f"""
+import sys
+from contextlib import suppress
+from app.cli import main
+for command in (["studies"], ["trials", "{name}"], ["events", "{name}"], ["watch", "{name}", "--quiet"], ["slots"]):
+    sys.argv = ["stagetree", *command]
+    with suppress(SystemExit):
+        main()
+print([each for each in ("fastapi", "starlette", "uvicorn") if each in sys.modules], file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert name in done.stdout
+    assert done.stderr.splitlines()[-1] == "[]"
 
 
 def test_nobody_waits_for_a_study_that_nobody_runs(
@@ -123,7 +142,7 @@ def test_a_report_needs_the_page(
 ) -> None:
     """Where the page was not built, that was a traceback."""
     make_store(here / ".stagetree")
-    monkeypatch.setattr("app.api.files.built.BUILT", here / "dist")
+    monkeypatch.setattr("app.service.files.built.BUILT", here / "dist")
     said = stagetree("report", "last")
     assert said.code == 1
     assert said.err.startswith("stagetree: The report is made of the page, and that is missing here.")

@@ -9,9 +9,9 @@ from in_process import InProcess
 from studies import BRANCHES, spec
 from toys import switch
 
-from app.api.views import documents
 from app.domain import events as e
 from app.domain.ids import StudyId
+from app.service.views import documents
 
 OTHER_TORCH = "went on under another torch (2.13.0 after 2.12.0)"
 PUT = "used put_, which has no deterministic form"

@@ -10,13 +10,13 @@ import pytest
 from cluster import Cluster
 from toys import switch
 
-from app.api.views import documents
 from app.cli.result import print_result
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.events.database import Database
 from app.events.transact import Write, transact
 from app.registry import TrainerSource
+from app.service.views import documents
 from app.tuning.replay import replay
 from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import TrainerProcess

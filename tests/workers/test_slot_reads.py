@@ -15,7 +15,6 @@ from cluster import Cluster
 from studies import spec
 from toys import switch
 
-from app.api.views import documents
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
@@ -25,6 +24,7 @@ from app.events.database import Database
 from app.events.transact import Write, transact
 from app.inputs import look
 from app.registry import TrainerSource
+from app.service.views import documents
 from app.workers.scheduler.orphans import find_orphans
 from app.workers.scheduler.retention import Retention
 from app.workers.trainer_process import TrainerProcess

@@ -10,10 +10,10 @@ from cluster import Cluster
 from studies import ALONE, BRANCHES, spec
 from toys import switch
 
-from app.api.views import documents
 from app.domain import events as e
 from app.events.database import Database
 from app.registry import TrainerSource
+from app.service.views import documents
 from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm

@@ -12,9 +12,9 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 
-from app.api.errors import HttpProblem, InvalidField
 from app.api.services import services
 from app.api.sharing.turns import is_heavy
+from app.service.errors import HttpProblem, InvalidField
 from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean
 from stagetree.spec import shown

@@ -8,13 +8,13 @@ from fastapi import Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from app.api.services import Services
+from app.api.services import ApiServices
 from app.api.sharing.answers import Key
 from app.events.rows import StudyRecord
 
 
 async def kept(
-    request: Request, use: Services, row: StudyRecord, key: Key, at: int | None, make: Callable[[], BaseModel]
+    request: Request, use: ApiServices, row: StudyRecord, key: Key, at: int | None, make: Callable[[], BaseModel]
 ) -> Response:
     """The answer that `make` gives at the event `at`, or now, made once for each moment."""
     moment = f"at{at}" if at is not None else await use.together.do(("version", row.stream), lambda: use.version(row))

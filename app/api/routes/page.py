@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse, HTMLResponse, Response
 
-from app.api.errors import HttpProblem
-from app.api.files import built
+from app.service.errors import HttpProblem
+from app.service.files import built
 
 Json = dict[str, Any]
 

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api import reading
 from app.api.openapi import UNCHANGED, refusals
 from app.api.requests import paging
 from app.api.requests.strict import StrictRoute
 from app.api.routes.kept import kept
 from app.api.services import StudyRowDep, TrialPath, Use
+from app.service import drawing
 from stagetree.models.pictures import History, Importance, Rungs, Schedules, Timeline, Tree
 
 router = APIRouter(prefix="/studies/{study}", tags=["pictures"], route_class=StrictRoute)
@@ -34,25 +34,25 @@ def _picture(path: str, summary: str, model: Any) -> Json:
 @router.get(**_picture("/tree", "What its trials share", Tree))
 async def get_tree(request: Request, row: StudyRowDep, use: Use, points: Points = 60, at: paging.At = None) -> Response:
     """The study's part of the search plan, with the curve of the metric in each node."""
-    return await kept(request, use, row, ("tree", points), at, lambda: reading.tree(use, row, points, at))
+    return await kept(request, use, row, ("tree", points), at, lambda: drawing.tree(use, row, points, at))
 
 
 @router.get(**_picture("/rungs", "Who came how far", Rungs))
 async def get_rungs(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
     """Each rung with its trials by rank, and which of them went on. Empty for a tuner without rungs."""
-    return await kept(request, use, row, ("rungs",), at, lambda: reading.rungs(use, row, at))
+    return await kept(request, use, row, ("rungs",), at, lambda: drawing.rungs(use, row, at))
 
 
 @router.get(**_picture("/timeline", "What each slot did", Timeline))
 async def get_timeline(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
     """Stages over time, those of other studies on the plan included, with evaluations and checkpoints."""
-    return await kept(request, use, row, ("timeline",), at, lambda: reading.timeline(use, row, at))
+    return await kept(request, use, row, ("timeline",), at, lambda: drawing.timeline(use, row, at))
 
 
 @router.get(**_picture("/history", "What was decided, and when", History))
 async def get_history(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
     """Every decision about a trial or the study, each result that was the best so far, and the times of events."""
-    return await kept(request, use, row, ("history",), at, lambda: reading.history(use, row, at))
+    return await kept(request, use, row, ("history",), at, lambda: drawing.history(use, row, at))
 
 
 @router.get(**_picture("/importance", "What the result depends on", Importance))
@@ -61,7 +61,7 @@ async def get_importance(
 ) -> Response:
     """The share of each hyper-parameter that varies, by Optuna's PED-ANOVA."""
     key = ("importance", rung)
-    return await kept(request, use, row, key, at, lambda: reading.importance(use, row, rung, at))
+    return await kept(request, use, row, key, at, lambda: drawing.importance(use, row, rung, at))
 
 
 @router.get(
@@ -72,4 +72,4 @@ async def get_importance(
 )
 def get_schedules(row: StudyRowDep, number: TrialPath, use: Use, points: Points = 60) -> Schedules:
     """Their values over its steps, to draw them."""
-    return reading.schedules(use, row, number, points)
+    return drawing.schedules(use, row, number, points)

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse
 
-from app.api import reading
 from app.api.openapi import refusals
 from app.api.requests import paging
 from app.api.requests.strict import StrictRoute
-from app.api.services import Services, StudyRowDep, Use
+from app.api.services import ApiServices, StudyRowDep, Use
 from app.api.sharing.turns import heavy
 from app.events.rows import StudyRecord
+from app.service import reading
 from stagetree.models.events import EventPage
 from stagetree.models.plans import Environments, Plan, StageTree
 
@@ -80,7 +80,7 @@ def list_events(
     return reading.events(use, row, limit, after, cursor, at)
 
 
-def _stream(use: Services, row: StudyRecord, after: int) -> Response:
+def _stream(use: ApiServices, row: StudyRecord, after: int) -> Response:
     feed = use.feed(row, after)
     with use.open_study(row) as (plan, study):
         if study.is_final and feed.version >= plan.version:

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, StreamingResponse
 
-from app.api import replaying
 from app.api.openapi import refusals
-from app.api.report import report
 from app.api.requests.bodies import ChangesBody, changes_of
 from app.api.requests.strict import StrictRoute
 from app.api.services import StudyRowDep, Use
 from app.api.sharing.turns import heavy
+from app.service import replaying
+from app.service.report import report
 from stagetree.models.events import Imagined, Replay
 
 Json = dict[str, Any]

@@ -9,20 +9,20 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
-from app.api import reading
 from app.api.errors import MEDIA_TYPE, answer
 from app.api.openapi import REF, refusals
 from app.api.requests import paging
 from app.api.requests.strict import StrictRoute
-from app.api.services import Services, Use
-from app.api.views import slots as slot_views
+from app.api.services import ApiServices, Use
 from app.domain.states import ChainState, StudyState
+from app.service import reading
+from app.service.views import slots as slot_views
 from stagetree.models.service import Health, Readiness, SlotPage, TrainerPage
 
 LIVE_CHAINS = (ChainState.READY, ChainState.RUNNING, ChainState.SAVING)
 
 
-def text(use: Services) -> str:
+def text(use: ApiServices) -> str:
     """All of them, as of now."""
     with use.records.read() as rows:
         now, last_tick, slots = rows.now(), rows.schedulers.last_tick(), rows.slots.all()

@@ -8,18 +8,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api import reading
-from app.api.commands import changing, submitting
-from app.api.commands.writing import Write, WriterDep
-from app.api.errors import InvalidField
 from app.api.openapi import refusals
 from app.api.requests import paging
 from app.api.requests.bodies import NoteBody, StudyBody, note_of, study_of
 from app.api.requests.strict import StrictRoute
-from app.api.services import Services, StudyRowDep, Use
+from app.api.services import ApiServices, StudyRowDep, Use
 from app.api.sharing import answers
 from app.api.sharing.turns import heavy
-from app.api.views import documents
+from app.api.writing import Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.errors import StateConflict
@@ -27,6 +23,10 @@ from app.domain.evolve import fold
 from app.domain.ids import StudyId
 from app.events.profiles import last_profile
 from app.events.rows import StudyRecord
+from app.service import reading
+from app.service.commands import changing, submitting
+from app.service.errors import InvalidField
+from app.service.views import documents
 from stagetree.models.events import Event
 from stagetree.models.studies import Preview, StudyAnswer, StudyPage, StudyWord
 
@@ -170,7 +170,7 @@ def add_note(row: StudyRowDep, given: NoteBody, use: Use, write: WriterDep) -> E
     return changing.add_note(use, row, write, *note_of(given))
 
 
-def _change(use: Services, write: Write, row: StudyRecord, command: c.Command) -> StudyAnswer:
+def _change(use: ApiServices, write: Write, row: StudyRecord, command: c.Command) -> StudyAnswer:
     write(row.stream, lambda plan: decide(plan, command, use.limits))
     return reading.study(use, row, with_trials=False)[0]
 

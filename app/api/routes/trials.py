@@ -9,23 +9,23 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from app.api import reading
-from app.api.commands import changing
-from app.api.commands.writing import Write, WriterDep
-from app.api.files.checkpoints import kept_state, parts
-from app.api.files.logged import trial_metrics
 from app.api.openapi import UNCHANGED, refusals
 from app.api.requests import paging
 from app.api.requests.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, start_of
 from app.api.requests.strict import StrictRoute
 from app.api.routes.kept import kept
-from app.api.services import Services, StudyRowDep, TrialPath, Use
+from app.api.services import ApiServices, StudyRowDep, TrialPath, Use
 from app.api.sharing.turns import heavy
-from app.api.views import documents
+from app.api.writing import Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.ids import StudyId
 from app.events.rows import StudyRecord
+from app.service import reading
+from app.service.commands import changing
+from app.service.files.checkpoints import kept_state, parts
+from app.service.files.logged import trial_metrics
+from app.service.views import documents
 from stagetree.models.trials import Columns, Logged, TrialBatch, TrialDetail, TrialPage, TrialWord
 
 Json = dict[str, Any]
@@ -192,7 +192,7 @@ def ask_trials(row: StudyRowDep, given: AsksBody, use: Use, write: WriterDep) ->
     return TrialBatch(items=_asked(row, asks_of(given), use, write))
 
 
-def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: Services, write: Write) -> list[TrialDetail]:
+def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, write: Write) -> list[TrialDetail]:
     numbers = changing.ask(use, row, write, asks)
     with use.open_study(row) as (plan, found):
         return [documents.trial(plan, found.trials[number]) for number in numbers]

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from pydantic_core import to_json
@@ -60,28 +60,6 @@ class PackedAnswer:
         """Whether whoever asks cannot read it as it is, which is some work."""
         is_had = is_had_by(request, self.tag)
         return not (is_had or "gzip" in request.headers.get("accept-encoding", ""))
-
-
-class Latest:
-    """The last value under each of up to `most` names, as long as its moment is the present one. Safe to share."""
-
-    def __init__(self, most: int = 256) -> None:
-        self._most, self._lock = most, Lock()
-        self._kept: OrderedDict[str, tuple[Any, Any]] = OrderedDict()
-
-    def get(self, name: str, moment: Any, make: Callable[[], T]) -> T:
-        """What is known under the name, if it is of this moment; or else what is made now."""
-        with self._lock:
-            known, value = self._kept.get(name, (None, None))
-        if known == moment:
-            return cast(T, value)
-        made = make()
-        with self._lock:
-            self._kept[name] = (moment, made)
-            self._kept.move_to_end(name)
-            if len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-        return made
 
 
 class Answers:

@@ -15,12 +15,12 @@ from contextlib import asynccontextmanager, suppress
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from app.api.streaming.feed import Feed
 from app.api.streaming.tail import Tail
-from app.api.views import plans
 from app.domain.ids import StudyId
 from app.events.database import DatabaseUnavailable
 from app.events.log import StoredEvent
+from app.service.feed import Feed
+from app.service.views import plans
 from stagetree.models.events import Event
 
 BATCH = 500

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
-from app.api.views.forms import form_text
-from app.api.views.writable import writable
 from app.domain import search_plan
 from app.domain import stage_tree as tree
 from app.domain.events import Metrics
 from app.domain.search_plan import SearchPlan, Study
 from app.events.codec import encode
 from app.events.log import StoredEvent
+from app.service.views.forms import form_text
+from app.service.views.writable import writable
 from stagetree.models.events import Event
 from stagetree.models.plans import Node, Place, Plan, Running, Stage, StageTree, Waiting
 from stagetree.models.trials import Point

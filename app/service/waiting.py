@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from app.api.services import Services
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.events.rows import ChainRecord, SlotRecord, StudyRecord
 from app.scheduling.placement import has_trainer, without_trainer
+from app.service.services import Services
 from stagetree.models import trials
 
 Shown = TypeVar("Shown", bound=trials.Trial)

@@ -8,16 +8,15 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.api.commands.writing import Write
-from app.api.errors import InvalidField
-from app.api.services import Services
-from app.api.views import plans
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.rows import StudyRecord
+from app.service.errors import InvalidField
+from app.service.services import Services, Write
+from app.service.views import plans
 from stagetree.limits import Limits
 from stagetree.models.events import Event
 from stagetree.sequences import parse

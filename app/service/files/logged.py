@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.api.services import Services
 from app.domain.decide.finding import trial_of
 from app.domain.ids import NodeId
 from app.events.rows import StudyRecord
+from app.service.services import Services
 from stagetree.models.trials import Logged, LoggedPoint
 
 Json = dict[str, Any]

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from app.api.services import Services
-from app.api.views.writable import writable
 from app.domain.ids import StudyId
 from app.events.export import lines
 from app.events.rows import StudyRecord
+from app.service.services import Services
+from app.service.views.writable import writable
 from stagetree.models.events import Imagined, Replay
 
 Json = dict[str, Any]

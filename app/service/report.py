@@ -12,13 +12,12 @@ import re
 from hashlib import sha256
 from typing import Any
 
-from app.api import reading
-from app.api.errors import HttpProblem
-from app.api.files import built
-from app.api.requests import paging
-from app.api.services import Services
 from app.domain.errors import Unknown
 from app.events.rows import StudyRecord
+from app.service import drawing, reading
+from app.service.errors import HttpProblem
+from app.service.files import built
+from app.service.services import Services
 
 Json = dict[str, Any]
 PAGES = 200
@@ -26,6 +25,9 @@ PAGES = 200
 
 EVENTS = 20_000
 """So many events are in the file, the last ones."""
+
+PAGE = 1000
+"""Events that are read at once."""
 
 DIGITS, TREE_POINTS, SCHEDULE_POINTS, RUNNERS_UP = 6, 60, 60, 5
 LINK = re.compile(r'\s*<link rel="(?:icon|stylesheet|modulepreload)"[^>]*>')
@@ -54,12 +56,12 @@ def answers(use: Services, row: StudyRecord) -> dict[str, Json]:
     best = reading.trials(use, row, PAGES, sort="value").items
     found: dict[str, Json] = {
         f"{root}?trials=false": study.to_json(),
-        f"{root}/history": reading.history(use, row).to_json(),
-        f"{root}/tree": reading.tree(use, row, TREE_POINTS).to_json(),
-        f"{root}/rungs": reading.rungs(use, row).to_json(),
-        f"{root}/timeline": reading.timeline(use, row).to_json(),
+        f"{root}/history": drawing.history(use, row).to_json(),
+        f"{root}/tree": drawing.tree(use, row, TREE_POINTS).to_json(),
+        f"{root}/rungs": drawing.rungs(use, row).to_json(),
+        f"{root}/timeline": drawing.timeline(use, row).to_json(),
         f"{root}/trials:columns?digits={DIGITS}": reading.columns(use, row, digits=DIGITS).to_json(),
-        f"{root}/importance": reading.importance(use, row, None).to_json(),
+        f"{root}/importance": drawing.importance(use, row, None).to_json(),
         f"{root}/trials?sort=value&limit={RUNNERS_UP}": {
             "items": [trial.to_json() for trial in best[:RUNNERS_UP]],
             "next_cursor": None,
@@ -69,17 +71,17 @@ def answers(use: Services, row: StudyRecord) -> dict[str, Json]:
     for trial in best:
         number = trial.trial
         found[f"{root}/trials/{number}"] = reading.trial(use, row, number).to_json()
-        found[f"{root}/trials/{number}/schedules"] = reading.schedules(use, row, number, SCHEDULE_POINTS).to_json()
+        found[f"{root}/trials/{number}/schedules"] = drawing.schedules(use, row, number, SCHEDULE_POINTS).to_json()
     return found
 
 
 def _events(use: Services, row: StudyRecord) -> list[Json]:
     """The last ones."""
-    after = max(0, reading.history(use, row).position - EVENTS)
+    after = max(0, drawing.history(use, row).position - EVENTS)
     items: list[Json] = []
     cursor: str | None = str(after)
     while cursor is not None:
-        found = reading.events(use, row, paging.MOST, cursor=cursor)
+        found = reading.events(use, row, PAGE, cursor=cursor)
         items += [event.to_json() for event in found.items]
         cursor = found.next_cursor
     return items

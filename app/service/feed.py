@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 
-from app.api.chronicle import Chronicles
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study
@@ -15,6 +14,7 @@ from app.events.log import StoredEvent
 from app.events.plans import Plans
 from app.events.records import Records
 from app.events.rows import StudyRecord
+from app.service.chronicle import Chronicles
 
 DELETED = "deleted"
 """The state of a study that is not there any more, for those who follow it."""

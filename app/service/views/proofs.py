@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.api.views.writable import writable
 from app.domain import proofs
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.states import Verdict
+from app.service.views.writable import writable
 from stagetree.models.studies import Exactness
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from app.api.chronicle import Chronicle, SlotSpan
-from app.api.services import Services
 from app.domain.exactness import is_without_pack
 from app.domain.search_plan import SearchPlan
 from app.domain.slots import shared_gpu
 from app.events.rows import StudyRecord
 from app.scheduling.packs import batch_sizes
 from app.scheduling.slowdown import Ran, slowdowns
+from app.service.chronicle import Chronicle, SlotSpan
+from app.service.services import Services
 
 Json = dict[str, Any]
 

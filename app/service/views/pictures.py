@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any, TypeVar
 
-from app.api.chronicle import Chronicle, DecisionMade, Measured, SlotSpan
-from app.api.views.forms import form_text
-from app.api.views.writable import writable
 from app.domain.ids import NodeId
 from app.domain.results import sign
 from app.domain.search_plan import Node, SearchPlan, Study
 from app.domain.standing import RungRanking, standing
+from app.service.chronicle import Chronicle, DecisionMade, Measured, SlotSpan
+from app.service.views.forms import form_text
+from app.service.views.writable import writable
 from stagetree.models import Answer
 from stagetree.models.pictures import (
     BetterResult,

@@ -15,9 +15,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from app.api.commands.writing import Write
-from app.api.files.checkpoints import kept_state
-from app.api.services import Services
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
@@ -28,6 +25,8 @@ from app.domain.inputs import mark
 from app.inputs import InputMissing, look, may_be_read
 from app.object_store import PART, StoreUnavailable
 from app.registry import TrainerSource
+from app.service.files.checkpoints import kept_state
+from app.service.services import Services, Write
 from app.tuning.tuners.custom import with_version
 from stagetree.runtime.weight_files import kind_of
 from stagetree.spec import BeginFrom, Problem, SpecError, StudySpec

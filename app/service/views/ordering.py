@@ -1,16 +1,20 @@
-"""Trials in the order of a field, and by column."""
+"""Trials in the order of a field, and by column.
+
+The command line's help names the fields, so this imports answers only where it makes one.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from stagetree.models import Answer, Trial
-from stagetree.models.trials import Columns
+if TYPE_CHECKING:
+    from stagetree.models import Answer, Trial
+    from stagetree.models.trials import Columns
 
 Json = dict[str, Any]
-Shown = TypeVar("Shown", Json, Trial)
+Shown = TypeVar("Shown", Json, "Trial")
 """A trial, as an answer or as the JSON of one."""
 
 KEYS = ("trial", "state", "steps", "trained", "value", "best", "last", "rung", "rank", "p")
@@ -43,11 +47,13 @@ def _key(trial: Json | Trial, name: str) -> Any:
     if name.startswith(PARAMETER):
         return flat(trial["hp"], PARAMETER).get(name)
     found = (trial.get("prediction") or {}).get("p") if name == "p" else trial.get(name)
-    return found["value"] if isinstance(found, dict | Answer) else found
+    return found["value"] if found is not None and hasattr(found, "keys") else found
 
 
 def columns(trials: Sequence[Trial], digits: int | None = None) -> Columns:
     """The number of trials, and a list for each field that one of them has; numbers with so many digits at most."""
+    from stagetree.models.trials import Columns
+
     rows = [flat(trial) for trial in trials]
     names = list(dict.fromkeys(name for row in rows for name in row))
     found = {name: [row.get(name) for row in rows] for name in names}
@@ -67,7 +73,7 @@ def flat(item: Mapping[str, Any] | Answer, prefix: str = "") -> Json:
         value = item[name]
         if isinstance(value, dict) and value.get("family") == "constant":
             found[prefix + name] = value["value"]
-        elif isinstance(value, dict | Answer):
+        elif hasattr(value, "keys"):
             found |= flat(value, f"{prefix}{name}.")
         else:
             found[prefix + name] = json.dumps(value) if isinstance(value, list) else value

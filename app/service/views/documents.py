@@ -11,14 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypedDict, get_args
 
-from app.api.views.endings import ending_text
-from app.api.views.lineage import begins_shortly, lineage
-from app.api.views.packing import packing
-from app.api.views.plans import point
-from app.api.views.progress import progress
-from app.api.views.proofs import exactness as proven
-from app.api.views.proofs import marks
-from app.api.views.writable import writable
 from app.domain import accounting, exactness, results, search_plan
 from app.domain.events import Stage
 from app.domain.failures import Group, group_text, groups
@@ -27,6 +19,14 @@ from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.states import ChainState, ShownTrialState, StudyState, TrialState
 from app.events.rows import ChainRecord, StudyRecord
+from app.service.views.endings import ending_text
+from app.service.views.lineage import begins_shortly, lineage
+from app.service.views.packing import packing
+from app.service.views.plans import point
+from app.service.views.progress import progress
+from app.service.views.proofs import exactness as proven
+from app.service.views.proofs import marks
+from app.service.views.writable import writable
 from app.simulation.forecast import Forecast
 from stagetree.models.studies import Best, Cost, Failures, Share, Steps, StudyAnswer, StudyListed
 from stagetree.models.trials import Failure, Note, Outcome, Prediction, Trial, TrialDetail

@@ -1,0 +1,60 @@
+"""What the pictures of a study are drawn from, as plain functions like those of `app.service.reading`."""
+
+from __future__ import annotations
+
+from app.domain import accounting
+from app.domain.decide.finding import trial_of
+from app.domain.search_plan import Study
+from app.domain.standing import standing
+from app.events.rows import StudyRecord
+from app.service.services import Services
+from app.service.views import documents, ordering, pictures
+from stagetree.models.pictures import History, Importance, Rungs, Schedules, Timeline, Tree
+
+
+def tree(use: Services, row: StudyRecord, points: int, at: int | None = None) -> Tree:
+    """The study's part of the plan, by column."""
+    with use.open_study(row, at) as (plan, found):
+        return pictures.tree(plan, found, points)
+
+
+def rungs(use: Services, row: StudyRecord, at: int | None = None) -> Rungs:
+    """The study's rungs with their trials."""
+    with use.open_study(row, at) as (_, found):
+        return pictures.rungs(found)
+
+
+def timeline(use: Services, row: StudyRecord, at: int | None = None) -> Timeline:
+    """What each slot did over time."""
+    with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as chronicle:
+        return pictures.timeline(chronicle, found, found.submitted_version - 1, plan.version)
+
+
+def history(use: Services, row: StudyRecord, at: int | None = None) -> History:
+    """What was decided, and how the best result came about."""
+    with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as chronicle:
+        return pictures.history(chronicle, found, found.submitted_version - 1, plan.version)
+
+
+def importance(use: Services, row: StudyRecord, rung: int | None, at: int | None = None) -> Importance:
+    """What the trials' values, or their results at a rung, depend on."""
+    from app.service.views.importance import importance as weighed
+
+    with use.open_study(row, at) as (plan, found):
+        columns, mode = ordering.columns(documents.trials(plan, found)).columns, found.mode
+        values = columns.get("value", []) if rung is None else _values_at(found, rung)
+    return weighed(columns, values, mode)
+
+
+def _values_at(study: Study, number: int) -> list[float | None]:
+    """What each trial had at the rungs of this number."""
+    reached = [rung.values for rung in standing(study).ladder() if rung.number == number]
+    found = {trial: value for values in reached for trial, value in values.items()}
+    return [found.get(trial.number) for trial in study.trials]
+
+
+def schedules(use: Services, row: StudyRecord, number: int, points: int) -> Schedules:
+    """Each hyper-parameter of a trial at some of its steps. Raises `Unknown`."""
+    with use.open_study(row) as (_, found):
+        trial = trial_of(found, number)
+        return pictures.schedules(trial.hp, accounting.horizon(found, trial), points)

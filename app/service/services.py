@@ -1,0 +1,156 @@
+"""What reads a store and writes to one may use, made once by a composition root, and how it finds a study."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from threading import Event as Flag
+from threading import Lock
+from typing import Any, TypeVar, cast
+
+from app.domain.errors import Unknown
+from app.domain.ids import StudyId
+from app.domain.search_plan import SearchPlan, Study
+from app.events.log import EventLog, StoredEvent
+from app.events.plans import Moments, Plans
+from app.events.records import Records
+from app.events.rows import ChainRecord, StudyRecord
+from app.events.transact import Decide
+from app.object_store import ObjectStore, open_store
+from app.registry import Catalogue
+from app.service.chronicle import Chronicle, Chronicles
+from app.service.errors import InvalidField
+from app.service.feed import Feed
+from app.service.health import Checks
+from stagetree.limits import LIMITS, Limits
+
+T = TypeVar("T")
+Write = Callable[[str, Decide], list[StoredEvent]]
+"""Appends to a stream the events that are decided on its plan. Raises what `app.events.transact.transact` raises."""
+
+
+class Latest:
+    """The last value under each of up to `most` names, as long as its moment is the present one. Safe to share."""
+
+    def __init__(self, most: int = 256) -> None:
+        self._most, self._lock = most, Lock()
+        self._kept: OrderedDict[str, tuple[Any, Any]] = OrderedDict()
+
+    def get(self, name: str, moment: Any, make: Callable[[], T]) -> T:
+        """What is known under the name, if it is of this moment; or else what is made now."""
+        with self._lock:
+            known, value = self._kept.get(name, (None, None))
+        if known == moment:
+            return cast(T, value)
+        made = make()
+        with self._lock:
+            self._kept[name] = (moment, made)
+            self._kept.move_to_end(name)
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return made
+
+
+ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Services:
+    """trainers: those on offer, as their files are now. limits: how much may be asked for. wake_scheduler: has it look
+    at what happened, without waiting. checks: what readiness means. lease_seconds: a slot that was not heard of
+    for so long is lost. stopping: set when the server goes down, so that streams end. stop_seconds: how long that may
+    take. logs: the folder in which slots keep what trainers print, None where there is none. hosts: the names that the
+    server answers to, besides addresses and localhost. checkpoints: where they lie, see `app.object_store.open_store`.
+    study_files: the folders with what studies may name in `begin_from` and `inputs`. proofs: whether slots train steps
+    again to compare.
+    """
+
+    records: Records
+    plans: Plans
+    chronicles: Chronicles
+    trainers: Catalogue
+    wake_scheduler: Callable[[], None]
+    clock: Callable[[], float]
+    new_id: Callable[[], str]
+    checks: Checks
+    lease_seconds: float
+    stop_seconds: float
+    limits: Limits = LIMITS
+    stopping: Flag = field(default_factory=Flag)
+    logs: Path | None = None
+    hosts: Collection[str] = ()
+    checkpoints: str = ""
+    study_files: Sequence[str] = ()
+    proofs: bool = True
+
+    def close(self) -> None:
+        """Let go of everything, before the process ends."""
+        self.records.close()
+
+    @property
+    def log(self) -> EventLog:
+        return self.records.log
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Plans as they were."""
+        return Moments(self.log)
+
+    @cached_property
+    def overviews(self) -> Latest:
+        """Studies without their trials."""
+        return Latest()
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """Where checkpoints lie."""
+        return open_store(self.checkpoints)
+
+    def find(self, study: str) -> StudyRecord:
+        """The study's row. Raises `Unknown`."""
+        with self.records.read() as rows:
+            row = rows.studies.find(study) if ID.fullmatch(study) else None
+        if row is None:
+            raise Unknown(f"there is no study {study}")
+        return row
+
+    @contextmanager
+    def open_study(self, row: StudyRecord, at: int | None = None) -> Iterator[tuple[SearchPlan, Study]]:
+        """The study and its plan, as of now or of the event at its position `at`; nobody changes them within the block.
+
+        Raises `InvalidField` where there is no such event yet.
+        """
+        if at is None:
+            with self.plans.holding(row.stream) as plan:
+                yield plan, plan.studies[StudyId(row.id)]
+        else:
+            with self.moments.holding(row.stream, self.version(row, at)) as plan:
+                yield plan, plan.studies[StudyId(row.id)]
+
+    @contextmanager
+    def chronicle(self, row: StudyRecord, version: int) -> Iterator[Chronicle]:
+        """What happened when on the study's plan, as far as a version of it."""
+        with self.chronicles.holding(row.stream, version) as found:
+            yield found
+
+    def version(self, row: StudyRecord, at: int | None = None) -> int:
+        """Of the study's plan, as of now or of the event `at`. Raises `InvalidField` as `open_study` does."""
+        with self.open_study(row) as (plan, study):
+            before = study.submitted_version - 1
+            if at is not None and before + at > plan.version:
+                raise InvalidField("at", f"must be the position of an event: the last one is {plan.version - before}")
+            return plan.version if at is None else before + at
+
+    def feed(self, row: StudyRecord, after: int) -> Feed:
+        """The events of a study behind a position."""
+        return Feed(self.records, self.plans, self.chronicles, row, after)
+
+    def live(self, stream: str) -> Sequence[ChainRecord]:
+        """The chains of a plan that are under way; `step` is the last one done, by heartbeat."""
+        with self.records.read() as rows:
+            return rows.chains.live(stream)
