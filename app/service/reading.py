@@ -132,7 +132,8 @@ def trials(
     after, at = _place(cursor, at)
     with use.open_study(row, at) as (plan, found):
         every = documents.trials(plan, found)
-        _check_sort(sort, ordering.fields_of(every, found.space or ()))
+        if sort.removeprefix("-") not in ordering.KEYS:
+            _check_sort(sort, ordering.fields_of(every, found.space or ()))
         chosen = [trial for trial in every if not states or trial.state in states]
         page = ordering.ordered(chosen, sort, found.mode)[after : after + limit]
         items = [waiting.told(each, plan, found.trials[each.trial], notes) for each in page]

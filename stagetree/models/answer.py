@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Self, Union, get_args, get_origin
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
@@ -25,7 +25,10 @@ class Answer(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
     _names: ClassVar[dict[str, str]] = {}
-    """The name of each field in JSON, and here."""
+    """The fields that have another name in JSON."""
+
+    _fields: ClassVar[dict[str, str]] = {}
+    """All of them, by their names in JSON."""
 
     _promised: ClassVar[frozenset[str]] = frozenset()
     _is_open: ClassVar[bool] = False
@@ -42,7 +45,8 @@ class Answer(BaseModel):
         lenient = [name for name in own if needs is not None and name not in needs]
         for name in lenient:
             _make_optional(own[name])
-        cls._names = {field.alias or name: name for name, field in cls.model_fields.items()}
+        cls._names = {name: field.alias for name, field in cls.model_fields.items() if field.alias}
+        cls._fields = {cls._names.get(name, name): name for name in cls.model_fields}
         cls._promised, cls._is_open = cls._promised.union(own[name].alias or name for name in lenient), is_open
 
     @classmethod
@@ -82,10 +86,10 @@ class Answer(BaseModel):
     def __getitem__(self, name: str) -> Any:
         if name not in self:
             raise KeyError(name)
-        return getattr(self, self._names.get(name, name))
+        return getattr(self, self._fields.get(name, name))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names or name in (self.model_extra or {})
+        return name in self._fields or name in (self.model_extra or {})
 
     def get(self, name: str, default: Any = None) -> Any:
         """A field by its name, or `default` where there is none."""
@@ -96,9 +100,36 @@ class Answer(BaseModel):
 
     def keys(self) -> Iterator[str]:
         """The names of the fields that the server sent, in their order, so that `{**answer}` is a dict of them."""
-        sent = self.model_fields_set
-        yield from (name for name, field in self._names.items() if field in sent)
+        yield from (name for name, _ in self.sent())
         yield from self.model_extra or ()
+
+    def sent(self) -> list[tuple[str, Any]]:
+        """The fields that are set, and that this client knows: each with its name in JSON, and its value."""
+        fields, names = self.model_fields_set, self._names
+        return [(names.get(field, field), value) for field, value in vars(self).items() if field in fields]
+
+
+Fields = ParamSpec("Fields")
+Made = TypeVar("Made", bound=Answer)
+
+
+def unchecked(kind: Callable[Fields, Made]) -> Callable[Fields, Made]:
+    """The class, as a function that validates nothing: for answers of which a server makes thousands.
+
+    A type checker sees to it that all fields are given, and are of their types.
+    """
+    of = cast(type[Made], kind)
+    order = {name: field.get_default() for name, field in of.model_fields.items()}
+
+    def make(*_: Fields.args, **fields: Fields.kwargs) -> Made:
+        made = of.__new__(of)
+        object.__setattr__(made, "__dict__", order | fields)
+        object.__setattr__(made, "__pydantic_fields_set__", set(fields))
+        object.__setattr__(made, "__pydantic_extra__", None)
+        object.__setattr__(made, "__pydantic_private__", None)
+        return made
+
+    return make
 
 
 def _make_optional(field: FieldInfo) -> None:

@@ -28,6 +28,7 @@ from app.service.views.proofs import exactness as proven
 from app.service.views.proofs import marks
 from app.service.views.writable import writable
 from app.simulation.forecast import Forecast
+from stagetree.models.answer import unchecked
 from stagetree.models.studies import Best, Cost, Failures, Share, Steps, StudyAnswer, StudyListed
 from stagetree.models.trials import Failure, Note, Outcome, Prediction, Trial, TrialDetail
 
@@ -35,6 +36,7 @@ Busy = Mapping[NodeId, Sequence[Stage]]
 """For each node, the stages of chains under way that are still to be trained in it."""
 
 UNUSED = Share(used=0, due=None)
+_make_trial, _make_outcome = unchecked(Trial), unchecked(Outcome)
 
 # ------------------------------------------------------------------------------------------------------------- studies
 
@@ -146,7 +148,7 @@ def _results(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> tuple[
 
 
 def _outcome(result: results.MeasuredValue | None) -> Outcome | None:
-    return None if result is None else Outcome(step=result.step, value=result.value)
+    return None if result is None else _make_outcome(step=result.step, value=float(result.value))
 
 
 def listed(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
@@ -209,8 +211,8 @@ class _Sometimes(TypedDict, total=False):
 
 
 def _trial(plan: SearchPlan, study: Study, trial: search_plan.Trial, busy: Busy, stands: Standing, mark: str) -> Trial:
-    found, state, rung = results.result(plan, study, trial), _state(plan, trial, busy), stands.rung(trial.number)
-    text, (last, best) = writable(meaning(study, trial, state, stands)), _results(plan, study, trial)
+    state, rung, (last, best) = _state(plan, trial, busy), stands.rung(trial.number), _results(plan, study, trial)
+    text, found = writable(meaning(study, trial, state, stands)), best if study.spec.get("value") == "best" else last
     more = _Sometimes()
     if (judged := prediction(trial, stands)) is not None:
         more["prediction"] = Prediction.model_validate(judged)
@@ -218,7 +220,7 @@ def _trial(plan: SearchPlan, study: Study, trial: search_plan.Trial, busy: Busy,
         more["error"] = text
     if mark:
         more["exactness"] = mark
-    return Trial(
+    return _make_trial(
         trial=trial.number,
         state=state,
         standing=text,

@@ -6,7 +6,8 @@ The command line's help names the fields, so this imports answers only where it 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def columns(trials: Sequence[Trial], digits: int | None = None) -> Columns:
     from stagetree.models.trials import Columns
 
     rows = [flat(trial) for trial in trials]
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = dict.fromkeys(chain.from_iterable(rows))
     found = {name: [row.get(name) for row in rows] for name in names}
     if digits is not None:
         found = {name: [_shortened(value, digits) for value in column] for name, column in found.items()}
@@ -66,15 +67,14 @@ def _shortened(value: Any, digits: int) -> Any:
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
-def flat(item: Mapping[str, Any] | Answer, prefix: str = "") -> Json:
+def flat(item: Json | Answer, prefix: str = "") -> Json:
     """The item with its objects taken apart, and lists as JSON. A sequence is its constant, or else its fields."""
     found: Json = {}
-    for name in item.keys():  # noqa: SIM118 - an answer is iterated as pydantic does it
-        value = item[name]
+    for name, value in item.items() if isinstance(item, dict) else item.sent():
         if isinstance(value, dict) and value.get("family") == "constant":
             found[prefix + name] = value["value"]
-        elif hasattr(value, "keys"):
-            found |= flat(value, f"{prefix}{name}.")
+        elif value is None or isinstance(value, str | int | float):
+            found[prefix + name] = value
         else:
-            found[prefix + name] = json.dumps(value) if isinstance(value, list) else value
+            found |= {prefix + name: json.dumps(value)} if isinstance(value, list) else flat(value, f"{prefix}{name}.")
     return found
