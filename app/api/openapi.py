@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 
 from app.api.errors import MEDIA_TYPE
 from app.api.examples import EXAMPLES
-from stagetree.models.service import Problem
+from stagetree.models.pages import Problem
 
 Json = dict[str, Any]
 

@@ -185,7 +185,7 @@ def print_csv(items: Iterable[Mapping[str, Any]]) -> None:
     """One line for each, nested values under dotted names (`best.value`), lists and sequences as JSON."""
     from app.service.views.ordering import flat
 
-    rows = [flat(item) for item in items]
+    rows = [flat(dict(item)) for item in items]
     header = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(sys.stdout, header, lineterminator="\n")
     writer.writeheader()

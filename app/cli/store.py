@@ -30,10 +30,7 @@ from app.service.health import Checks, NotReady, check_schema
 from app.service.report import report
 from app.service.services import Services
 from app.settings import settings
-from stagetree.models.events import EventPage
-from stagetree.models.service import SlotPage
-from stagetree.models.studies import StudyPage
-from stagetree.models.trials import TrialPage
+from stagetree.models.pages import EventPage, SlotPage, StudyPage, TrialPage
 
 Json = dict[str, Any]
 PAGE = 1000

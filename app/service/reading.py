@@ -27,11 +27,11 @@ from app.service.views import slots as slot_views
 from app.service.views.lineage import environments
 from app.service.views.packing import packing
 from app.simulation.forecast import Forecast, forecast
-from stagetree.models.events import EventPage
-from stagetree.models.plans import Environments, Plan, StageTree
-from stagetree.models.service import SlotPage, TrainerListed, TrainerPage
-from stagetree.models.studies import Share, StudyAnswer, StudyPage
-from stagetree.models.trials import Columns, TrialDetail, TrialPage
+from stagetree.models.pages import Columns, Environments, EventPage, SlotPage, StudyPage, TrainerPage, TrialPage
+from stagetree.models.plans import Plan, StageTree
+from stagetree.models.service import TrainerListed
+from stagetree.models.studies import Share, StudyAnswer
+from stagetree.models.trials import TrialDetail
 from stagetree.sequences import did_you_mean
 
 Json = dict[str, Any]

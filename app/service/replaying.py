@@ -14,7 +14,8 @@ from app.events.export import lines
 from app.events.rows import StudyRecord
 from app.service.services import Services
 from app.service.views.writable import writable
-from stagetree.models.events import Imagined, Replay
+from stagetree.models.events import Replay
+from stagetree.models.pages import Imagined
 
 Json = dict[str, Any]
 

@@ -18,13 +18,6 @@ class Event(Answer, needs=("position", "type", "data")):
     at: float
 
 
-class EventPage(Answer):
-    """A page may hold fewer than `limit` items, even none, and still have a next one."""
-
-    items: list[Event]
-    next_cursor: str | None
-
-
 class ReplayedBest(Answer):
     """The best trial by then."""
 
@@ -68,20 +61,6 @@ class Difference(Answer):
     problem: str
     recorded: Json | None
     derived: Json | None
-
-
-class Imagined(Answer):
-    """What another tuner would have made of the results that exist."""
-
-    study: str
-    changes: Json
-    trials: int
-    requested: int
-    unique: int
-    saved: int = Field(description="steps that the study asked for and would not have")
-    needed: int = Field(description="steps that it would have asked for, and nobody has trained")
-    not_known: int = Field(description="results that would have decided, and nobody has measured")
-    best: ReplayedBest | None = Field(description="as far as is known")
 
 
 class Replay(Answer, needs=("study", "identical")):

@@ -72,24 +72,3 @@ class StageTree(Answer):
 
     stages: list[Stage]
     critical_path_steps: int
-
-
-class Environment(Answer, is_open=True):
-    """What trains on one kind of device. What could not be seen is null, or left out."""
-
-    device: str
-    python: str = ""
-    torch: str | None = None
-    driver: str | None = Field(default=None, description="of the GPUs")
-    packages: dict[str, str] = Field(default={}, description="version by name")
-    trainer: Json = Field(
-        default={},
-        description="of the trainer's file: its `commit`, whether it `is_changed`, the beginning of the `diff` to it "
-        "with the `diff_sha256` of the whole, and the `untracked` files beside it",
-    )
-
-
-class Environments(Answer):
-    """What a study's plan was trained with."""
-
-    devices: list[Environment]

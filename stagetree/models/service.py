@@ -39,53 +39,8 @@ class Slot(Answer, needs=("name", "state")):
     seen_at: float = Field(description="when its worker was last heard of")
 
 
-class SlotPage(Answer):
-    """Slots, and where the next ones begin."""
-
-    items: list[Slot]
-    next_cursor: str | None
-
-
 class TrainerListed(Answer, needs=("name",)):
     """A trainer that is registered."""
 
     name: str
     version: str = Field(description="what it says of itself, or the hash of its file")
-
-
-class TrainerPage(Answer):
-    """Trainers, and where the next ones begin."""
-
-    items: list[TrainerListed]
-    next_cursor: str | None
-
-
-class Health(Answer):
-    """The server is there."""
-
-    status: Literal["ok"]
-
-
-class Readiness(Answer):
-    """The service can work: each check says "ok"."""
-
-    status: Literal["ok"]
-    checks: dict[str, str]
-
-
-class FieldError(Answer):
-    """What is wrong with one field of a request."""
-
-    field: str = Field(description="a path such as space.lr[1].gamma")
-    problem: str
-
-
-class Problem(Answer, is_open=True):
-    """RFC 9457: what went wrong."""
-
-    type: str
-    title: str
-    status: int
-    detail: str = Field(description="one sentence for whoever asked")
-    instance: str = Field(description="the path that was asked for")
-    errors: list[FieldError] = Field(default=[], description="what is wrong with which field")

@@ -235,13 +235,6 @@ class StudyListed(Answer, needs=("study", "state")):
     begins: str = Field(default="", description="the weights that it begins from, in a few words, if it does")
 
 
-class StudyPage(Answer):
-    """Studies, and where the next ones begin."""
-
-    items: list[StudyListed]
-    next_cursor: str | None
-
-
 class Preview(Answer):
     """What a study would cost, counted in steps."""
 

@@ -105,29 +105,3 @@ class TrialDetail(Trial, needs=()):
     begins: dict[str, Any] | None = Field(default=None, description="the weights that it begins from, as of its study")
     notes: list[Note] = Field(description="what people wrote down about it, in order")
     failure: Failure | None = None
-
-
-class TrialPage(Answer):
-    """Trials, and where the next ones begin."""
-
-    items: list[Trial]
-    next_cursor: str | None
-
-
-class Columns(Answer):
-    """Many trials in little room."""
-
-    count: int = Field(description="how many trials there are, which is how long each column is")
-    columns: dict[str, list[Any]]
-
-
-class TrialBatch(Answer):
-    """Trials in the order they were asked for."""
-
-    items: list[TrialDetail]
-
-
-class Logged(Answer):
-    """What a trainer logged while it trained, in order of steps: means since the point before."""
-
-    items: list[LoggedPoint]

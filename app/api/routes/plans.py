@@ -14,8 +14,8 @@ from app.api.services import ApiServices, StudyRowDep, Use
 from app.api.sharing.turns import heavy
 from app.events.rows import StudyRecord
 from app.service import reading
-from stagetree.models.events import EventPage
-from stagetree.models.plans import Environments, Plan, StageTree
+from stagetree.models.pages import Environments, EventPage
+from stagetree.models.plans import Plan, StageTree
 
 router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
 

@@ -14,7 +14,8 @@ from app.api.services import StudyRowDep, Use
 from app.api.sharing.turns import heavy
 from app.service import replaying
 from app.service.report import report
-from stagetree.models.events import Imagined, Replay
+from stagetree.models.events import Replay
+from stagetree.models.pages import Imagined
 
 Json = dict[str, Any]
 router = APIRouter(prefix="/studies/{study}", tags=["replay"], route_class=StrictRoute)

@@ -17,7 +17,7 @@ from app.api.services import ApiServices, Use
 from app.domain.states import ChainState, StudyState
 from app.service import reading
 from app.service.views import slots as slot_views
-from stagetree.models.service import Health, Readiness, SlotPage, TrainerPage
+from stagetree.models.pages import Health, Readiness, SlotPage, TrainerPage
 
 LIVE_CHAINS = (ChainState.READY, ChainState.RUNNING, ChainState.SAVING)
 

@@ -28,7 +28,8 @@ from app.service.commands import changing, submitting
 from app.service.errors import InvalidField
 from app.service.views import documents
 from stagetree.models.events import Event
-from stagetree.models.studies import Preview, StudyAnswer, StudyPage, StudyWord
+from stagetree.models.pages import StudyPage
+from stagetree.models.studies import Preview, StudyAnswer, StudyWord
 
 router = APIRouter(tags=["studies"], route_class=StrictRoute)
 

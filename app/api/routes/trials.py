@@ -26,7 +26,8 @@ from app.service.commands import changing
 from app.service.files.checkpoints import kept_state, parts
 from app.service.files.logged import trial_metrics
 from app.service.views import documents
-from stagetree.models.trials import Columns, Logged, TrialBatch, TrialDetail, TrialPage, TrialWord
+from stagetree.models.pages import Columns, Logged, TrialBatch, TrialPage
+from stagetree.models.trials import TrialDetail, TrialWord
 
 Json = dict[str, Any]
 

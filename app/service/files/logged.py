@@ -12,7 +12,8 @@ from app.domain.decide.finding import trial_of
 from app.domain.ids import NodeId
 from app.events.rows import StudyRecord
 from app.service.services import Services
-from stagetree.models.trials import Logged, LoggedPoint
+from stagetree.models.pages import Logged
+from stagetree.models.trials import LoggedPoint
 
 Json = dict[str, Any]
 

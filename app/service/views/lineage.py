@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.domain.search_plan import SearchPlan, Study
-from stagetree.models.plans import Environment, Environments
+from stagetree.models.pages import Environment, Environments
 
 Json = dict[str, Any]
 

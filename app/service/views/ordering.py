@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from stagetree.models import Answer, Trial
-    from stagetree.models.trials import Columns
+    from stagetree.models.pages import Columns
 
 Json = dict[str, Any]
 Shown = TypeVar("Shown", Json, "Trial")
@@ -53,7 +53,7 @@ def _key(trial: Json | Trial, name: str) -> Any:
 
 def columns(trials: Sequence[Trial], digits: int | None = None) -> Columns:
     """The number of trials, and a list for each field that one of them has; numbers with so many digits at most."""
-    from stagetree.models.trials import Columns
+    from stagetree.models.pages import Columns
 
     rows = [flat(trial) for trial in trials]
     names = dict.fromkeys(chain.from_iterable(rows))
