@@ -15,8 +15,10 @@ from app.domain import events as e
 from app.domain.errors import StateConflict
 from app.domain.ids import StudyId
 from app.domain.proofs import is_checked, judge, of_study, of_trial
-from app.domain.search_plan import Study, Trial
+from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.states import ProofKind, StudyState, Verdict
+from app.scheduling import proofs
+from app.scheduling.proofs import Proof
 from app.simulation.what_if import what_if
 from app.tuning.replay import replay
 from app.workers.scheduler.tick import Scheduler
@@ -32,6 +34,9 @@ def decay(at: int) -> Json:
 def ladder(*ends: int, steps: int = 12) -> Json:
     """Trials that begin alike and decay one after the other."""
     return {"kind": "trials", "trials": [{"hp": {"lr": decay(end)}, "steps": steps} for end in ends]}
+
+
+ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
 
 
 def kinds(workers: ToyWorkers) -> list[str]:
@@ -293,10 +298,12 @@ def test_a_right_trainer_is_never_isolated(ends: list[int], late: int, slots: in
     assert [value(workers, trial) for trial in study.trials] == [workers.alone(t.hp, t.steps) for t in study.trials]
 
 
-def test_a_finished_study_is_proven_when_a_user_asks() -> None:
+@pytest.mark.parametrize("tuner", [ASHA, ladder(4, 6, 8), ladder(6, 8, 4)], ids=["asha", "ladder", "a ladder's middle"])
+def test_a_finished_study_is_proven_when_a_user_asks(tuner: Json) -> None:
+    """Each trial from step 0 without a break, whatever of the others was compared: a fault may be in one of them."""
     workers = proving()
-    asha = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
-    workers.scene.submit(asha, space={"lr": {"uniform": [0.1, 1.0]}}, audit=0)
+    space = {"space": {"lr": {"uniform": [0.1, 1.0]}}} if tuner is ASHA else {}
+    workers.scene.submit(tuner, audit=0, **space)
     workers.run()
     before = workers.scene.study().proof_steps
     workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
@@ -304,9 +311,26 @@ def test_a_finished_study_is_proven_when_a_user_asks() -> None:
     study, plan = workers.scene.study(), workers.scene.plan()
     assert not study.is_audited and study.state == StudyState.COMPLETED and study.proof_steps > before
     assert all(mark(workers, trial) == "" for trial in study.trials)
-    tested = {(test.node, test.step) for test in plan.tests if test.proof == ProofKind.AUDIT}
+    without_a_break = {(test.node, test.step) for test in plan.tests if test.begin == 0 and not test.unproven}
     resumed = {(n.id, step) for n in plan.nodes.values() for step, kept in n.checkpoints.items() if kept.since}
-    assert resumed <= tested | {(test.node, test.step) for test in plan.tests}
+    assert resumed and resumed <= without_a_break
+
+
+def test_an_audit_goes_on_where_a_proof_ended_while_the_scheduler_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It saw that proof under way, and began no other one: the audit ended, with trials that nobody compared."""
+    workers = proving(forgets=True, late=9, sees_stray=False)
+    workers.scene.submit(ladder(4, 6, 8), audit=0)
+    workers.run()
+    views = iter([False])
+
+    def in_idle_slot(plan: SearchPlan, device: str) -> Proof | None:
+        return proofs.in_idle_slot(plan, device) if next(views, True) else None
+
+    monkeypatch.setattr("app.workers.scheduler.proving.in_idle_slot", in_idle_slot)
+    workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
+    workers.run()
+    workers.run()  # the end of that proof wakes the scheduler
+    assert judge(workers.scene.plan()).verdict == Verdict.INEXACT
 
 
 def test_an_audit_finds_what_nobody_saw_and_marks_it() -> None:
