@@ -146,9 +146,12 @@ class Embedded:
             "STAGETREE_CHECKPOINTS": str(self.folder / "checkpoints"),
             "STAGETREE_HOSTS": os.environ.get("STAGETREE_HOSTS") or f"{socket.gethostname()},{socket.getfqdn()}",
             "STAGETREE_LOGS": str(self.folder / "logs"),
-            "STAGETREE_TRAINERS": ",".join(str(Path(path).resolve()) for path in self.trainers),
+            "STAGETREE_TRAINERS": ",".join(self._trainer_files()),
             "PYTHONPATH": os.pathsep.join(filter(None, (home_first(), os.environ.get("PYTHONPATH")))),
         }
+
+    def _trainer_files(self) -> list[str]:
+        return [str(Path(path).resolve()) for path in self.trainers]
 
     # ------------------------------------------------------------------------------------------------ starting
 
@@ -198,7 +201,7 @@ class Embedded:
             listener.bind(self.warm)
             listener.listen()
             fds = [theirs.fileno(), listener.fileno()]
-            command = [*PYTHON, "stagetree.runtime.warm", *map(str, fds)]
+            command = [*PYTHON, "stagetree.runtime.warm", *map(str, fds), *self._trainer_files()]
             self._spawn("trainers", command, pass_fds=fds)
 
     def _has_work(self) -> bool:

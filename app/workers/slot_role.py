@@ -75,7 +75,7 @@ def device_here(slot: str) -> SlotDevice:
 
 def _starter(device: SlotDevice) -> Callable[[], TrainerProcess]:
     """What starts a fresh process that trains on that device."""
-    warm, threads = Warm(settings().warm), settings().threads
+    warm, threads = Warm(settings().warm, settings().trainer_files), settings().threads
     return lambda: TrainerProcess.start(
         warm,
         device=device.device,

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import socket
 import subprocess
+from collections.abc import Sequence
 
 from stagetree.runtime.warm import launch
 from stagetree.runtime.wire import Message, Wire, pair
@@ -27,10 +28,13 @@ class WarmFailed(Exception):
 
 
 class Warm:
-    """One for this process alone, or, where `path` is a socket that one listens on, that of the whole machine."""
+    """One for this process alone, or, where `path` is a socket that one listens on, that of the whole machine.
 
-    def __init__(self, path: str = "") -> None:
-        self._path = path
+    files: those of trainers; the libraries that they name are imported once, before anything is forked.
+    """
+
+    def __init__(self, path: str = "", files: Sequence[str] = ()) -> None:
+        self._path, self._files = path, files
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: Wire | None = None
 
@@ -85,7 +89,7 @@ class Warm:
             except OSError as problem:
                 sock.close()
                 logger.warning("the warm interpreter of this machine is away (%s): this slot has its own", problem)
-        self._process, ours = launch()
+        self._process, ours = launch(files=self._files)
         return ours
 
     def _end(self, problem: Exception) -> str:

@@ -1,18 +1,20 @@
 """An interpreter that has imported torch, and forks a process that trains for whoever asks: in milliseconds.
 
-    python -P -m stagetree.runtime.warm FD [LISTENING_FD]
+    python -P -m stagetree.runtime.warm FD [LISTENING_FD] [TRAINER.py ...]
 
 FD is a connected Unix socket; when its other side is closed the interpreter ends, after the last of its forks. On a
 second one that listens, any number of processes may connect. A request brings two file descriptors: the connection to
 the trainer's process, and a lifeline. On the lifeline the interpreter says the process id and, in the end, how the
 process ended. When the other end of the lifeline is closed or shut down, however that comes, the process and all that
-it started are killed.
+it started are killed. The common libraries that the trainers' files name are imported beforehand, too: each process
+took a second or two for them.
 
 No user's code runs here, there is one thread, and CUDA is never started: so a fork is sound.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import gc
@@ -23,7 +25,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import IO
 
 from stagetree.runtime.wire import Message, Wire, pair
@@ -34,22 +37,50 @@ PR_SET_PDEATHSIG = 1
 MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo", "torch.utils.data")
 """The second and third are what torch imports when it is told to be deterministic, and for the first optimizer."""
 
+COMMON = frozenset({"numpy", "scipy", "sklearn", "pandas", "PIL", "torchvision"})
+"""Libraries that take long to import, start no thread and no CUDA, and read nothing that differs between processes."""
 
-def import_before_forking() -> None:
-    """Import what a process that trains needs, so that none of the forks has to. Raises ImportError."""
+
+def import_before_forking(files: Iterable[str] = ()) -> None:
+    """Import what a process that trains needs, so that none of the forks has to. Raises ImportError.
+
+    files: those of trainers.
+    """
     gc.disable()  # next to nothing of what is imported is garbage
     for name in MODULES:
         importlib.import_module(name)
+    for name in dict.fromkeys(name for file in files for name in _common_imports(Path(file))):
+        with contextlib.suppress(Exception):  # the trainer's process meets it, too, and can say whose it is
+            importlib.import_module(name)
     know_modules()
     gc.enable()
     gc.collect()
     gc.freeze()  # what is there by now stays shared with the forks
 
 
-def launch(path: str = "", log: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _common_imports(file: Path) -> Iterator[str]:
+    """The modules of common libraries that a file names in its imports, but for such as the user has beside it."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # whoever loads it says so
+        return
+    for node in ast.walk(tree):
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        for name in names:
+            first = name.partition(".")[0]
+            if first in COMMON and not any(file.with_name(first + end).exists() for end in ("", ".py")):
+                yield name
+
+
+def launch(
+    path: str = "", log: IO[bytes] | None = None, files: Iterable[str] = ()
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start the interpreter, which can be asked at once; the other end of the socket that keeps it alive.
 
     path: where it listens for others, if anywhere. log: what it, and a trainer without a log, print; else as we do.
+    files: those of trainers.
     """
     ours, theirs = pair()
     with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -58,7 +89,7 @@ def launch(path: str = "", log: IO[bytes] | None = None) -> tuple[subprocess.Pop
             listener.bind(path)
             listener.listen()
             fds.append(listener.fileno())
-        command = [sys.executable, "-P", "-m", "stagetree.runtime.warm", *map(str, fds)]
+        command = [sys.executable, "-P", "-m", "stagetree.runtime.warm", *map(str, fds), *files]
         process = subprocess.Popen(
             command,
             pass_fds=fds,
@@ -75,9 +106,10 @@ def main() -> int:
     _leave_sigterm_to_the_worker()
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **one_thread}
-    warm = ForkServer(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))
+    fds = [int(each) for each in sys.argv[1:] if each.isdigit()]
+    warm = ForkServer(*(socket.socket(fileno=fd) for fd in fds))
     try:
-        import_before_forking()
+        import_before_forking(sys.argv[1 + len(fds) :])
     except Exception as error:
         return warm.refuse(f"{type(error).__name__}: {error}")
     wire = warm.serve()

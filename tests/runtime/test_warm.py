@@ -21,7 +21,7 @@ from app.workers import warm as warm_module
 from app.workers.trainer_connection import Deadline
 from app.workers.warm import Warm, WarmFailed
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.warm import launch
+from stagetree.runtime.warm import COMMON, launch
 from stagetree.runtime.wire import pair
 
 
@@ -34,6 +34,28 @@ def test_the_warm_interpreter_has_one_thread_and_nothing_of_the_service(warm: Wa
     interpreter = interpreter_of(start())
     assert interpreter.num_threads() == 1
     assert not any("libcuda.so" in region.path for region in interpreter.memory_maps())
+
+
+def test_common_libraries_that_trainers_name_are_imported_once(start: Start, tmp_path: Path) -> None:
+    """Each process took a second or two for them."""
+    (tmp_path / "trainer.py").write_text(
+        "def make():\n    import torchvision\n    from sklearn.datasets import load_digits\n"
+    )
+    warm = Warm(files=[str(tmp_path / "trainer.py"), str(tmp_path / "gone.py")])
+    interpreter = interpreter_of(start(warm))
+    mapped = {name for region in interpreter.memory_maps() for name in COMMON if f"/{name}/" in region.path}
+    assert mapped >= {"sklearn", "scipy"}
+    assert interpreter.num_threads() == 1
+    assert not any("libcuda.so" in region.path for region in interpreter.memory_maps())
+    warm.close()
+
+
+def test_what_a_user_has_of_that_name_beside_the_trainer_is_theirs(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "trainer.py").write_text("import sklearn\nfrom . import scipy\n")
+    (tmp_path / "sklearn.py").write_text("")
+    warm = Warm(files=[str(tmp_path / "trainer.py")])
+    assert not any("/sklearn/" in region.path for region in interpreter_of(start(warm)).memory_maps())
+    warm.close()
 
 
 def test_a_dead_interpreter_takes_its_trainers_along_and_another_one_is_started(
@@ -137,7 +159,7 @@ def test_an_interpreter_that_ends_each_time_is_started_twice_and_its_end_is_said
 ) -> None:
     started = list[int]()
 
-    def launch_dead() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    def launch_dead(files: object) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = pair()
         theirs.close()
         started.append(1)
@@ -156,7 +178,7 @@ def test_an_interpreter_that_says_no_more_and_runs_on_is_not_waited_for(
     monkeypatch.setattr(warm_module, "END_SECONDS", 0.01)
     started = list[subprocess.Popen[bytes]]()
 
-    def launch_silent() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    def launch_silent(files: object) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = pair()
         theirs.close()
         started.append(subprocess.Popen(["sleep", "60"]))
@@ -194,7 +216,7 @@ sys.exit(warm.main())
 
 
 def test_a_machine_that_is_full_is_said_and_the_interpreter_goes_on(monkeypatch: pytest.MonkeyPatch, own: Warm) -> None:
-    def launch_full() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    def launch_full(files: object) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = pair()
         with theirs:
             command = [sys.executable, "-P", "-c", FULL, str(theirs.fileno())]
