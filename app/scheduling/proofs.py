@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from app.domain import keeping
 from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
@@ -188,9 +189,7 @@ def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
 def _whole(plan: SearchPlan, device: str) -> Proof | None:
     """The trial with the most hand-overs, alone from step 0; compared wherever its state is kept.
 
-    One that is covered by what was compared already is left out: where a user wants all of a study proven, only one
-    whose states were each compared with training from step 0. A fault may show long behind the state that brought it
-    about, and in some trials alone; training that began with that state, or with one before it, has it as well.
+    One that is covered by what was compared already is left out.
     """
     if _in_vain(plan, ProofKind.WHOLE):
         return None
@@ -198,9 +197,8 @@ def _whole(plan: SearchPlan, device: str) -> Proof | None:
     known = {(test.node, test.step) for test in here if test.begin == 0}
     best: tuple[int, int, list[KeptAt]] | None = None
     for study in [each for each in plan.studies.values() if each.may_be_proven]:
-        for trial in study.trials if study.is_audited else _longest(study):
-            proven = 0 if study.is_audited else compared_to(plan, trial, device)
-            states = keeping.states_of(plan, trial).values()
+        for trial in _longest(study):
+            proven, states = compared_to(plan, trial, device), keeping.states_of(plan, trial).values()
             kept = [at for at in states if at.step > proven and (at.node, at.step) not in known]
             breaks = {at.checkpoint.since for at in kept} - {0, None}
             rank = (len(breaks), kept[-1].step if kept else 0)
@@ -218,12 +216,24 @@ def _longest(study: Study) -> list[Trial]:
 
 
 def _audit(plan: SearchPlan) -> Proof | None:
-    """A stage that was drawn, from before the state that it began with."""
+    """A stage that was drawn, or is a study's whose user wants all of it, from before the state that it began with."""
     if _in_vain(plan, ProofKind.AUDIT):
         return None
     share = max((study.audit for study in plan.studies.values() if study.is_running), default=0.0)
-    proofs = (_again(plan, ProofKind.AUDIT, witness) for witness in plan.audits if witness.draw < share)
+    drawn = (witness for witness in plan.audits if witness.draw < share)
+    asked = (each for study in plan.studies.values() if study.is_audited for each in _all_of(plan, study))
+    proofs = (_again(plan, ProofKind.AUDIT, witness) for witness in chain(drawn, asked))
     return next(filter(None, proofs), None)
+
+
+def _all_of(plan: SearchPlan, study: Study) -> Iterator[Witness]:
+    """Every state on the way of a study's trials that was trained on from another one."""
+    for trial in study.trials:
+        kept = keeping.states_of(plan, trial)
+        for at in kept.values():
+            if since := at.checkpoint.since:
+                begin = max((step for step in kept if step < since), default=0)
+                yield Witness(at.step - begin, at.node, at.step, since, begin)
 
 
 # ------------------------------------------------------------------------------------------------------------- small

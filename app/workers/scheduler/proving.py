@@ -6,7 +6,7 @@ Has trainers tried before anything of a plan is trained, hand-overs compared, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from app.domain import commands as c
 from app.domain.decide import decide
@@ -64,10 +64,10 @@ class Proving:
         for frontier in self._frontiers() if slots.free else ():
             for slot in _one_of_each_device(frontier, slots.free):
                 proof = in_idle_slot(frontier.plan, slot.device)
-                if proof is not None and self._give(frontier, proof, slot):
+                if proof is None:
+                    self._end_audits(frontier)
+                elif self._give(frontier, proof, slot):
                     slots = Candidates(slots.well, [each for each in slots.free if each is not slot])
-            if devices := [slot.device for slot in _one_of_each_device(frontier, slots.well)]:
-                self._end_audits(frontier, devices)
         return slots
 
     def make_room(self, slots: Candidates, live: Sequence[ChainRecord]) -> None:
@@ -88,22 +88,16 @@ class Proving:
         change(self._ports.records, lambda rows: rows.chains.ask_stop(chain.id))
         self._ports.notify(chain.id, chain.slot)
 
-    def _end_audits(self, frontier: Frontier, devices: Sequence[str] = ()) -> None:
-        """End the audits of a plan of which nothing is left to compare on these kinds of devices.
-
-        That is decided on the plan as it is in the transaction: in the tick's, a proof may still be under way that has
-        ended since, and kept the next one from being found.
-        """
+    def _end_audits(self, frontier: Frontier) -> None:
+        """Nothing is left to compare."""
         for study in [each for each in frontier.plan.studies.values() if each.is_audited]:
             command = c.EndAudit(study=study.id, at=self._ports.clock())
-            self._transact(frontier, command, lambda plan: all(in_idle_slot(plan, each) is None for each in devices))
+            self._transact(frontier, command)
 
-    def _transact(
-        self, frontier: Frontier, command: c.Command, is_right: Callable[[SearchPlan], bool] = lambda plan: True
-    ) -> bool:
-        """Whether anything followed from it. is_right: whether it is still to be decided, on the plan of then."""
+    def _transact(self, frontier: Frontier, command: c.Command) -> bool:
+        """Whether anything followed from it."""
         try:
-            return bool(self._ports.transact(frontier.id, lambda plan: decide(plan, command) if is_right(plan) else ()))
+            return bool(self._ports.transact(frontier.id, lambda plan: decide(plan, command)))
         except (VersionConflict, PlanUnusable) as reason:
             logger.info("%s is left to the next tick: %s", type(command).__name__, reason)
             return False
