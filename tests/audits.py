@@ -51,7 +51,7 @@ class Wrong(Right):
 
 class Late(Right):
     name = "late"
-    forgets, late = True, 3
+    forgets, late = True, 9
 """
 Json = dict[str, Any]
 

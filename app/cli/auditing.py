@@ -41,7 +41,7 @@ def audit(
     server: Server = None,
     output: Output = Format.table,
 ) -> None:
-    """Train again, and compare, every stage of a study that began with a saved state: exit code 1 if a bit differs.
+    """Train each trial that shares steps again, alone and without a break, and compare: exit code 1 if a bit differs.
 
     Once asked for, it is made whenever slots idle, whether or not this command still waits for it.
 

@@ -38,7 +38,8 @@ class ResumePoint:
 class Comparison:
     """After `step` steps the state must be that under `key`, whose hash that is, and the metrics these.
 
-    since: the step from which it was trained without a break. metrics: those on record, None where there are none.
+    key: empty where no state is kept: then only metrics are compared. since: the step from which it was trained without
+    a break; of metrics alone, the first at which training broke. metrics: those on record, None where there are none.
     """
 
     node: str

@@ -6,10 +6,12 @@ seen to end such steps with the same bits as training without a break, whatever 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from app.domain import events as e
+from app.domain.ids import NodeId
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.states import ProofKind, Verdict
 
@@ -26,7 +28,8 @@ class Judgement:
     reach: the last step up to which trials are proven. behind: the same of trials that were trained on from a state
     that was saved behind a change of their hyper-parameters; 0 if none of those was compared. reason: of an inexact
     trainer, the first difference and its likely cause; of an unproven one, what was not covered. stray: attributes that
-    do not come back with the state. spans: of each kind of device, as of the plan.
+    do not come back with the state. spans: of each kind of device, as of the plan. alone: by node, the steps at which a
+    trial that was trained alone came out the same.
     """
 
     verdict: Verdict
@@ -35,6 +38,7 @@ class Judgement:
     stray: tuple[str, ...] = ()
     behind: int = 0
     spans: tuple[tuple[tuple[int, int], ...], ...] = ()
+    alone: Mapping[NodeId, Sequence[int]] = field(default_factory=dict)
 
 
 def judge(plan: SearchPlan) -> Judgement:
@@ -51,7 +55,16 @@ def judge(plan: SearchPlan) -> Judgement:
         return Judgement(Verdict.UNPROVEN, 0, "no state was compared yet", stray)
     weakest = min(verdicts, key=lambda each: (each.verdict != Verdict.UNPROVEN, each.reach))
     spans = tuple(tuple(plan.spans.get(device, ())) for device in devices)
-    return replace(weakest, behind=min(each.behind for each in verdicts), spans=spans)
+    behind = min(each.behind for each in verdicts)
+    return replace(weakest, behind=behind, spans=spans, alone=_alone(plan))
+
+
+def _alone(plan: SearchPlan) -> Mapping[NodeId, Sequence[int]]:
+    found: dict[NodeId, list[int]] = defaultdict(list)
+    for test in plan.tests:
+        if test.proof == ProofKind.WHOLE and not test.unproven:
+            found[test.node].append(test.step)
+    return found
 
 
 def _of_device(plan: SearchPlan, device: str, stray: tuple[str, ...]) -> Judgement:
@@ -102,14 +115,15 @@ def of_study(plan: SearchPlan, study: Study, judgement: Judgement) -> str:
 
 
 def _reach(plan: SearchPlan, trial: Trial, judgement: Judgement) -> int:
-    """The last step up to which a trial is proven.
+    """The last step up to which a trial is proven: by itself, trained alone, or by others that were trained like it.
 
     What does not come back with the state may be anything in a used object: then only what was compared itself is.
     """
-    if judgement.stray:
-        ends = dict(plan.ends(trial))
-        whole = (test for test in plan.tests if test.proof == ProofKind.WHOLE and not test.unproven)
-        return max((test.step for test in whole if test.step <= ends.get(test.node, -1)), default=0)
+    alone = [step for name, end in plan.ends(trial) for step in judgement.alone.get(name, ()) if step <= end]
+    return max(alone, default=0) if judgement.stray else max([*alone, _reach_of_others(plan, trial, judgement)])
+
+
+def _reach_of_others(plan: SearchPlan, trial: Trial, judgement: Judgement) -> int:
     reach = min((_reach_on(plan, trial, spans, judgement.reach) for spans in judgement.spans), default=0)
     if len(trial.path) > 1:
         change = plan.nodes[trial.path[1]].start

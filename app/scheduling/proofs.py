@@ -1,21 +1,22 @@
 """Which steps are trained again to prove that a plan's trainer is exact, and what they are compared with.
 
 The first hand-overs come first: a few steps on from a checkpoint, against the process that went on. Slots with nothing
-else to do train a whole trial alone, from step 0 without a break, and a share of the finished stages once more.
+else to do train a whole trial alone, from step 0 without a break, and a share of the finished stages once more. Where a
+user wants all of a study proven, they train every trial alone that has a number from behind a hand-over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from app.domain import keeping
 from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
 from app.domain.events import ExactnessTested, Stage
 from app.domain.ids import StudyId
-from app.domain.proofs import MOST_IN_VAIN, compared_to, is_compared
-from app.domain.search_plan import Chain, KeptAt, Node, SearchPlan, Study, Trial, Witness
+from app.domain.proofs import MOST_IN_VAIN, compared_to, is_compared, needs_proof
+from app.domain.search_plan import Chain, Node, SearchPlan, Study, Trial, Witness
+from app.domain.stage_tree import Place
 from app.domain.states import ProofKind
 from app.scheduling.assignment import assignment_of
 from app.scheduling.frontier import Frontier, Span
@@ -85,12 +86,13 @@ def is_due(plan: SearchPlan, study: Study, device: str) -> bool:
 
 
 def in_idle_slot(plan: SearchPlan, device: str) -> Proof | None:
-    """What a slot may prove that has nothing else to do: the first hand-over, a trial alone, then stages drawn."""
-    if plan.packing != 0 or any(each.proof is not None for each in plan.chains.values()):
+    """What a slot may prove that has nothing else to do: the first hand-over, trials alone, then stages drawn."""
+    under_way = {each.proof for each in plan.chains.values()} - {None}
+    if plan.packing != 0 or any(test.difference for test in plan.tests) or under_way - {ProofKind.WHOLE}:
         return None
-    if any(test.difference for test in plan.tests):
-        return None
-    return handover(plan, device, is_idle=True) or _whole(plan, device) or _audit(plan)
+    if under_way:
+        return _wanted(plan, device)
+    return handover(plan, device, is_idle=True) or _wanted(plan, device) or _whole(plan, device) or _audit(plan)
 
 
 def can_wait(plan: SearchPlan, under_way: Chain) -> bool:
@@ -139,27 +141,27 @@ def _again(plan: SearchPlan, kind: ProofKind, witness: Witness) -> Proof | None:
     node = plan.nodes.get(witness.node)
     if node is None or witness.step not in node.checkpoints or any(_is_test_of(test, witness) for test in plan.tests):
         return None
-    at = KeptAt(node.id, witness.step, node.checkpoints[witness.step])
-    return _proof(plan, kind, node, witness.begin, [at])
+    return _proof(plan, kind, witness.begin, [(node.id, witness.step)])
 
 
-def _proof(plan: SearchPlan, kind: ProofKind, node: Node, begin: int, kept: Sequence[KeptAt]) -> Proof | None:
-    """Train from a state that is kept at `begin`, or from nothing, up to the last of these places, in `node`."""
-    trial = _passing(plan, node, kept[-1].step)
+def _proof(plan: SearchPlan, kind: ProofKind, begin: int, places: Sequence[Place]) -> Proof | None:
+    """Train from a state that is kept at `begin`, or from nothing, through these places, and compare at each."""
+    node, end = plan.nodes[places[-1][0]], places[-1][1]
+    trial = _passing(plan, node, end)
     resume = _resume(plan, node, begin) if begin else None
-    if trial is None or (begin and resume is None) or _is_otherwise(plan, node, begin, kept[-1].step):
+    if trial is None or (begin and resume is None) or _is_otherwise(plan, node, begin, end):
         return None
-    comparisons = tuple(_comparison(plan, each) for each in kept)
-    stages = tuple(_stages(plan, node, begin, kept, trial.study))
+    comparisons = tuple(_comparison(plan.nodes[name], step) for name, step in places)
+    stages = tuple(_stages(plan, node, begin, places, trial.study))
     return Proof(kind, trial, stages, resume, ProofOrder(kind, comparisons, most_steps(plan)))
 
 
-def _stages(plan: SearchPlan, node: Node, begin: int, kept: Sequence[KeptAt], study: StudyId) -> Iterator[Stage]:
+def _stages(plan: SearchPlan, node: Node, begin: int, places: Sequence[Place], study: StudyId) -> Iterator[Stage]:
     way = plan.ancestry(node.id)
-    ends = [*(each.start for each in way[1:]), kept[-1].step]
+    ends = [*(each.start for each in way[1:]), places[-1][1]]
     for each, end in zip(way, ends, strict=True):
         if end > begin:
-            steps = tuple(at.step for at in kept if at.node == each.id and at.step in each.metrics)
+            steps = tuple(step for name, step in places if name == each.id and step in each.metrics)
             yield Stage(node=each.id, start=max(each.start, begin), end=end, study=study, evaluate=steps)
 
 
@@ -169,9 +171,12 @@ def _is_otherwise(plan: SearchPlan, node: Node, begin: int, end: int) -> bool:
     return any(begin < step <= end for step in noted)
 
 
-def _comparison(plan: SearchPlan, kept: KeptAt) -> Comparison:
-    metrics = plan.nodes[kept.node].metrics.get(kept.step)
-    return Comparison(kept.node, kept.step, kept.key, kept.checkpoint.sha256, kept.checkpoint.since or 0, metrics)
+def _comparison(node: Node, step: int) -> Comparison:
+    """With the state that is kept there and the metrics on record; with these alone, where none is kept."""
+    metrics, kept = node.metrics.get(step), node.checkpoints.get(step)
+    if kept is None:
+        return Comparison(node.id, step, "", "", node.broke, metrics)
+    return Comparison(node.id, step, kept.key, kept.sha256, kept.since or 0, metrics)
 
 
 def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
@@ -186,6 +191,40 @@ def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
 # --------------------------------------------------------------------------------------------------- with idle slots
 
 
+def _wanted(plan: SearchPlan, device: str) -> Proof | None:
+    """Of a study all of which its user wants proven, a trial alone: from its beginning, without a break, to its end.
+
+    So is each that shares steps or was trained on from a saved state, the longest first: it covers those that end on
+    its way. Nothing less would do. A comparison that begins with a kept state sees only what shows on its own few
+    steps, and a fault in that state is in both of its ways; and of two trials that part, each may show what the other
+    does not, since their values differ. So a beginning that trials share is trained once more for each of them: to
+    share it would be the very hand-over that is to be proven. Nothing is trained twice of which all was compared.
+    """
+    if _in_vain(plan, ProofKind.WHOLE):
+        return None
+    known = _known_alone(plan, device)
+    studies = (study for study in plan.studies.values() if study.is_audited and study.may_be_proven)
+    trials = (trial for study in studies for trial in study.trials if trial.path and needs_proof(plan, trial))
+    longest = sorted(trials, key=lambda trial: trial.steps, reverse=True)
+    ways = ([place for place in _on_record(plan, trial) if place not in known] for trial in longest)
+    return next(filter(None, (_proof(plan, ProofKind.WHOLE, 0, way) for way in ways if way)), None)
+
+
+def _known_alone(plan: SearchPlan, device: str) -> set[Place]:
+    """Where it is known, or soon will be, what a trial alone comes to; or that it cannot be told on this device."""
+    whole = (test for test in plan.tests if test.proof == ProofKind.WHOLE)
+    known = {(test.node, test.step) for test in whole if test.device == device or not test.unproven}
+    for stage in (stage for each in plan.chains.values() if each.proof == ProofKind.WHOLE for stage in each.stages):
+        known |= {(stage.node, step) for step in range(stage.start + 1, stage.end + 1)}
+    return known
+
+
+def _on_record(plan: SearchPlan, trial: Trial) -> list[Place]:
+    """Where a state is kept, or metrics are on record, on a trial's way to the last step that it was asked for."""
+    nodes = [(plan.nodes[name], end) for name, end in plan.ends(trial)]
+    return [(n.id, at) for n, end in nodes for at in sorted({*n.checkpoints, *n.metrics}) if 0 < at <= end]
+
+
 def _whole(plan: SearchPlan, device: str) -> Proof | None:
     """The trial with the most hand-overs, alone from step 0; compared wherever its state is kept.
 
@@ -195,7 +234,7 @@ def _whole(plan: SearchPlan, device: str) -> Proof | None:
         return None
     here = (test for test in plan.tests if test.device == device and test.proof != ProofKind.CHECK)
     known = {(test.node, test.step) for test in here if test.begin == 0}
-    best: tuple[int, int, list[KeptAt]] | None = None
+    best: tuple[int, int, list[Place]] | None = None
     for study in [each for each in plan.studies.values() if each.may_be_proven]:
         for trial in _longest(study):
             proven, states = compared_to(plan, trial, device), keeping.states_of(plan, trial).values()
@@ -203,10 +242,8 @@ def _whole(plan: SearchPlan, device: str) -> Proof | None:
             breaks = {at.checkpoint.since for at in kept} - {0, None}
             rank = (len(breaks), kept[-1].step if kept else 0)
             if breaks and (best is None or rank > best[:2]):
-                best = (*rank, kept)
-    if best is None:
-        return None
-    return _proof(plan, ProofKind.WHOLE, plan.nodes[best[2][-1].node], 0, best[2])
+                best = (*rank, [(at.node, at.step) for at in kept])
+    return None if best is None else _proof(plan, ProofKind.WHOLE, 0, best[2])
 
 
 def _longest(study: Study) -> list[Trial]:
@@ -216,24 +253,12 @@ def _longest(study: Study) -> list[Trial]:
 
 
 def _audit(plan: SearchPlan) -> Proof | None:
-    """A stage that was drawn, or is a study's whose user wants all of it, from before the state that it began with."""
+    """A stage that was drawn, from before the state that it began with."""
     if _in_vain(plan, ProofKind.AUDIT):
         return None
     share = max((study.audit for study in plan.studies.values() if study.is_running), default=0.0)
     drawn = (witness for witness in plan.audits if witness.draw < share)
-    asked = (each for study in plan.studies.values() if study.is_audited for each in _all_of(plan, study))
-    proofs = (_again(plan, ProofKind.AUDIT, witness) for witness in chain(drawn, asked))
-    return next(filter(None, proofs), None)
-
-
-def _all_of(plan: SearchPlan, study: Study) -> Iterator[Witness]:
-    """Every state on the way of a study's trials that was trained on from another one."""
-    for trial in study.trials:
-        kept = keeping.states_of(plan, trial)
-        for at in kept.values():
-            if since := at.checkpoint.since:
-                begin = max((step for step in kept if step < since), default=0)
-                yield Witness(at.step - begin, at.node, at.step, since, begin)
+    return next(filter(None, (_again(plan, ProofKind.AUDIT, witness) for witness in drawn)), None)
 
 
 # ------------------------------------------------------------------------------------------------------------- small

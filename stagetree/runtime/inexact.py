@@ -96,10 +96,14 @@ def _told(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     return [name for name in WORDS if name in there and name in here and there[name] != here[name]]
 
 
-def other_metrics(one: Mapping[str, float | None], other: Mapping[str, float | None]) -> str:
-    """What is measured differently of the same weights; nothing if all is equal."""
+def other_metrics(
+    one: Mapping[str, float | None], other: Mapping[str, float | None], *, of_equal_weights: bool = True
+) -> str:
+    """What is measured differently; nothing if all is equal. of_equal_weights: whether the weights are the same."""
     name = next((name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)), None)
-    return "" if name is None else f"{_MEASURED}{name} is {one.get(name)!r} and {other.get(name)!r}"
+    if name is None:
+        return ""
+    return f"{_MEASURED if of_equal_weights else ''}{name} is {one.get(name)!r} and {other.get(name)!r}"
 
 
 def is_of_metrics(difference: str) -> bool:

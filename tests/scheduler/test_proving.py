@@ -15,10 +15,8 @@ from app.domain import events as e
 from app.domain.errors import StateConflict
 from app.domain.ids import StudyId
 from app.domain.proofs import is_checked, judge, of_study, of_trial
-from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.search_plan import Study, Trial
 from app.domain.states import ProofKind, StudyState, Verdict
-from app.scheduling import proofs
-from app.scheduling.proofs import Proof
 from app.simulation.what_if import what_if
 from app.tuning.replay import replay
 from app.workers.scheduler.tick import Scheduler
@@ -314,23 +312,6 @@ def test_a_finished_study_is_proven_when_a_user_asks(tuner: Json) -> None:
     without_a_break = {(test.node, test.step) for test in plan.tests if test.begin == 0 and not test.unproven}
     resumed = {(n.id, step) for n in plan.nodes.values() for step, kept in n.checkpoints.items() if kept.since}
     assert resumed and resumed <= without_a_break
-
-
-def test_an_audit_goes_on_where_a_proof_ended_while_the_scheduler_looked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It saw that proof under way, and began no other one: the audit ended, with trials that nobody compared."""
-    workers = proving(forgets=True, late=9, sees_stray=False)
-    workers.scene.submit(ladder(4, 6, 8), audit=0)
-    workers.run()
-    views = iter([False])
-
-    def in_idle_slot(plan: SearchPlan, device: str) -> Proof | None:
-        return proofs.in_idle_slot(plan, device) if next(views, True) else None
-
-    monkeypatch.setattr("app.workers.scheduler.proving.in_idle_slot", in_idle_slot)
-    workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
-    workers.run()
-    workers.run()  # the end of that proof wakes the scheduler
-    assert judge(workers.scene.plan()).verdict == Verdict.INEXACT
 
 
 def test_an_audit_finds_what_nobody_saw_and_marks_it() -> None:

@@ -9,7 +9,7 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.inputs import is_unseen, mark
 from app.domain.search_plan import Checkpoint, Note, SearchPlan, Study
-from app.domain.states import StudyState, TrialState
+from app.domain.states import ProofKind, StudyState, TrialState
 
 StudyEvent = (
     e.StudySubmitted
@@ -53,8 +53,11 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             plan.studies[event.study].deleted = True
         case e.StudyIsolated():
             _isolate(plan, plan.studies[event.study], event.reason)
-        case e.AuditRequested() | e.AuditEnded():
-            plan.studies[event.study].is_audited = isinstance(event, e.AuditRequested)
+        case e.AuditRequested():
+            plan.studies[event.study].is_audited = True
+            plan.proofs_in_vain.pop(ProofKind.WHOLE, None)  # who asks again has it tried again
+        case e.AuditEnded():
+            plan.studies[event.study].is_audited = False
         case e.NoteAdded():
             note = Note(plan.version + 1, event.at, event.trial, event.text)
             plan.studies[event.study].notes.append(note)

@@ -34,13 +34,16 @@ def broke(plan: SearchPlan, node: Node, step: int) -> int:
 def span(plan: SearchPlan, test: e.ExactnessTested) -> tuple[int, int] | None:
     """From which break to which step this shows that training comes out as it does without one.
 
-    None where it shows a difference, or nothing; and where both ways broke: they may be wrong alike.
+    None where it shows a difference, or nothing; where both ways broke: they may be wrong alike; and where only metrics
+    were equal, since no state is kept: they say nothing of the steps that follow.
     """
     if test.proof == ProofKind.CHECK or test.difference or test.unproven:
         return None
     kept, chain = plan.node(test.node).checkpoints.get(test.step), plan.chains.get(test.chain)
+    if kept is None:
+        return None
     again = chain.broke if chain is not None else test.begin
-    before = kept.broke if kept is not None and kept.since == test.since else test.since
+    before = kept.broke if kept.since == test.since else test.since
     return None if before and again else (before or again, test.step)
 
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from math import inf
 
 from app.domain.assignment import ChainAssignment, Comparison, ResumePoint
+from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import Stopped
 from app.workers.slot.context import SlotContext
 from app.workers.slot.models import LaneContext
@@ -22,6 +23,9 @@ from stagetree.runtime.inexact import other_metrics
 
 MOMENT_SECONDS = 2.0
 """Seconds: what costs no more need not be saved."""
+
+NOT_KEPT = Compared("", ())
+"""A state that was deleted differs nowhere."""
 
 OFF = "determinism: off promises no equal bits"
 
@@ -133,10 +137,12 @@ class Bench:
 
     def difference(self, mine: State, at: Comparison) -> str:
         """Where the other way ends otherwise. Raises `Unproven` where that need not be the trainer's fault."""
-        found = self.compare_stored(mine, at)
+        found = self.compare_stored(mine, at) if at.key else NOT_KEPT
         text = found.difference
         if not text and at.metrics is not None:
-            text = other_metrics(at.metrics, self.evaluate())
+            text = other_metrics(at.metrics, self.evaluate(), of_equal_weights=bool(at.key))
+        if text and not at.key:
+            found = self._at_any_state(mine)
         if text and found.elsewhere:
             raise Unproven(f"the state was made under {found.elsewhere[0]}")
         if text and self.inexact_reasons:
@@ -144,6 +150,17 @@ class Bench:
         if text and self.operations:
             raise Unproven(f"the trainer {self.operations[0]}")
         return text
+
+    def _at_any_state(self, mine: State) -> Compared:
+        """Metrics alone do not tell where they were made; a state that is kept on the same way does.
+
+        Raises `Unproven` where none is.
+        """
+        assert self._work.proof is not None
+        for at in [each for each in self._work.proof.comparisons if each.key]:
+            with suppress(CheckpointUnreadable):
+                return self.compare_stored(mine, at)
+        raise Unproven("no state is kept on its way that tells under which torch, and on which device, it was measured")
 
     def look(self, name: str) -> None:
         """Note what the trainer has beside its state."""

@@ -7,7 +7,6 @@ See `ProofKind`. What it finds goes on record as it is found; it keeps nothing, 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 
@@ -24,8 +23,6 @@ from app.workers.slot.outbox import End, Finish, RowChange
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact import LOST, is_of_metrics, of_metrics
-
-logger = logging.getLogger(__name__)
 
 NEW = "in a new one"
 
@@ -83,7 +80,9 @@ class ProofLane(Lane):
             self._slot.trainer.end_process()
 
     def _end_unproven(self, why: str) -> bool:
-        self._end([self._tested(unproven=why), self._ended(ChainOutcome.DONE)], Finish())
+        """Of all that was not compared by now: it would come to the same if it were tried again."""
+        facts = [self._tested(at, unproven=why) for at in self._waiting] or [self._tested(unproven=why)]
+        self._end([*facts, self._ended(ChainOutcome.DONE)], Finish())
         return True
 
     def _discard(self, problem: CheckpointUnreadable) -> bool:
@@ -169,7 +168,7 @@ class ProofLane(Lane):
                 except CheckpointUnreadable as gone:
                     if len(self._waiting) == 1:
                         raise
-                    logger.info("not compared: %s", gone)
+                    self._state(self._tested(unproven=str(gone)))
                     self._waiting.pop(0)
                     continue
                 self._tell(bench, mine, at, text, looks)

@@ -1,0 +1,143 @@
+"""An audit on demand has no blind spot: whatever was made behind a hand-over is compared with training from step 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from test_proving import ladder
+from toy_worker import ToyWorkers, proving
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain import keeping
+from app.domain.ids import NodeId, StudyId
+from app.domain.proofs import judge, of_trial
+from app.domain.states import ProofKind, StudyState, Verdict
+from tests.plans import steps, tried
+
+Json = dict[str, Any]
+ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
+PLACES = st.lists(st.integers(1, 17), min_size=1, max_size=5)
+EVERY = st.sampled_from([None, 1, 3])
+SLOTS = st.integers(1, 4)
+
+
+def trained(tuner: Json, every: int | None, slots: int = 1, **workers: Any) -> ToyWorkers:
+    """A finished study of which nothing was proven but its first hand-over."""
+    found = proving(slots, sees_stray=False, **workers)
+    space = {"space": {"lr": {"uniform": [0.1, 1.0]}}} if tuner["kind"] == "asha" else {}
+    found.scene.submit(tuner, audit=0, inexact="allow", eval_every=every, **space)
+    found.run()
+    assert found.scene.study().state == StudyState.COMPLETED
+    return found
+
+
+def audit(workers: ToyWorkers) -> None:
+    workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
+    workers.run()
+    assert not workers.scene.study().is_audited
+
+
+def forget(workers: ToyWorkers, share: float) -> None:
+    """Delete some of the states, of those that may be."""
+    kept = [each for each in keeping.checkpoints(workers.scene.plan()) if hash((each.key, 7)) % 100 < 100 * share]
+    workers.scene.give(c.ReleaseCheckpoints(checkpoints=tuple(kept), reason="room"))
+
+
+def wrong(workers: ToyWorkers) -> Iterator[tuple[int, int]]:
+    """The trials and steps at which another value is on record than that of the trial alone."""
+    plan = workers.scene.plan()
+    for trial in workers.scene.study().trials:
+        for step, metrics in plan.curve(trial):
+            if metrics["loss"] != workers.alone(trial.hp, step):
+                yield trial.number, step
+
+
+def hand_overs(workers: ToyWorkers) -> set[tuple[NodeId, int]]:
+    """The nodes that were continued from a loaded state, each with the step of that state."""
+    chains = [each for each in workers.scene.events(e.ChainAssigned) if each.proof is None]
+    return {(each.stages[0].node, each.stages[0].start) for each in chains if each.stages[0].start}
+
+
+def crossed(workers: ToyWorkers) -> set[tuple[NodeId, int]]:
+    """The same of those inside a comparison that began at step 0 and had no break."""
+    plan, whole = workers.scene.plan(), set[str]()
+    for chain in workers.scene.events(e.ChainAssigned):
+        if chain.proof == ProofKind.WHOLE:
+            assert chain.stages[0].start == 0 and plan.nodes[chain.stages[0].node].parent is None
+            assert all(one.end == other.start for one, other in zip(chain.stages, chain.stages[1:], strict=False))
+            whole.add(chain.chain)
+    ends = [(test.node, test.step) for test in plan.tests if test.chain in whole]
+    return {(each.id, at) for node, end in ends for each in plan.ancestry(node) for at in range(each.start, end)}
+
+
+@example(ends=[6, 8], late=9, every=None, slots=1)
+@tried(60)
+@given(ends=PLACES, late=st.integers(1, 18), every=EVERY, slots=SLOTS)
+def test_a_fault_is_found_however_late_it_shows(ends: list[int], late: int, every: int | None, slots: int) -> None:
+    """A comparison that began at a kept state broke where the other way had broken, and both were wrong alike."""
+    workers = trained(ladder(*ends, steps=18), every, slots, forgets=True, late=late)
+    audit(workers)
+    is_wrong = any(wrong(workers))
+    assert judge(workers.scene.plan()).verdict == Verdict.INEXACT or not is_wrong
+
+
+@tried(30)
+@given(late=st.integers(1, 18), every=EVERY, slots=SLOTS, share=st.floats(0, 1))
+def test_where_states_are_deleted_metrics_are_compared(late: int, every: int | None, slots: int, share: float) -> None:
+    workers = trained(ASHA, every, slots, forgets=True, late=late)
+    forget(workers, share)
+    audit(workers)
+    is_wrong = any(wrong(workers))
+    assert judge(workers.scene.plan()).verdict == Verdict.INEXACT or not is_wrong
+
+
+@tried(30)
+@given(ends=PLACES, late=st.integers(1, 18), every=EVERY, slots=SLOTS, share=st.floats(0, 1), asha=st.booleans())
+def test_a_right_trainer_is_exact_in_every_trial(
+    ends: list[int], late: int, every: int | None, slots: int, share: float, asha: bool
+) -> None:
+    workers = trained(ASHA if asha else ladder(*ends, steps=18), every, slots, late=late)
+    forget(workers, share)
+    audit(workers)
+    plan, study = workers.scene.plan(), workers.scene.study()
+    assert judge(plan).verdict != Verdict.INEXACT
+    assert [of_trial(plan, study, trial, judge(plan)) for trial in study.trials] == [""] * len(study.trials)
+
+
+@st.composite
+def trials(draw: st.DrawFn) -> Json:
+    """Few different values, so that many begin alike and part at many places."""
+    milestones = st.lists(st.integers(1, 10), min_size=2, max_size=2, unique=True).map(sorted)
+    values = st.lists(st.sampled_from([0.5, 1.0]), min_size=3, max_size=3)
+    hp = st.builds(lambda values, at: {"lr": steps(*values, milestones=at)}, values, milestones)
+    several = draw(st.lists(st.tuples(hp, st.integers(1, 12)), min_size=1, max_size=6))
+    return {"kind": "trials", "trials": [{"hp": hp, "steps": asked} for hp, asked in several]}
+
+
+@tried(60)
+@given(tuner=st.one_of(trials(), st.just(ASHA)), every=EVERY, slots=SLOTS)
+def test_each_hand_over_is_crossed_from_step_0_without_a_break(tuner: Json, every: int | None, slots: int) -> None:
+    workers = trained(tuner, every, slots)
+    audit(workers)
+    assert hand_overs(workers) <= crossed(workers)
+
+
+def test_what_was_compared_is_not_trained_again() -> None:
+    workers = trained(ladder(4, 6, 8), None)
+    audit(workers)
+    before = workers.scene.study().proof_steps
+    audit(workers)
+    assert workers.scene.study().proof_steps == before
+
+
+def test_a_trial_that_ends_on_the_way_of_another_costs_nothing() -> None:
+    """One trained in one go needs no comparison, and a shorter one has it on the way of the longer one."""
+    tuner = {"kind": "trials", "trials": [{"hp": {"lr": 1.0}, "steps": at} for at in (4, 8, 12)]}
+    workers = trained(tuner, None)
+    audit(workers)
+    whole = [each for each in workers.scene.events(e.ChainAssigned) if each.proof == ProofKind.WHOLE]
+    assert len(whole) <= 1
