@@ -32,7 +32,7 @@ def writer(request: Request, background: BackgroundTasks, use: Use, raw: Raw, ke
     fingerprint = sha256(b"\n".join([*(part.encode() for part in asked), raw])).hexdigest()
 
     def write(stream: str, decide: Decide) -> list[StoredEvent]:
-        once = None if key is None else Idempotency(key, fingerprint)
+        once = None if key is None else Idempotency(f"api:{key}", fingerprint)  # never one of a slot's
         transaction = Transaction(stream=stream, decide=decide, at=use.clock(), idempotency=once)
         recorded = transact(use.log, use.plans, transaction)
         background.add_task(use.wake_scheduler)

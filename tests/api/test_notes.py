@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.service.services import Services
 from tests.api.world import Workers
 
 
@@ -66,3 +69,13 @@ def test_a_note_that_is_none(http: TestClient, study: str, body: Any, status: in
     assert refused.status_code == status
     assert field is None or [each["field"] for each in refused.json()["errors"]] == [field]
     assert http.get(f"/studies/{study}").json()["notes"] == []
+
+
+def test_a_client_cannot_take_the_key_of_a_slot(http: TestClient, study: str, workers: Workers, use: Services) -> None:
+    """Chains stand in public events, and a slot's keys follow from them: its facts were refused."""
+    for key in ("0" * 32 + ":1:1", "slot:" + "0" * 32 + ":1:1"):
+        made = http.post(f"/studies/{study}/notes", json={"text": "a"}, headers={"Idempotency-Key": key})
+        assert made.status_code == 201
+        fact = e.NoteAdded(study=StudyId(study), trial=None, text="of a slot", at=1.0)
+        recorded = use.log.append(use.find(study).stream, [fact], expected=None, at=1.0, key=key)
+        assert [each.event for each in recorded] == [fact]

@@ -183,7 +183,7 @@ class FactOutbox:
         scheduler is told. awaits_more: what follows about the chain is about to come, and goes on record together with
         this. Raises `Closing` if there was no room for it before the slot was to end.
         """
-        key, is_news = f"{claim.chain}:{claim.fence}:{next(self._numbers)}", is_news or is_last
+        key, is_news = f"slot:{claim.chain}:{claim.fence}:{next(self._numbers)}", is_news or is_last
         changes, at = changes or (Guard(),), self._clock()
         self._thread.put(_Statement(claim, tuple(facts), changes, key, at, is_last, is_news, awaits_more, on_recorded))
 
