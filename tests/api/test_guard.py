@@ -51,3 +51,17 @@ def test_its_own_pages_and_links_are_answered(local: TestClient, study: str) -> 
     assert local.post(f"/studies/{study}:pause", headers=own).status_code == 200
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     assert local.get("/studies", headers=link).status_code == 200
+
+
+def test_no_browser_guesses_the_type_of_an_answer(local: TestClient, study: str) -> None:
+    """What trainers print and users write is in some of them."""
+    paths = (
+        f"/studies/{study}",
+        "/studies/none",
+        f"/studies/{study}/trials/0/log",
+        "/metrics",
+        "http://127.0.0.1:8000/",
+    )
+    for path in paths:
+        assert local.get(path).headers["x-content-type-options"] == "nosniff"
+    assert local.get("/studies", headers={"Host": "evil.example"}).headers["x-content-type-options"] == "nosniff"

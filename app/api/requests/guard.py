@@ -10,9 +10,9 @@ from collections.abc import Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import answer
 
@@ -24,7 +24,8 @@ ELSEWHERE = ("cross-site", "same-site")
 class Guard:
     """Refuses requests to another name than an address, `localhost` or one of `names`, and those of other sites' pages.
 
-    `names` with a * in it: any name will do, since something in front of the server looks at it.
+    `names` with a * in it: any name will do, since something in front of the server looks at it. Every answer tells the
+    browser not to guess its type: what trainers print and users write is in some.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
@@ -33,9 +34,9 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (problem := self._problem(Headers(scope=scope))):
             status, detail = problem
-            await answer(Request(scope), status, detail)(scope, receive, send)
+            await answer(Request(scope), status, detail)(scope, receive, _typed(send))
             return
-        await self._app(scope, receive, send)
+        await self._app(scope, receive, _typed(send))
 
     def _problem(self, headers: Headers) -> tuple[int, str] | None:
         host = headers.get("host", "")
@@ -54,6 +55,15 @@ class Guard:
 
     def _is_ours(self, name: str | None) -> bool:
         return ANY in self._names or name == LOCAL or name in self._names or _is_address(name)
+
+
+def _typed(send: Send) -> Send:
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).setdefault("X-Content-Type-Options", "nosniff")
+        await send(message)
+
+    return sent
 
 
 def _name(url: str) -> str | None:
