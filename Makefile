@@ -34,6 +34,12 @@ WAITING := tests/docs tests/e2e tests/docker tests/cli tests/examples tests/page
 test: .venv/.installed-dev  ## all tests: those of processes and clusters, which mostly wait, and in the time they leave the others
 	@$(MAKE) --no-print-directory --jobs=2 test-processes test-others
 
+# They start no process and no server, and open no database.
+QUICK := tests/domain tests/scheduling tests/simulation tests/tuners tests/curves tests/samplers tests/test_structure.py
+
+quick: .venv/.installed-dev  ## the tests of the core, the tuners and the simulator: what to run while you write
+	@$(BIN)/python -m pytest -q -n auto --dist loadfile $(QUICK)
+
 test-processes: .venv/.installed-dev
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(WAITING)
 
@@ -92,4 +98,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test test-processes test-others test-gpu test-torch night mutants docs page pictures page-check check ruff types format
+.PHONY: help demo up test quick test-processes test-others test-gpu test-torch night mutants docs page pictures page-check check ruff types format

@@ -6,15 +6,13 @@ FD is a connected Unix socket; when its other side is closed the interpreter end
 second one that listens, any number of processes may connect. A request brings two file descriptors: the connection to
 the trainer's process, and a lifeline. On the lifeline the interpreter says the process id and, in the end, how the
 process ended. When the other end of the lifeline is closed or shut down, however that comes, the process and all that
-it started are killed. The common libraries that the trainers' files name are imported beforehand, too: each process
-took a second or two for them.
+it started are killed. Some libraries that the trainers' files name are imported beforehand, too: see `preimports`.
 
 No user's code runs here, there is one thread, and CUDA is never started: so a fork is sound.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import ctypes
 import gc
@@ -25,8 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import IO
 
 from stagetree.runtime.wire import Message, Wire, pair
@@ -37,41 +34,20 @@ PR_SET_PDEATHSIG = 1
 MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo", "torch.utils.data")
 """The second and third are what torch imports when it is told to be deterministic, and for the first optimizer."""
 
-COMMON = frozenset({"numpy", "scipy", "sklearn", "pandas", "PIL", "torchvision"})
-"""Libraries that take long to import, start no thread and no CUDA, and read nothing that differs between processes."""
-
 
 def import_before_forking(files: Iterable[str] = ()) -> None:
     """Import what a process that trains needs, so that none of the forks has to. Raises ImportError.
 
-    files: those of trainers.
+    files: those of trainers, of which some imports are made as well; see `preimports`.
     """
     gc.disable()  # next to nothing of what is imported is garbage
     for name in MODULES:
         importlib.import_module(name)
-    for name in dict.fromkeys(name for file in files for name in _common_imports(Path(file))):
-        with contextlib.suppress(Exception):  # the trainer's process meets it, too, and can say whose it is
-            importlib.import_module(name)
+    importlib.import_module("stagetree.runtime.preimports").import_for(files)  # it has torch: not for who launches us
     know_modules()
     gc.enable()
     gc.collect()
     gc.freeze()  # what is there by now stays shared with the forks
-
-
-def _common_imports(file: Path) -> Iterator[str]:
-    """The modules of common libraries that a file names in its imports, but for such as the user has beside it."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # whoever loads it says so
-        return
-    for node in ast.walk(tree):
-        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module]
-        for name in names:
-            first = name.partition(".")[0]
-            if first in COMMON and not any(file.with_name(first + end).exists() for end in ("", ".py")):
-                yield name
 
 
 def launch(

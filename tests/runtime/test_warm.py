@@ -21,7 +21,8 @@ from app.workers import warm as warm_module
 from app.workers.trainer_connection import Deadline
 from app.workers.warm import Warm, WarmFailed
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.warm import COMMON, launch
+from stagetree.runtime.preimports import PACKAGES
+from stagetree.runtime.warm import launch
 from stagetree.runtime.wire import pair
 
 
@@ -43,7 +44,7 @@ def test_common_libraries_that_trainers_name_are_imported_once(start: Start, tmp
     )
     warm = Warm(files=[str(tmp_path / "trainer.py"), str(tmp_path / "gone.py")])
     interpreter = interpreter_of(start(warm))
-    mapped = {name for region in interpreter.memory_maps() for name in COMMON if f"/{name}/" in region.path}
+    mapped = {name for region in interpreter.memory_maps() for name in PACKAGES if f"/{name}/" in region.path}
     assert mapped >= {"sklearn", "scipy"}
     assert interpreter.num_threads() == 1
     assert not any("libcuda.so" in region.path for region in interpreter.memory_maps())

@@ -1,0 +1,61 @@
+"""Trainers' processes are forked from an interpreter that has imported what their files import, where that is sound."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stagetree.runtime.preimports import modules_for
+
+TOP = '''"""A trainer."""
+
+from __future__ import annotations
+
+import math, scipy.stats
+from sklearn.datasets import load_digits
+from . import sibling
+'''
+
+
+def written(folder: Path, text: str, name: str = "trainer.py") -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_what_a_file_imports_is_imported_if_it_is_harmless(tmp_path: Path) -> None:
+    text = TOP + "import transformers, lightning.pytorch\n\ndef f():\n    import torchvision\n"
+    assert modules_for([written(tmp_path, text)]) == ["scipy.stats", "sklearn.datasets", "torchvision"]
+    assert modules_for([]) == []
+
+
+def test_so_is_what_its_modules_import(tmp_path: Path) -> None:
+    written(tmp_path, "import pandas\n", "data.py")
+    assert modules_for([written(tmp_path, "import data\n")]) == ["pandas"]
+
+
+@pytest.mark.parametrize("word", ["os.environ['SCIPY_ARRAY_API'] = '1'", "os.putenv('A', '1')"])
+def test_nothing_is_where_any_file_may_change_the_environment(tmp_path: Path, word: str) -> None:
+    harmless = written(tmp_path / "a", "import pandas\n")
+    assert modules_for([harmless, written(tmp_path / "b", f"import os\n\ndef f():\n    {word}\n")]) == []
+
+
+def test_a_module_of_the_users_own_is_not_mistaken_for_a_package(tmp_path: Path) -> None:
+    written(tmp_path, "import os\n", "pandas.py")
+    assert modules_for([written(tmp_path, "import pandas\nimport scipy\n")]) == ["scipy"]
+
+
+def test_a_file_that_cannot_be_read_is_left_to_whoever_loads_it(tmp_path: Path) -> None:
+    broken = written(tmp_path / "a", "import (\n")
+    assert modules_for([str(tmp_path / "none.py"), broken, written(tmp_path / "b", "import scipy\n")]) == ["scipy"]
+
+
+def test_torchvision_is_imported_beside_a_torch_without_its_operators(tmp_path: Path) -> None:
+    """It failed there, and each process imported it again."""
+    trainer = written(tmp_path, "import torchvision\n")
+    code = f"import sys; from stagetree.runtime.preimports import import_for; import_for([{trainer!r}])"
+    whether = "; sys.exit('torchvision.transforms' not in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code + whether], check=False).returncode == 0
