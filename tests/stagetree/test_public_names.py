@@ -41,6 +41,14 @@ def test_importing_it_imports_nothing_else() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_a_client_imports_no_answers_that_it_never_takes() -> None:
+    """Pages of others, and pictures, are for servers and the page: making their classes took time in every command."""
+    code = "import sys, stagetree, stagetree.models; stagetree.Client; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {"stagetree.client", "stagetree.models.studies"} <= set(loaded)
+    assert {"stagetree.models.pages", "stagetree.models.pictures"}.isdisjoint(loaded)
+
+
 def test_a_type_checker_knows_what_answers_hold(tmp_path_factory: pytest.TempPathFactory) -> None:
     program = tmp_path_factory.mktemp("typed") / "program.py"
     program.write_text(
