@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 from stacks import Cluster, wait_for
@@ -16,7 +17,7 @@ from app.events.records import SqlRecords
 Json = dict[str, Any]
 
 
-def begin(cluster: Cluster, tag: str, slot: str | None = None, seconds: float = 0.15) -> tuple[str, str]:
+def begin(cluster: Cluster, tag: str, slot: str | None = None, seconds: float = 0.3) -> tuple[str, str]:
     """The grid under way, and a slot (or this one) that is in the middle of a stage of it."""
     study = cluster.submit(grid(tag, seconds=seconds))
     return study, wait_for("a stage under way", lambda: at_work(cluster, study, slot))[0]
@@ -38,6 +39,7 @@ def stop_at_work(cluster: Cluster, study: str) -> tuple[str, int]:
     def stopped() -> tuple[str, int] | None:
         for slot in {run["slot"] for run in cluster.running(study)}:
             child = cluster.signal_child(slot, signal.SIGSTOP)
+            time.sleep(0.3)  # the database is through with what was sent to it before
             if at_work(cluster, study, slot):
                 return slot, child
             os.kill(child, signal.SIGCONT)
