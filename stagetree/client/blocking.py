@@ -19,7 +19,7 @@ from threading import Event
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 from weakref import WeakSet
 
-from anyio import CancelScope
+from anyio import CancelScope, Lock
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from stagetree.errors import StagetreeError
@@ -46,7 +46,7 @@ def _portal(process: int) -> BlockingPortal:
 def _end(portal: BlockingPortal, closing: ExitStack) -> None:
     """Threads may still wait for an answer, such as the next event of a study that rests: nobody wants it any more."""
     with suppress(RuntimeError):  # it is not running
-        portal.call(_close_idle)
+        portal.call(_close_all)
         portal.call(portal.stop, True)
     closing.close()
 
@@ -162,30 +162,35 @@ class _Items(Generic[T]):
     """What an asynchronous generator gives. Its methods run in the loop."""
 
     def __init__(self, items: AsyncIterator[T]) -> None:
-        self._items, self._is_open = items, True
+        self._items, self._is_open, self._turn = items, True, Lock()
+        self._wait: CancelScope | None = None
 
     async def next(self) -> T:
         """The next one, or `_NO_MORE`. Raises `StagetreeError` where it was closed: that is not the items' end."""
-        if not self._is_open:
-            raise StagetreeError(_CLOSED)
-        _open.add(self)
-        return await anext(self._items, _NO_MORE)
+        async with self._turn:
+            if self._is_open:
+                _open.add(self)
+                with CancelScope() as self._wait:
+                    return await anext(self._items, _NO_MORE)
+        raise StagetreeError(_CLOSED)
 
     async def close(self) -> None:
-        """End the generator, with the connection that it may hold."""
+        """End the generator, with the connection that it may hold; a thread that waits for an item waits no more."""
         self._is_open = False
-        await self._items.aclose()  # type: ignore[attr-defined]
+        if self._wait is not None:
+            self._wait.cancel()
+        async with self._turn:
+            await self._items.aclose()  # type: ignore[attr-defined]
 
 
 _open = WeakSet[_Items[Any]]()
 """A loop that ends closes all generators that are left at once, an inner one in the middle of the outer one's end."""
 
 
-async def _close_idle() -> None:
-    """Close those from which nobody waits for an item at the moment; the others end when what waits is cancelled."""
+async def _close_all() -> None:
+    """Close each before the loop ends, whether or not a thread waits for its next item."""
     for items in tuple(_open):
-        with suppress(RuntimeError):  # somebody waits
-            await items.close()
+        await items.close()
 
 
 async def wait_all(results: Iterable[Awaitable[T]], *, return_exceptions: bool = False) -> list[T]:

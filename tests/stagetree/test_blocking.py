@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncGenerator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import aclosing
 from multiprocessing import get_context
 from typing import Any
 
@@ -16,6 +18,8 @@ import pytest
 from anyio.from_thread import BlockingPortal
 
 from stagetree.client import Unreachable
+from stagetree.client.blocking import _close_all, _Items
+from stagetree.errors import StagetreeError
 from stagetree.study import AsyncStudy, Study
 
 FIELDS: dict[str, Any] = {"name": "mine", "trainer": "digits", "metric": "accuracy", "mode": "max"}
@@ -105,6 +109,38 @@ def test_a_program_that_ends_between_two_events_says_nothing(server: str, times:
         )
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.stdout, ended.stderr) == ("StudySubmitted\n", "")
+
+
+def test_items_are_closed_from_within_while_a_thread_waits_for_the_next() -> None:
+    """The generator would else stop at its next `yield` after the others were closed, and be closed from without."""
+    steps = list[str]()
+
+    async def inner() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            await asyncio.Event().wait()
+        finally:
+            steps.append("inner")
+
+    async def outer() -> AsyncGenerator[int, None]:
+        async with aclosing(inner()) as items:
+            async for item in items:
+                yield item
+        steps.append("never")
+
+    async def closed_while_it_waits() -> None:
+        items = _Items(outer())
+        assert await items.next() == 1
+        waiting = asyncio.create_task(items.next())
+        await asyncio.sleep(0.01)
+        await _close_all()
+        with pytest.raises(StagetreeError, match="the connection was closed"):
+            await waiting
+        with pytest.raises(StagetreeError, match="the connection was closed"):
+            await items.next()
+
+    asyncio.run(closed_while_it_waits())
+    assert steps == ["inner"]
 
 
 def test_a_server_that_cannot_be_named_leaves_no_thread_behind() -> None:

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 from docs_pages import DOCS, blocks
 
 from app.cli.commands import app as cli
+from app.cli.errors import explained
 from app.domain.states import TrialEventKind
 from app.simulation.tuner_suite import CHECKS, check
 from app.tuner_files import TunerFileError, load, register
@@ -168,7 +169,8 @@ def test_a_file_that_cannot_be_used_is_said(tmp_path: Path, text: str, sentence:
     path = file(tmp_path, text)
     with pytest.raises(TunerFileError, match=sentence):
         register([path])
-    assert CliRunner().invoke(cli, ["check-tuner", path]).exit_code == 2
+    with pytest.raises(SystemExit, match="2"), explained():
+        CliRunner().invoke(cli, ["check-tuner", path], catch_exceptions=False)
     with pytest.raises(TunerFileError, match="No such file"):
         register([str(tmp_path / "nowhere.py")])
 
