@@ -84,19 +84,25 @@ def run(folder: Path, trials: int) -> tuple[float, float]:
         "tuner": {"kind": "random", "num_trials": trials, "max_steps": STEPS},
     }
     study.write_text(json.dumps(spec))
-    command = [sys.executable, "-m", "app.cli", "run", str(study), "--slots", str(SLOTS), "-o", "json"]
+    command = ["run", str(study), "--slots", str(SLOTS), "-o", "json"]
     command += ["--dir", str(folder / "kept"), "--trainers", __file__]
+    done, wall, cpu = watched(command, folder)
+    assert done["steps"]["executed"] == trials * STEPS, done["steps"]
+    return wall, cpu
+
+
+def watched(command: list[str], folder: Path) -> tuple[dict[str, Any], float, float]:
+    """The answer of a command of stagetree, its seconds on the clock, and those of CPU in all of its processes."""
     begun, spent = time.monotonic(), dict[int, float]()
     with (folder / "result").open("w") as result, (folder / "errors").open("w") as errors:
-        process = psutil.Popen(command, cwd=ROOT, stdout=result, stderr=errors)
+        process = psutil.Popen([sys.executable, "-m", "app.cli", *command], cwd=ROOT, stdout=result, stderr=errors)
         while process.poll() is None:
             spent |= dict(cpu_seconds(process))
             time.sleep(0.1)
     if process.returncode:
-        raise SystemExit(f"stagetree run failed: {(folder / 'errors').read_text()}")
-    done = json.loads((folder / "result").read_text())
-    assert done["steps"]["executed"] == trials * STEPS, done["steps"]
-    return time.monotonic() - begun, sum(spent.values())
+        raise SystemExit(f"stagetree {command[0]} failed: {(folder / 'errors').read_text()}")
+    seconds = time.monotonic() - begun
+    return json.loads((folder / "result").read_text()), seconds, sum(spent.values())
 
 
 def cpu_seconds(process: psutil.Process) -> Iterator[tuple[int, float]]:

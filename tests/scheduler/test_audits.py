@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from scenes import ONE
 from test_proving import ladder
 from toy_worker import ToyWorkers, proving
 
@@ -28,7 +29,7 @@ SLOTS = st.integers(1, 4)
 def trained(tuner: Json, every: int | None, slots: int = 1, **workers: Any) -> ToyWorkers:
     """A finished study of which nothing was proven but its first hand-over."""
     found = proving(slots, sees_stray=False, **workers)
-    space = {"space": {"lr": {"uniform": [0.1, 1.0]}}} if tuner["kind"] == "asha" else {}
+    space: Json = {"space": {"lr": {"uniform": [0.1, 1.0]}}} if tuner["kind"] == "asha" else {}
     found.scene.submit(tuner, audit=0, inexact="allow", eval_every=every, **space)
     found.run()
     assert found.scene.study().state == StudyState.COMPLETED
@@ -141,3 +142,30 @@ def test_a_trial_that_ends_on_the_way_of_another_costs_nothing() -> None:
     audit(workers)
     whole = [each for each in workers.scene.events(e.ChainAssigned) if each.proof == ProofKind.WHOLE]
     assert len(whole) <= 1
+
+
+def test_an_audit_is_not_over_while_another_kind_of_device_is_busy() -> None:
+    """On the device that is free nothing can be compared, and on the other one all of it."""
+    workers = trained(ladder(4, 6, 8), None)
+    scene = workers.scene
+    workers.cannot_compare = "tpu"
+    scene.register("gpu0", trainers={"toy": "1", "only": "1"})
+    scene.register("gpu1", device="tpu")
+    only = e.PlanOpened(trainer="only", trainer_version="1", trainer_args={}, seed=0)
+    scene.submit(ONE, "busy", "other", opened=only, trainer="only")
+    scene.scheduler.tick()
+    (busy,) = scene.messages
+    scene.messages.clear()
+    scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
+    workers.run()
+    assert {slot for chain, slot in wholes(workers)} == {"gpu1"} and scene.study().is_audited
+    scene.messages.append(busy)
+    workers.run()
+    assert {slot for chain, slot in wholes(workers)} == {"gpu0", "gpu1"} and not scene.study().is_audited
+    assert judge(scene.plan()).alone
+
+
+def wholes(workers: ToyWorkers) -> list[tuple[str, str]]:
+    """The chains that trained a trial alone to compare, and their slots."""
+    assigned = workers.scene.events(e.ChainAssigned)
+    return [(each.chain, each.slot) for each in assigned if each.proof == ProofKind.WHOLE]

@@ -13,8 +13,6 @@ from app.domain.ids import NodeId
 from app.domain.schedule import segment_at
 from app.domain.states import ProofKind
 
-DEVICE = "cpu"
-
 
 @dataclass
 class ToyModel:
@@ -53,7 +51,8 @@ class ToyWorkers:
     """What all slots of a scene share: the trainer, and the store.
 
     check_error: what a check raises; only with that lr, if `check_fails_at` says one.
-    sees_stray: whether a comparison notices that `count` does not come back with the state.
+    sees_stray: whether a comparison notices that `count` does not come back with the state. cannot_compare: a kind of
+    device on which nothing can be compared.
     """
 
     scene: Scene
@@ -63,6 +62,7 @@ class ToyWorkers:
     every: int = 0
     check_error: str = ""
     check_fails_at: float | None = None
+    cannot_compare: str = ""
     states: dict[str, tuple[float, int, int, int]] = field(default_factory=dict)
 
     def model(self) -> ToyModel:
@@ -87,9 +87,10 @@ class ToyWorkers:
         chain, _ = self.scene.claim()
         with self.scene.records.read() as rows:
             row = rows.chains.get(chain)
-        assert row is not None and isinstance(row.assignment, ChainAssignment)
+            slot = rows.slots.get(row.slot) if row is not None else None
+        assert row is not None and slot is not None and isinstance(row.assignment, ChainAssignment)
         work = row.assignment
-        facts = self._prove(chain, work) if work.proof is not None else self._train(chain, work)
+        facts = self._prove(chain, work, slot.device) if work.proof is not None else self._train(chain, work)
         end = "end" if isinstance(facts[-1], e.StageFailed) else "finish"
         self.scene.record(chain, facts, lambda rows: getattr(rows.chains, end)(chain, 1))
 
@@ -121,7 +122,7 @@ class ToyWorkers:
             node=node, step=model.step, key=key, sha256=str(model.saved()), size=1, intermediate=is_inside
         )
 
-    def _prove(self, chain: str, work: ChainAssignment) -> list[e.Event]:
+    def _prove(self, chain: str, work: ChainAssignment, device: str) -> list[e.Event]:
         order, name = work.proof, chain
         assert order is not None
         kind, node, begin = ProofKind(order.kind), work.stages[0].node, work.stages[0].start
@@ -130,9 +131,9 @@ class ToyWorkers:
             if self.check_error and self.check_fails_at in (None, segment_at(work.hp, 0).values(0)["lr"]):
                 error: Any = {"kind": "exception", "error": self.check_error, "seconds": 0.1, "signature": "s"}
                 return [e.StageFailed(chain=name, index=0, step=0, **error)]  # type: ignore[arg-type]
-            facts: list[e.Event] = [self._tested(name, kind, node, begin, work.stages[-1].end, "", stray)]
+            facts = [self._tested(name, kind, node, begin, work.stages[-1].end, "", stray)]
         else:
-            model, facts = self._begun(work), []
+            model, facts = self._begun(work), list[e.ExactnessTested]()
             for each in order.comparisons:
                 model.train(dict(work.hp), each.step)
                 is_equal = str(model.saved()) == each.sha256 if each.key else each.metrics == {"loss": model.x}
@@ -140,8 +141,10 @@ class ToyWorkers:
                 shown = stray if kind == ProofKind.HANDOVER else {}
                 tested = self._tested(name, kind, NodeId(each.node), begin, each.step, difference, shown)
                 facts.append(replace(tested, since=each.since))
+        unproven = "its bits change" if device == self.cannot_compare else ""
+        told: list[e.Event] = [replace(each, device=device, unproven=unproven) for each in facts]
         steps = work.stages[-1].end - begin
-        return [*facts, e.ChainEnded(chain=name, outcome="done", steps=steps, seconds=1.0)]  # type: ignore[arg-type]
+        return [*told, e.ChainEnded(chain=name, outcome="done", steps=steps, seconds=1.0)]  # type: ignore[arg-type]
 
     def _tested(
         self, chain: str, kind: ProofKind, node: NodeId, begin: int, step: int, difference: str, stray: dict[str, str]
@@ -149,7 +152,7 @@ class ToyWorkers:
         return e.ExactnessTested(
             chain=chain,  # type: ignore[arg-type]
             proof=kind,
-            device=DEVICE,
+            device="",
             node=node,
             begin=begin,
             step=step,

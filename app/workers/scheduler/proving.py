@@ -6,7 +6,7 @@ Has trainers tried before anything of a plan is trained, hand-overs compared, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from app.domain import commands as c
 from app.domain.decide import decide
@@ -64,10 +64,11 @@ class Proving:
         for frontier in self._frontiers() if slots.free else ():
             for slot in _one_of_each_device(frontier, slots.free):
                 proof = in_idle_slot(frontier.plan, slot.device)
-                if proof is None:
-                    self._end_audits(frontier)
-                elif self._give(frontier, proof, slot):
+                if proof is not None and self._give(frontier, proof, slot):
                     slots = Candidates(slots.well, [each for each in slots.free if each is not slot])
+            able = _one_of_each_device(frontier, slots.well)
+            if able and all(in_idle_slot(frontier.plan, slot.device) is None for slot in able):
+                self._end_audits(frontier)
         return slots
 
     def make_room(self, slots: Candidates, live: Sequence[ChainRecord]) -> None:
@@ -145,11 +146,11 @@ class Proving:
         return True
 
 
-def _one_of_each_device(frontier: Frontier, free: Sequence[SlotDescription]) -> Iterable[SlotDescription]:
-    """Of the free slots that have a plan's trainer, one of each kind of device."""
+def _one_of_each_device(frontier: Frontier, slots: Sequence[SlotDescription]) -> list[SlotDescription]:
+    """Of the slots that have a plan's trainer, one of each kind of device."""
     opened = frontier.plan.opened
-    able = [slot for slot in free if opened is not None and has_trainer(slot, opened)]
-    return {slot.device: slot for slot in reversed(able)}.values()
+    able = [slot for slot in slots if opened is not None and has_trainer(slot, opened)]
+    return list({slot.device: slot for slot in reversed(able)}.values())
 
 
 def _is_being_checked(plan: SearchPlan, device: str, well: Sequence[SlotDescription]) -> bool:
