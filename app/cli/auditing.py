@@ -6,6 +6,7 @@ import hashlib
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 LOOK_SECONDS = 0.5
 """Between two looks at whether the audit is over."""
+
+MARKS_SHOWN = 5
+"""Of the different marks that stand beside trials, the most frequent ones; the JSON has all."""
 
 OwnStore = Annotated[
     Path | None,
@@ -141,6 +145,7 @@ def _verdict(service: Service[Documents], found: Json) -> Json:
     events = list(service.client.events(study, 0))
     compared = [event["data"] for event in events if event["type"] == "ExactnessTested"]
     plan = service.client.plan(study)
+    marks = {trial["trial"]: trial.get("exactness", "") for trial in service.client.trials(study)}
     return {
         "study": study,
         "plan": plan["plan"],
@@ -148,6 +153,8 @@ def _verdict(service: Service[Documents], found: Json) -> Json:
         "trainer_version": plan["trainer_version"],
         **found["exactness"],
         "not_exact": found["not_exact"],
+        "trials": len(marks),
+        "marked": [{"trial": number, "exactness": mark} for number, mark in marks.items() if mark],
         "compared": len(compared),
         "differ": [test for test in compared if test["difference"]],
         "not_comparable": [test for test in compared if test["unproven"]],
@@ -181,6 +188,10 @@ def _print(found: Json) -> None:
         print(f"          not compared: {one_line(reason)}")
     for each in found["not_exact"]:
         print(f"not exact {one_line(each)}")
+    if marked := found["marked"]:
+        print(f"marked    {len(marked)} of {plural(found['trials'], 'trial')}")
+    for mark, count in Counter(trial["exactness"] for trial in marked).most_common(MARKS_SHOWN):
+        print(f"          {count}: {one_line(mark)}")
     print(f"trained   {plural(found['proof_steps'], 'step')} again")
     print(f"replay    {'identical' if replay['identical'] else 'DIFFERS'}, from {plural(found['events'], 'event')}")
     print(f"log       sha256 {found['log_sha256']}")

@@ -57,6 +57,7 @@ def test_a_right_trainer_is_exact(audited: Stagetree, up: Service) -> None:
     assert lines["trainer"] == f"right at version {plan.trainer_version}"
     assert lines["verdict"] == "exact: proven to step 12"
     assert re.fullmatch(r"[1-9]\d* times on the CPU: 0 differ, 0 could not be compared", lines["compared"])
+    assert "marked" not in lines
     assert re.fullmatch(r"[1-9]\d* steps again", lines["trained"])
     assert re.fullmatch(r"identical, from \d+ events", lines["replay"])
     assert re.fullmatch(r"sha256 [0-9a-f]{64}", lines["log"])
@@ -72,6 +73,7 @@ def test_what_nobody_saw_is_found_and_stands_beside_the_results(
     assert f"verdict   inexact: may be wrong, since the trainer is not exact: {text}" in said.out
     assert re.search(rf"step 12, begun again at 0: {text}", said.out)
     assert re.search(": [12] differ, 0 could not be compared", said.out) and "replay    identical" in said.out
+    assert f"marked    3 of 3 trials\n          3: may be wrong, since the trainer is not exact: {text}" in said.out
     (study,) = {each.study for each in up.client.studies() if each.name == "late"}
     assert all("may be wrong" in str(trial.exactness) for trial in up.client.trials(study))
     assert "may be wrong" in stagetree("trial", study, 1).out
@@ -89,6 +91,7 @@ def test_a_script_reads_one_document(audited: Stagetree, up: Service) -> None:
     said = audited("late-again", "-o", "json")
     found = said.json
     assert (said.code, said.err, found["verdict"]) == (1, "", "inexact")
+    assert (found["trials"], [each["trial"] for each in found["marked"]]) == (3, [0, 1, 2])
     assert found["study"].startswith("late-again-") and found["trainer"] == "late"
     first, *_ = found["differ"]
     assert found["compared"] >= 1 and first["difference"] == found["reason"] and not found["not_comparable"]
