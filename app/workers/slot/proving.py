@@ -67,8 +67,8 @@ class ProofLane(Lane):
         return True
 
     def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
-        self._end_process()
         self._slot.outbox.put(self.claim, facts, *(changes or (End(),)), is_last=True)
+        self._end_process()
 
     def _abandon(self, end: Exception) -> None:
         super()._abandon(end)
