@@ -207,13 +207,14 @@ class ChoosePacking:
 class LoseChain:
     """The lease of a chain ran out with `steps` of its stage run, as far as is known, and `seconds` spent on them.
 
-    outcome: `LOST` when its worker is gone, which the stage may be to blame for; otherwise nobody is to blame.
+    outcome: `LOST` when its worker is gone. died_alone: as in `ChainEnded`; only then the stage may be to blame.
     """
 
     chain: ChainId
     outcome: ChainOutcome = ChainOutcome.LOST
     steps: int = 0
     seconds: float = 0.0
+    died_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

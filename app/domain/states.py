@@ -67,9 +67,9 @@ class FailureKind(Word):
     """What was wrong with the user's work.
 
     `EXCEPTION`, `OUT_OF_MEMORY`, `DEVICE` (a CUDA error), `CRASH` (the trainer's process died) and `HANG` (no progress
-    before the deadline) are tried again in a fresh process before they count. `POISON`: the stage lost its worker too
-    often. `METRIC`: the study's metric is not reported. `NAN`: it is not a finite number. `STORAGE` and `INTERNAL`
-    occur in logs of older versions only.
+    before the deadline) are tried again in a fresh process before they count. `POISON`: the process that trained it
+    died too often, the last time with no other stage beside it. `METRIC`: the study's metric is not reported. `NAN`: it
+    is not a finite number. `STORAGE` and `INTERNAL` occur in logs of older versions only.
     """
 
     EXCEPTION = "exception"

@@ -41,12 +41,13 @@ def _foretell_as_before(data: Data) -> Data:
 
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
 VERSIONS |= dict.fromkeys(("CheckpointKept", "StudyCompleted", "TrialAdded", "TrialExtended"), 2)
-VERSIONS |= {"ChainAssigned": 2, "PackingProfiled": 4, "PlanOpened": 5, "StageFailed": 4}
+VERSIONS |= {"ChainAssigned": 2, "ChainEnded": 2, "PackingProfiled": 4, "PlanOpened": 5, "StageFailed": 4}
 VERSIONS |= {"StudyReopened": 3, "StudySubmitted": 3}
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("ChainAssigned", 1): lambda data: data | {"proof": None},
+    ("ChainEnded", 1): lambda data: data | {"died_alone": data["outcome"] == "lost"},
     ("CheckpointKept", 1): _name_intermediate,
     ("PackingProfiled", 1): lambda data: data | {"exact": False},
     ("PackingProfiled", 2): lambda data: data | {"batch": None},

@@ -26,8 +26,15 @@ MOST_HEADS = 1_000
 """So many places where something may begin are looked at; the others come later."""
 
 
+def isolated(plan: SearchPlan, spans: Sequence[Span]) -> Sequence[Span]:
+    """A path up to where a stage begins that is to be trained alone; only that one, if the path begins with it."""
+    suspects = [number for number, span in enumerate(spans) if plan.is_isolated(span.node, span.start)]
+    return spans[: max(1, suspects[0])] if suspects else spans
+
+
 def to_the_branch(frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
     """A path up to where others can begin besides what follows in it: from there on they are trained together."""
+    spans = isolated(frontier.plan, spans)
     return spans[: next(iter(branch_points(frontier, spans)), len(spans)) + 1]
 
 
@@ -122,9 +129,13 @@ def companions(
 
 
 def _heads(frontier: Frontier, passed_over: Container[Place], study: StudyId | None = None) -> Iterator[Place]:
-    """Without those where the user's code has failed: on which slot it is tried again, is said with its own chain."""
-    nodes = frontier.plan.nodes
-    heads = (head for head in frontier.heads(study) if head not in passed_over and not nodes[head[0]].failures)
+    """Without those where the user's code has failed: on which slot it is tried again, is said with its own chain.
+
+    Nor those of stages that are to be trained alone.
+    """
+    plan = frontier.plan
+    heads = (head for head in frontier.heads(study) if head not in passed_over and not plan.nodes[head[0]].failures)
+    heads = (head for head in heads if not plan.is_isolated(*head))
     return islice(heads, MOST_HEADS)
 
 

@@ -39,6 +39,11 @@ class Owner(Protocol):
         """Become the slot's worker; False: another may have it, look again in a moment. Raises `SlotTaken`."""
 
 
+def are_forks_of_one(owner: str, other: str) -> bool:
+    """Whether one worker's main process started both: it lived on, then, when the first of them died."""
+    return owner.count(":") == 2 and owner.rpartition(":")[0] == other.rpartition(":")[0]
+
+
 class SlotLock:
     """The lock of a slot on this machine, and of one database, held until this process and its forks have ended.
 
@@ -82,7 +87,7 @@ class Ownership:
         heartbeat_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.slot, self._lock = slot, lock
+        self.slot, self._lock, self._worker = slot, lock, uuid4().hex
         self._lease_seconds, self._watch_seconds = lease_seconds, BEATS * heartbeat_seconds
         self._clock = clock
         self._seen: tuple[str, float] | None = None
@@ -91,7 +96,7 @@ class Ownership:
 
     def begin(self) -> None:
         """From here on as another process, in the place of all that came before it on this machine."""
-        self.owner = f"{self._lock.id}:{uuid4().hex}"
+        self.owner = f"{self._lock.id}:{self._worker}:{uuid4().hex}"
 
     def is_ours(self, row: SlotRecord) -> bool:
         """Whether the row was written by a process that held our lock: this one, its fork, or one that is dead."""

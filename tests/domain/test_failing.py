@@ -8,10 +8,9 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.decide import MAX_LOST
 from app.domain.evolve import MAX_UNSAVED
 from app.domain.ids import StudyId
-from app.domain.search_plan import Node
+from app.domain.search_plan import MAX_LOST, Node
 from app.domain.stage_tree import build_stage_tree
 from app.domain.states import ChainOutcome
 from app.events.rows import SlotRecord
@@ -105,26 +104,38 @@ def test_a_failed_stage_fails_those_who_wait_beyond_its_step(story: Story) -> No
 def test_a_stage_that_loses_its_worker_too_often_is_poison(story: Story) -> None:
     study = story.submit(({"h": 1}, 10), ({"h": EARLY}, 10), ({"h": 2}, 10))
     (node,) = story.path(study)
-    for _ in range(MAX_LOST - 1):
-        story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, steps=3))
+    for _ in range(MAX_LOST):
+        assert not story.plan.is_isolated(node.id, 0)
+        story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, steps=3, died_alone=True))
         assert states(story, study) == ["active", "active", "active"]
+    assert story.plan.is_isolated(node.id, 0)
     story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, outcome=ChainOutcome.UNDELIVERED))
     assert states(story, study) == ["active", "active", "active"], "a message that was lost is not the stage's fault"
-    (failed,) = story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id))
+    (failed,) = story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, died_alone=True))
     assert isinstance(failed, e.StageFailed)
     assert (failed.kind, failed.step) == ("poison", 0)
+    assert f"died {MAX_LOST + 1} times, the last time with no other stage beside it" in failed.error
     assert states(story, study) == ["failed", "failed", "active"]
+
+
+def test_a_worker_that_died_with_all_beside_it_is_no_evidence(story: Story) -> None:
+    """As on a machine that is taken away each hour, or in a command that is killed again and again."""
+    study = story.submit(({"h": 1}, 10))
+    (node,) = story.path(study)
+    for _ in range(5 * MAX_LOST):
+        story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, steps=3))
+    assert not node.lost and states(story, study) == ["active"]
 
 
 def test_success_forgets_the_workers_that_were_lost(story: Story) -> None:
     """A machine that dies now and then during a long training is no fault of the trial."""
     study = story.submit(({"h": 1}, 10))
     (node,) = story.path(study)
-    for _ in range(MAX_LOST - 1):
-        story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, steps=3))
-    assert node.lost == {0: MAX_LOST - 1}
+    for _ in range(MAX_LOST):
+        story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, steps=3, died_alone=True))
+    assert node.lost == {0: MAX_LOST} and story.plan.is_isolated(node.id, 0)
     story.finish(story.assign((node, 0, 10)))
-    assert node.lost == {}
+    assert node.lost == {} and not story.plan.is_isolated(node.id, 0)
     assert states(story, study) == ["completed"]
 
 
@@ -132,8 +143,8 @@ def test_an_evaluation_that_kills_its_worker_is_poison_too(story: Story) -> None
     study = story.submit(({"h": 1}, 10), ({"h": 1}, 5))
     (node,) = story.path(study)
     story.keep(node.id, 10)
-    for _ in range(MAX_LOST):
-        story.give(c.LoseChain(chain=story.assign((node, 10, 10)).id))
+    for _ in range(MAX_LOST + 1):
+        story.give(c.LoseChain(chain=story.assign((node, 10, 10)).id, died_alone=True))
     assert states(story, study) == ["failed", "active"]
 
 

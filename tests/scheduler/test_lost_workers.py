@@ -7,6 +7,7 @@ from assignments import WORK
 from scenes import AWAY, LEASE, ONE, Scene, times, trials
 
 from app.domain import events as e
+from app.domain.search_plan import MAX_LOST
 from app.domain.states import ChainOutcome
 
 
@@ -145,6 +146,57 @@ def test_a_slot_that_another_worker_took_lost_its_chain_at_once() -> None:
     scene.register("gpu0", "berta")
     scene.scheduler.tick()
     assert scene.outcomes() == ["lost"]
+
+
+def killed(scene: Scene, by: str) -> None:
+    """The process that has the oldest message's chain dies; the slot is another's from here on."""
+    with scene.records.read() as rows:
+        slot = rows.slots.get("gpu0")
+    assert slot is not None
+    scene.claim(slot.owner)
+    scene.register("gpu0", by)
+    scene.scheduler.tick()
+
+
+def test_a_stage_whose_process_dies_alone_too_often_is_trained_by_itself_and_then_fails() -> None:
+    scene = Scene(slots=0)
+    scene.register("gpu0", "lock:worker:0")
+    scene.submit(trials(4, 8))
+    scene.scheduler.tick()
+    for number in range(MAX_LOST):
+        assert scene.assigned()[-2:] == [(0, 4), (4, 8)]
+        killed(scene, f"lock:worker:{number + 1}")
+    assert scene.assigned()[-2:] == [(4, 8), (0, 4)], "what follows waits for it"
+    killed(scene, "lock:worker:9")
+    (failed,) = scene.events(e.StageFailed)
+    assert failed.kind == "poison" and [trial.state for trial in scene.study().trials] == ["failed", "failed"]
+
+
+@pytest.mark.parametrize("owner", ["lock:other{}:0", "elsewhere{}:worker:0", "of-an-older-version-{}"])
+def test_a_worker_that_is_gone_as_a_whole_does_not_speak_against_its_stage(owner: str) -> None:
+    """Such as one of `stagetree run`, killed three times and started again, or on a machine that is taken away."""
+    scene = Scene(slots=0)
+    scene.register("gpu0", "lock:worker:0")
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    for number in range(3 * MAX_LOST):
+        killed(scene, owner.format(number))
+    assert scene.outcomes() == ["lost"] * 3 * MAX_LOST
+    scene.run()
+    assert scene.study().state == "completed" and not scene.study().failed
+
+
+def test_a_stack_that_was_killed_and_started_again_does_not_speak_against_its_stage() -> None:
+    """It knows that all the slots on record are dead, and forgets them."""
+    scene = Scene(slots=0)
+    scene.submit(ONE)
+    for number in range(3 * MAX_LOST):
+        with scene.records.write() as rows:
+            rows.slots.forget_all()
+        scene.register("gpu0", f"lock:worker{number}:0")
+        scene.scheduler.tick()
+        scene.claim(f"lock:worker{number}:0")
+    assert scene.outcomes() == ["lost"] * (3 * MAX_LOST - 1) and not scene.study().failed
 
 
 def test_after_the_database_was_away_nobody_is_lost_for_a_lease() -> None:

@@ -3,8 +3,7 @@
 Deciding twice does no harm: what is true already yields no event.
 """
 
-from app.domain.decide.chains import MAX_LOST
 from app.domain.decide.deciding import decide
 from app.domain.decide.studies import MOST_CHARACTERS
 
-__all__ = ["MAX_LOST", "MOST_CHARACTERS", "decide"]
+__all__ = ["MOST_CHARACTERS", "decide"]

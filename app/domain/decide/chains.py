@@ -8,10 +8,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.errors import StateConflict
 from app.domain.search_plan import SearchPlan
-from app.domain.states import ChainOutcome, FailureKind
-
-MAX_LOST = 3
-"""A stage that lost its worker this often is taken to kill its worker, and fails."""
+from app.domain.states import FailureKind
 
 
 def choose_packing(plan: SearchPlan, command: c.ChoosePacking) -> Iterator[e.Event]:
@@ -54,17 +51,23 @@ def lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
     chain = plan.chains.get(command.chain)
     if chain is None:
         return
-    if command.outcome == ChainOutcome.LOST and not chain.is_trained and chain.proof is None:
-        stage = chain.stages[chain.index]
-        lost = plan.nodes[stage.node].lost.get(stage.start, 0) + 1
-        if lost >= MAX_LOST:
-            yield e.StageFailed(
-                chain=chain.id,
-                index=chain.index,
-                step=stage.start if stage.end > stage.start else stage.start - 1,
-                kind=FailureKind.POISON,
-                error=f"the worker was lost {lost} times in this stage, from step {stage.start} to {stage.end}",
-                seconds=command.seconds,
-            )
-            return
-    yield e.ChainEnded(chain=chain.id, outcome=command.outcome, steps=command.steps, seconds=command.seconds)
+    is_suspect = command.died_alone and not chain.is_trained and chain.proof is None
+    if is_suspect and plan.is_isolated((stage := chain.stages[chain.index]).node, stage.start):
+        times = plan.nodes[stage.node].lost[stage.start] + 1
+        yield e.StageFailed(
+            chain=chain.id,
+            index=chain.index,
+            step=stage.start if stage.end > stage.start else stage.start - 1,
+            kind=FailureKind.POISON,
+            error=f"the process that trained this stage, from step {stage.start} to {stage.end}, died {times} times,"
+            " the last time with no other stage beside it",
+            seconds=command.seconds,
+        )
+        return
+    yield e.ChainEnded(
+        chain=chain.id,
+        outcome=command.outcome,
+        steps=command.steps,
+        seconds=command.seconds,
+        died_alone=is_suspect,
+    )

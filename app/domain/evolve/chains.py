@@ -101,7 +101,7 @@ def close(plan: SearchPlan, event: e.ChainEnded) -> None:
         stage = chain.stages[chain.index]
         _charge(plan, stage, event.steps, event.seconds)
         _record_kept(plan.node(stage.node), stage, event.steps)
-        if event.outcome == ChainOutcome.LOST:
+        if event.died_alone:
             lost = plan.node(stage.node).lost
             lost[stage.start] = lost.get(stage.start, 0) + 1
     _release(plan, chain)

@@ -7,6 +7,7 @@ that are only ever added. `app.domain.evolve` makes it from events, and nothing 
 from __future__ import annotations
 
 from app.domain.search_plan.node import (
+    MAX_LOST,
     MOST_FAILURES,
     NO_PROGRESS,
     ChainProgress,
@@ -21,6 +22,7 @@ from app.domain.search_plan.plan import Chain, SearchPlan, Witness
 from app.domain.search_plan.study import MAX_RESTARTS, Note, Study, Trial, TrialEvent
 
 __all__ = [
+    "MAX_LOST",
     "MAX_RESTARTS",
     "MOST_FAILURES",
     "NO_PROGRESS",

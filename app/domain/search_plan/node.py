@@ -64,6 +64,10 @@ MOST_FAILURES = 3
 """Errors that differ each time count as well, once there are so many times more of them than equal ones may be."""
 
 
+MAX_LOST = 3
+"""A stage whose process died this often is isolated: a chain of its own, in no pack. Should it die again, it fails."""
+
+
 def tries(failures: Failures) -> int:
     """How many tries these failures have cost: the most of one kind, or a share of all."""
     counts = [len(slots) for slots in failures.values()]
@@ -90,7 +94,7 @@ class Node:
     waiting: at each step, the trials that asked for a result there and have none yet, or are to be evaluated there.
     running: for each stage of a chain under way, the steps (start, end] it trains here.
     saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
-    lost: at each step, how often a stage that began there lost its worker.
+    lost: at each step, how often the process died alone that trained a stage that began there.
     unsaved: at each step, how often its checkpoint could not be written.
     trained: the last step that was trained here and recorded, by a stage's end or a checkpoint inside one.
     reached: the last step that a worker trained here, even if its state was lost. failed_at: the last of those whose

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId, TrialKey
-from app.domain.search_plan.node import Checkpoint, GivenUp, KeptAt, Node, Raised
+from app.domain.search_plan.node import MAX_LOST, Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.study import Study, Trial
 from app.domain.states import ProofKind
 
@@ -128,6 +128,10 @@ class SearchPlan:
         if step in node.resumable:
             return True
         return step == node.start and (node.parent is None or step in self.nodes[node.parent].resumable)
+
+    def is_isolated(self, node: NodeId, start: int) -> bool:
+        """Whether a stage that begins there is to be trained with no other beside it: its process died too often."""
+        return node in self.nodes and self.nodes[node].lost.get(start, 0) >= MAX_LOST
 
     def wanted(self, node: Node, step: int) -> Iterator[Study]:
         """The running studies of the trials that wait for a result at this step."""

@@ -25,7 +25,7 @@ from app.events.rows.ports import RowsPort
 from app.scheduling.assignment import assign, resume_point, stages_of
 from app.scheduling.fair_share import NO_CONTENTION, FairShare, allowed
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.packs import companions, rungs_first, to_the_branch
+from app.scheduling.packs import companions, isolated, rungs_first, to_the_branch
 from app.scheduling.placement import Candidates, has_trainer, place, without_trainer
 from app.scheduling.policies import Choice
 from app.scheduling.proofs import keep_at
@@ -112,7 +112,9 @@ class Assignment:
             return Placed(frontier, [spans[:1]], slot, is_pack=True, measure=widest(frontier.plan, well))
         is_alone = frontier.plan.nodes[spans[0].node].alone
         if is_alone or not (self._ports.packs and frontier.plan.packing):
-            return Placed(frontier, [spans], slot, is_pack=False)
+            return Placed(frontier, [isolated(frontier.plan, spans)], slot, is_pack=False)
+        if frontier.plan.is_isolated(spans[0].node, spans[0].start):
+            return Placed(frontier, [spans[:1]], slot, is_pack=True)
         most, more = allowed(frontier, spans[0].study, well, free)
         lead = to_the_branch(frontier, rungs_first(frontier, spans, passed_over, most))
         others = companions(frontier, lead, passed_over, more, slot.device)

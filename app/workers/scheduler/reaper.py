@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from app.domain import commands as c
 from app.domain.decide import decide
@@ -17,6 +18,7 @@ from app.domain.states import ChainOutcome, ChainState
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.rows import ChainRecord, Fenced, RowsPort
+from app.workers.ownership import are_forks_of_one
 from app.workers.scheduler.hearing import GIVEN_UP, Hearing
 from app.workers.scheduler.overview import Overview, longest_lease
 from app.workers.scheduler.ports import Ports
@@ -53,7 +55,7 @@ class Reaper:
         is_patient = now - self._answered_since < self._ports.lease_seconds
         over = [row for row in seen.expired if not (is_patient and _may_be_heard_of(row))]
         for row in over:
-            self._end(row, _outcome(row, seen))
+            self._end(row, _outcome(row, seen), died_alone=_died_alone(row, seen))
         return bool(over)
 
     def _has_jumped(self, theirs: float, ours: float) -> bool:
@@ -64,11 +66,11 @@ class Reaper:
         logger.warning("the database's clock has jumped by %.1f s", (theirs - before[0]) - (ours - before[1]))
         return True
 
-    def _end(self, row: ChainRecord, outcome: ChainOutcome) -> None:
+    def _end(self, row: ChainRecord, outcome: ChainOutcome, *, died_alone: bool) -> None:
         logger.warning("chain %s on %s was not heard of in time and is over: %s", row.chain, row.slot, outcome)
 
         def decided(plan: SearchPlan) -> Sequence[Event]:
-            return decide(plan, self._command(plan, row, outcome))
+            return decide(plan, replace(self._command(plan, row, outcome), died_alone=died_alone))
 
         def over(rows: RowsPort) -> None:
             rows.chains.end_expired(row.chain, longest_lease(self._ports.lease_seconds))
@@ -105,6 +107,18 @@ def _outcome(row: ChainRecord, seen: Overview) -> ChainOutcome:
     if slot is None or slot.owner != row.owner:
         return ChainOutcome.LOST
     return ChainOutcome.UNDELIVERED if row.state == ChainState.RUNNING and _waits(row) else ChainOutcome.INTERRUPTED
+
+
+def _died_alone(row: ChainRecord, seen: Overview) -> bool:
+    """Whether the process died that had the chain, and the worker that had started it lived on and started another.
+
+    Where both are gone, as when a machine or a whole stack died, the stage is not to blame: the trainer is a process of
+    its own, and its death is told by the worker.
+    """
+    slot = seen.slots.get(row.slot)
+    if slot is None or row.owner is None or slot.owner == row.owner:
+        return False
+    return are_forks_of_one(row.owner, slot.owner)
 
 
 def _waits(row: ChainRecord) -> bool:
