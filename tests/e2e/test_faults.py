@@ -22,7 +22,7 @@ def test_a_killed_training_process(cluster: Cluster, expected: list[Json]) -> No
     study, _ = begin(cluster, "child")
     _, child = stop_at_work(cluster, study)
     os.kill(child, signal.SIGKILL)
-    cluster.wait_for_event(study, "ChainEnded", outcome="lost")
+    cluster.wait_for_event(study, "ChainEnded", outcome="lost", died_alone=True)
     check(cluster, study, expected)
 
 
@@ -32,7 +32,7 @@ def test_a_killed_worker_and_another_in_its_place(cluster: Cluster, expected: li
     cluster.kill(slot)
     wait_for("the end of the child", lambda: not psutil.pid_exists(child))
     cluster.start(slot)
-    cluster.wait_for_event(study, "ChainEnded", outcome="lost")
+    cluster.wait_for_event(study, "ChainEnded", outcome="lost", died_alone=False)
     check(cluster, study, expected)
 
 

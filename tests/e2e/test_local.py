@@ -12,8 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from stacks import PATIENCE, wait_for
 
 import stagetree
+from app.domain.search_plan import MAX_LOST
 from stagetree.errors import StagetreeError, Unreachable
 
 TRAINER = """
@@ -110,6 +112,25 @@ def test_ctrl_c_leaves_the_service_up_and_nothing_is_left_behind(tmp_path: Path)
     assert not alive
     program.stdin.close()
     program.stdout.close()
+
+
+def test_a_run_that_is_killed_three_times_in_a_stage_goes_on(tmp_path: Path) -> None:
+    """Whoever has no more battery, or a machine that is taken away, has no poisoned trial."""
+    begun = tmp_path / "begun"
+    step = f"open({str(begun)!r}, 'a').write('x'); import time; time.sleep(0.5); self.n += self.lr"
+    (tmp_path / "trainer.py").write_text(TRAINER.replace("self.n += self.lr", step))
+    spec = {"name": "killed", "trainer": "count", "metric": "n", "mode": "max", "space": {"lr": [1]}}
+    (tmp_path / "study.json").write_text(json.dumps(spec | {"tuner": {"kind": "grid", "max_steps": 3}}))
+    command = [sys.executable, "-m", "app.cli", "run", "study.json", "--slots", "1", "-q", "-o", "json", "--no-check"]
+    for _ in range(MAX_LOST):
+        begun.write_text("")
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+            wait_for("its first step", begun.read_text)
+            run.kill()
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    found = json.loads(ended.stdout)
+    assert f"Going on with {found['study']}, which was interrupted" in ended.stderr
+    assert (ended.returncode, found["state"], found["failed"], found["best"]["value"]) == (0, "completed", 0, 3)
 
 
 def test_a_cell_that_starts_a_service_may_be_run_again_and_another_program_may_not(tmp_path: Path) -> None:
