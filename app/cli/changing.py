@@ -57,6 +57,30 @@ def cancel(id: StudyId, server: Server = None, output: Output = Format.table) ->
     _change("cancel", id, server, output)
 
 
+def retry(
+    id: StudyId,
+    trial: Annotated[int, typer.Argument(metavar="N", min=0, help="The number of the trial, which has failed.")],
+    server: Server = None,
+    dir: Store = None,
+    output: Output = Format.table,
+) -> None:
+    """Have a failed trial tried again, for all that it was asked for; a study that is over goes on for that.
+
+    Its tuner has gone on without the trial, and hears no more of it.
+
+    \b
+    Example:  stagetree retry last 3
+    """
+    from app.cli import stacks
+
+    with stacks.reading_study(id, server, dir) as (service, study):
+        found = service.client.retry_trial(study, trial)
+    if output is Format.json:
+        print_json(found)
+    else:
+        print(f"trial {trial} of {study} is tried again")
+
+
 def note(
     id: StudyId,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What is to be read later.")],

@@ -89,6 +89,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         changing.resume,
         changing.reopen,
         changing.cancel,
+        changing.retry,
         changing.note,
         deleting.delete,
         changing.strike,

@@ -24,7 +24,7 @@ from app.events.transact import Decide, Write, transact
 from app.registry import Catalogue
 from app.service import reading, replaying
 from app.service.chronicle import Chronicles
-from app.service.commands.changing import add_note, delete_study
+from app.service.commands.changing import add_note, delete_study, retry_trial
 from app.service.files.logged import trial_metrics
 from app.service.health import Checks, NotReady, check_schema
 from app.service.report import report
@@ -123,6 +123,10 @@ class Store:
 
     def add_note(self, study: str, text: str, trial: int | None = None) -> Json:
         return add_note(self._use, self._use.find(study), self._write, text, trial).to_json()
+
+    def retry_trial(self, study: str, number: int) -> Json:
+        retry_trial(self._use, self._use.find(study), self._write, number)
+        return self.trial(study, number)
 
     def delete(self, study: str) -> None:
         delete_study(self._use, self._use.find(study), self._write)

@@ -66,7 +66,8 @@ def answer(plan: SearchPlan, trial: Trial, step: int) -> None:
         end_trial(plan, trial, TrialState.FAILED, problem)
         return
     study.num_results += 1
-    study.history.append(TrialEvent(TrialEventKind.RESULT, trial.number, step, metrics=plan.metrics(trial, step) or {}))
+    line = TrialEvent(TrialEventKind.RESULT, trial.number, step, metrics=plan.metrics(trial, step) or {})
+    _tell(study, trial, line)
     settle(plan, trial)
 
 
@@ -121,7 +122,7 @@ def end_trial(
     """The trial is over: before it has what it was asked for, or before its tuner asked for more."""
     trial.error = error
     line = TrialEvent(_EVENT_OF[state], trial.number, trial.steps, reason=reason or error or {})
-    plan.studies[trial.study].history.append(line)
+    _tell(plan.studies[trial.study], trial, line)
     if trial.state == TrialState.ACTIVE:
         plan.studies[trial.study].active -= 1
     trial.state = state
@@ -130,6 +131,12 @@ def end_trial(
     waited, trial.unevaluated = {*trial.requested_steps, *trial.unevaluated}, set()
     for step in sorted(waited):
         forget(plan, trial, step)
+
+
+def _tell(study: Study, trial: Trial, line: TrialEvent) -> None:
+    """The tuner hears of it, unless it heard before that the trial has failed, and has gone on without it."""
+    if not trial.is_retried:
+        study.history.append(line)
 
 
 def forget(plan: SearchPlan, trial: Trial, step: int) -> None:

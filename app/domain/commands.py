@@ -94,6 +94,15 @@ class CancelTrial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetryTrial:
+    """Try a failed trial again, whatever it failed by; a study that is over goes on for that."""
+
+    study: StudyId
+    trial: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AddNote:
     """A user's words on a study, or on a trial of it, to be read later."""
 
@@ -281,6 +290,6 @@ StudyCommand = (
     | DeleteStudy
     | AddNote
 )
-TrialCommand = ApplyTunerActions | AddTrial | AskForTrials | CancelTrial
+TrialCommand = ApplyTunerActions | AddTrial | AskForTrials | CancelTrial | RetryTrial
 ChainCommand = ChoosePacking | AssignChain | AssignProof | LoseChain
 Command = SubmitStudy | StudyCommand | TrialCommand | ChainCommand | ReleaseCheckpoints | RecordDeleted

@@ -142,6 +142,17 @@ class TrialCancelled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRetried:
+    """A user has a failed trial tried again, for all that it was asked for, as if it had never failed.
+
+    Its tuner has gone on without it, and hears no more of it: what it decided remains as it is.
+    """
+
+    study: StudyId
+    trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoteAdded:
     """Somebody wrote something down about a study or, where one is named, a trial of it. Nothing depends on it."""
 
@@ -286,6 +297,7 @@ Event = (
     | TrialStopped
     | TrialPrioritized
     | TrialCancelled
+    | TrialRetried
     | NoteAdded
     | StudyPaused
     | StudyResumed

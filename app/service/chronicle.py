@@ -31,6 +31,7 @@ DECIDED: dict[type[e.Event], str] = {
     e.TrialExtended: "promote",
     e.TrialStopped: "stop",
     e.TrialCancelled: "cancel",
+    e.TrialRetried: "retry",
     e.StudyPaused: "pause",
     e.StudyResumed: "resume",
     e.StudyReopened: "reopen",

@@ -200,6 +200,13 @@ class AsyncClient:
         answer = await self.http.post(f"{path_of(study)}/trials:batch", body)
         return [models.TrialDetail.of(item) for item in answer["items"]]
 
+    async def retry_trial(self, study: str, number: int) -> models.TrialDetail:
+        """Have a failed trial tried again; its tuner has gone on without it. A study that is over goes on for that.
+
+        Raises `Conflict` for a trial that has not failed, and where its metric is not a finite number.
+        """
+        return models.TrialDetail.of(await self.http.post(f"{path_of(study)}/trials/{number}:retry"))
+
     async def cancel_trial(self, study: str, number: int) -> None:
         """Want no more of a trial."""
         await self.http.send("DELETE", f"{API}{path_of(study)}/trials/{number}")
@@ -278,6 +285,7 @@ class Client(Blocking):
     add_trial = blocking(AsyncClient.add_trial)
     extend_trial = blocking(AsyncClient.extend_trial)
     ask_trials = blocking(AsyncClient.ask_trials)
+    retry_trial = blocking(AsyncClient.retry_trial)
     cancel_trial = blocking(AsyncClient.cancel_trial)
     events = blocking_iterator(AsyncClient.events)
     follow = blocking_iterator(AsyncClient.follow)

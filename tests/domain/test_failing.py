@@ -8,8 +8,9 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain.errors import StateConflict
 from app.domain.evolve import MAX_UNSAVED
-from app.domain.ids import StudyId
+from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import MAX_LOST, Node
 from app.domain.stage_tree import build_stage_tree
 from app.domain.states import ChainOutcome
@@ -338,3 +339,53 @@ def test_an_evaluation_that_failed_on_a_slot_is_tried_on_another_as_long_as_it_i
     fail_evaluation(story, node, 3, 10)
     assert states(story, theirs) == ["failed"]
     assert place(story.plan, "plan", spans, None, candidates) is slots[0], "nobody wants that any more"
+
+
+def failed(story: Story) -> tuple[StudyId, Node]:
+    """A study whose only trial failed by its own error, and is over by that."""
+    study = story.submit(({"h": 1}, 10))
+    (node,) = story.path(study)
+    for _ in range(3):
+        story.happen(boom(story.assign((node, 0, 10)).id))
+    assert states(story, study) == ["failed"]
+    story.give(c.CloseStudy(study=study, at=5.0))
+    assert story.plan.studies[study].state == "failed"
+    return study, node
+
+
+def boom(chain: ChainId) -> e.StageFailed:
+    return e.StageFailed(chain=chain, index=0, step=3, kind="exception", error="Boom", seconds=1.0, signature="Boom")
+
+
+def test_a_failed_trial_is_tried_again_as_if_it_had_never_failed(story: Story) -> None:
+    study, node = failed(story)
+    reopened, retried = story.give(c.RetryTrial(study=study, trial=0, at=9.0))
+    assert isinstance(reopened, e.StudyReopened) and retried == e.TrialRetried(study=study, trial=0)
+    found = story.plan.studies[study]
+    assert (found.state, found.error, found.failed, found.active) == ("running", None, [], 1)
+    assert story.trial(study, 0).error is None and states(story, study) == ["active"]
+    for _ in range(2):
+        story.happen(boom(story.assign((node, 0, 10)).id))
+        assert states(story, study) == ["active"], "it has all its tries"
+    story.finish(story.assign((node, 0, 10)))
+    assert states(story, study) == ["completed"] and found.num_results == 1
+
+
+def test_a_trial_that_is_tried_again_may_fail_again(story: Story) -> None:
+    study, node = failed(story)
+    story.give(c.RetryTrial(study=study, trial=0, at=9.0))
+    for _ in range(3):
+        story.happen(boom(story.assign((node, 0, 10)).id))
+    assert states(story, study) == ["failed"]
+    assert [line.kind for line in story.plan.studies[study].history] == ["start", "fail"], "the tuner has gone on"
+
+
+def test_what_cannot_be_tried_again_is_said(story: Story) -> None:
+    study = story.submit(({"h": 1}, 10), ({"h": 2}, 10))
+    node = story.plan.node_of(story.trial(study, 0), 10)
+    with pytest.raises(StateConflict, match=r"trial 0 of study .* is active; only a failed trial can be tried again"):
+        story.give(c.RetryTrial(study=study, trial=0, at=1.0))
+    story.train(story.assign((node, 0, 10)), value=None)
+    assert states(story, study) == ["failed", "active"]
+    with pytest.raises(StateConflict, match="is on record, and would be no other"):
+        story.give(c.RetryTrial(study=study, trial=0, at=1.0))

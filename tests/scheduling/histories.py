@@ -14,7 +14,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.ids import ChainId
-from app.domain.search_plan import Chain, ChainProgress, Study
+from app.domain.search_plan import Chain, ChainProgress, Study, Trial
 from app.domain.states import ChainOutcome
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
@@ -91,6 +91,18 @@ class Histories(RuleBasedStateMachine):
             self.story.give(command[kind])
             if kind != "extend":
                 self.is_settled(command[kind])
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.failed())
+    def retry(self, data: st.DataObject) -> None:
+        trial = data.draw(st.sampled_from(self.failed()))
+        if trial.error and trial.error["kind"] != "nan":
+            self.story.give(c.RetryTrial(study=trial.study, trial=trial.number, at=2.0))
+
+    def failed(self) -> list[Trial]:
+        """The trials that may be tried again."""
+        studies = [study for study in self.plan.studies.values() if study.state != "cancelled"]
+        return [study.trials[number] for study in studies for number in study.failed]
 
     @rule(data=st.data(), kind=st.sampled_from([*["pause", "resume", "resume"] * 3, "close", "cancel"]))
     @precondition(lambda self: self.open())
@@ -174,7 +186,8 @@ class Histories(RuleBasedStateMachine):
         stage = chain.stages[chain.index]
         run = data.draw(st.integers(0, stage.end - stage.start))
         if kind in ("lost", "undelivered"):
-            command = c.LoseChain(chain=chain.id, outcome=ChainOutcome(kind), steps=run)
+            outcome = ChainOutcome(kind)
+            command = c.LoseChain(chain=chain.id, outcome=outcome, steps=run, died_alone=kind == "lost")
             poisoned = [event for event in self.story.give(command) if isinstance(event, e.StageFailed)]
             self.steps_run += 0 if poisoned else run
             self.is_settled(command)

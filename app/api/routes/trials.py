@@ -211,6 +211,22 @@ def extend_trial(row: StudyRowDep, number: TrialPath, given: ExtensionBody, use:
     return _asked(row, [extension_of(given, number)], use, write)[0]
 
 
+@router.post(
+    "/{number}:retry",
+    summary="Try a failed trial again",
+    response_model=TrialDetail,
+    response_model_exclude_unset=True,
+    responses=refusals(404, 409, 413, 415),
+)
+def retry_trial(row: StudyRowDep, number: TrialPath, use: Use, write: WriterDep) -> TrialDetail:
+    """For all that it was asked for, from its last checkpoint. A study that is over goes on for that.
+
+    Its tuner has gone on without the trial, and hears no more of it.
+    """
+    changing.retry_trial(use, row, write, number)
+    return get_trial(row, number, use)
+
+
 @router.delete(
     "/{number}",
     status_code=204,

@@ -18,7 +18,7 @@ from stagetree.limits import LIMITS, Limits
 def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tuple[e.Event, ...]:
     """The events that follow from a command. Raises `Refused` with a sentence that says why."""
     match command:
-        case c.ApplyTunerActions() | c.AddTrial() | c.AskForTrials() | c.CancelTrial():
+        case c.ApplyTunerActions() | c.AddTrial() | c.AskForTrials() | c.CancelTrial() | c.RetryTrial():
             return tuple(_of_trials(plan, command, limits))
         case c.ChoosePacking():
             return tuple(chains.choose_packing(plan, command))
@@ -49,6 +49,8 @@ def _of_trials(plan: SearchPlan, command: c.TrialCommand, limits: Limits) -> Ite
             return trials.ask(study, command.actions, Trials(plan, study, limits))
         case c.CancelTrial():
             return trials.cancel(study_of(plan, command.study), command.trial)
+        case c.RetryTrial():
+            return trials.retry(study_of(plan, command.study), command)
         case _:
             assert_never(command)
 

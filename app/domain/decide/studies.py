@@ -155,8 +155,13 @@ def reopen(study: Study, more: int, at: float, limits: Limits) -> Iterator[e.Eve
         raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")
     if more > limits.trials:
         raise Refused(f"{field}: must be at most {limits.trials:,}, got {more}")
+    yield reopened(study, {**tuner, field: more}, at)
+
+
+def reopened(study: Study, tuner: Mapping[str, Any], at: float) -> e.StudyReopened:
+    """A study that is over goes on, without that which ended it before its tuner did."""
     spec = {name: value for name, value in study.spec.items() if name != study.ending.get("by")}
-    yield e.StudyReopened(study=study.id, spec={**spec, "tuner": {**tuner, field: more}}, at=at)
+    return e.StudyReopened(study=study.id, spec={**spec, "tuner": dict(tuner)}, at=at)
 
 
 def close(study: Study, at: float) -> Iterator[e.Event]:

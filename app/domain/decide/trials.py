@@ -9,9 +9,10 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.asking import Trials
 from app.domain.decide.finding import trial_of
+from app.domain.decide.studies import reopened
 from app.domain.errors import Refused, StateConflict
 from app.domain.search_plan import Study, Trial
-from app.domain.states import StudyState, TrialState
+from app.domain.states import FailureKind, StudyState, TrialState
 
 EXTENDABLE = (TrialState.ACTIVE, TrialState.COMPLETED)
 """A trial that may be trained longer."""
@@ -64,6 +65,22 @@ def _users_trial(study: Study, number: int) -> Trial:
     if trial.state not in EXTENDABLE:
         raise StateConflict(f"trial {number} of study {study.id} is {trial.state} and cannot be trained any longer")
     return trial
+
+
+def retry(study: Study, command: c.RetryTrial) -> Iterator[e.Event]:
+    """A failed trial is tried again, unless what it failed by is on record and would be so again."""
+    trial, name = trial_of(study, command.trial), f"trial {command.trial} of study {study.id}"
+    kind = (trial.error or {}).get("kind")
+    if trial.state != TrialState.FAILED:
+        raise StateConflict(f"{name} is {trial.state}; only a failed trial can be tried again")
+    if study.state == StudyState.CANCELLED:
+        raise StateConflict(f"study {study.id} was cancelled: nothing of it is tried again")
+    if kind in (FailureKind.NAN, FailureKind.METRIC):
+        text = "what it was measured at is on record, and would be no other; ask for a trial with other values"
+        raise StateConflict(f"{name} cannot be tried again: {text}")
+    if study.is_final:
+        yield reopened(study, study.tuner, command.at)
+    yield e.TrialRetried(study=study.id, trial=trial.number)
 
 
 def cancel(study: Study, number: int) -> Iterator[e.Event]:

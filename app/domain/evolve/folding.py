@@ -59,6 +59,8 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             trials.prioritize(plan, event)
         case e.TrialCancelled():
             awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.CANCELLED)
+        case e.TrialRetried():
+            trials.retry(plan, plan.trial((event.study, event.trial)))
         case e.ChainAssigned():
             chains.assign(plan, event)
         case e.StageCompleted():

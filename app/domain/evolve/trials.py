@@ -46,6 +46,24 @@ def _ask(plan: SearchPlan, trial: Trial, steps: int, path: Mapping[NodeId, int] 
         awaiting.wait(plan, node, steps, trial)
 
 
+def retry(plan: SearchPlan, trial: Trial) -> None:
+    """It waits again for all that it was asked for and has not; what went wrong on its way is forgotten."""
+    study, error = plan.studies[trial.study], trial.error or {}
+    blamed = {trial.key, tuple(error.get("equal_to", ()))}
+    plan.given_up = {what: given for what, given in plan.given_up.items() if given.trial not in blamed}
+    for name in trial.path:
+        plan.nodes[name].forget_failures()
+        plan.touched.add(name)
+    study.failed.remove(trial.number)
+    study.active += 1
+    trial.state, trial.error, trial.is_retried = TrialState.ACTIVE, None, True
+    for step in trial.requested_steps:
+        if plan.metrics(trial, step) is None:
+            awaiting.wait(plan, plan.node_of(trial, step), step, trial)
+    awaiting.await_evaluations(plan, study, trial, 0)
+    awaiting.settle(plan, trial)
+
+
 def prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
     """A tuner says how urgent a trial is."""
     trial = plan.trial((event.study, event.trial))

@@ -163,6 +163,11 @@ class Node:
             return sum(map(len, self.failures.values()))
         return sum(len(slots) for (step, _), slots in self.evaluation_failures.items() if step == evaluated)
 
+    def forget_failures(self) -> None:
+        """Whatever went wrong here is tried as often as if it had not."""
+        for each in (self.lost, self.unsaved, self.failures, self.evaluation_failures, self.evaluations_given_up):
+            each.clear()
+
     def covers(self, step: int, progress: Progresses = NO_PROGRESS) -> bool:
         """True when a stage under way will pass `step` here, or evaluates what is kept there.
 

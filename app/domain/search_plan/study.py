@@ -37,7 +37,8 @@ class Trial:
 
     unevaluated: steps that were trained before it came, whose state is kept and is to be evaluated for its study's
     `eval_every`. They are no results: nothing depends on them but the end of the trial. priority, standing: how urgent
-    its tuner says that it is among the trials of its study, and why, where it does.
+    its tuner says that it is among the trials of its study, and why, where it does. is_retried: whether it had failed
+    and a user had it tried again; its tuner hears no more of it.
     """
 
     study: StudyId
@@ -51,6 +52,7 @@ class Trial:
     error: dict[str, Any] | None = None
     priority: float = 0.0
     standing: Mapping[str, Any] = field(default_factory=dict)
+    is_retried: bool = False
 
     @property
     def key(self) -> TrialKey:

@@ -71,6 +71,12 @@ def _existing(study: Study, hp: Json) -> set[str]:
     return {name for name in study.space if space.exists(name, configuration)}
 
 
+def retry_trial(use: Services, row: StudyRecord, write: Write, number: int) -> None:
+    """Have a failed trial tried again. Raises `Unknown`, and `StateConflict` where that cannot be."""
+    command = c.RetryTrial(study=StudyId(row.id), trial=number, at=use.clock())
+    write(row.stream, lambda plan: decide(plan, command))
+
+
 def add_note(use: Services, row: StudyRecord, write: Write, text: str, trial: int | None) -> Event:
     """The event. Raises `Unknown` where there is no such trial, and `Refused` for a text that is none or too long."""
     command = c.AddNote(study=StudyId(row.id), text=text, trial=trial, at=use.clock())
