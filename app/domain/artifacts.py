@@ -1,6 +1,6 @@
 """What training leaves behind and what it was done with, as events: metrics, checkpoints, how exact it was, inputs.
 
-See `app.domain.events`.
+And what people write about it, or delete. See `app.domain.events`.
 """
 
 from __future__ import annotations
@@ -186,6 +186,24 @@ class WeightsDropped:
     key: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteAdded:
+    """Somebody wrote something down about a study or, where one is named, a trial of it. Nothing depends on it."""
+
+    study: StudyId
+    trial: int | None
+    text: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyDeleted:
+    """A study that is over is not listed any more, and nothing is kept for it. What it found stays with its nodes."""
+
+    study: StudyId
+    at: float
+
+
 Artifact = (
     Evaluated
     | CheckpointKept
@@ -201,4 +219,6 @@ Artifact = (
     | InputsSeen
     | EnvironmentSeen
     | WeightsDropped
+    | NoteAdded
+    | StudyDeleted
 )

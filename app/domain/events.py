@@ -22,8 +22,10 @@ from app.domain.artifacts import ExactnessLost as ExactnessLost
 from app.domain.artifacts import ExactnessTested as ExactnessTested
 from app.domain.artifacts import InputsSeen as InputsSeen
 from app.domain.artifacts import Metrics as Metrics
+from app.domain.artifacts import NoteAdded as NoteAdded
 from app.domain.artifacts import PackingChosen as PackingChosen
 from app.domain.artifacts import PackingProfiled as PackingProfiled
+from app.domain.artifacts import StudyDeleted as StudyDeleted
 from app.domain.artifacts import StudyIsolated as StudyIsolated
 from app.domain.artifacts import WeightsDropped as WeightsDropped
 from app.domain.ids import ChainId, NodeId, StudyId
@@ -153,16 +155,6 @@ class TrialRetried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoteAdded:
-    """Somebody wrote something down about a study or, where one is named, a trial of it. Nothing depends on it."""
-
-    study: StudyId
-    trial: int | None
-    text: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPaused:
     study: StudyId
 
@@ -217,14 +209,6 @@ class StudyStruck:
 
     study: StudyId
     reason: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyDeleted:
-    """A study that is over is not listed any more, and nothing is kept for it. What it found stays with its nodes."""
-
-    study: StudyId
     at: float
 
 
@@ -298,7 +282,6 @@ Event = (
     | TrialPrioritized
     | TrialCancelled
     | TrialRetried
-    | NoteAdded
     | StudyPaused
     | StudyResumed
     | StudyReopened
@@ -306,7 +289,6 @@ Event = (
     | StudyCompleted
     | StudyFailed
     | StudyStruck
-    | StudyDeleted
     | ChainAssigned
     | StageCompleted
     | ChainEnded

@@ -9,8 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from stagetree.client.client import path_of
-from stagetree.client.http import Http, Json
+from stagetree.client.http import Http, Json, path_of
 from stagetree.errors import Conflict, Invalid, NotFound, StagetreeError, StudyOver, TrialFailed
 from stagetree.sequences import parse
 from stagetree.space.distributions import plain

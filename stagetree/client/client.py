@@ -19,11 +19,10 @@ from contextlib import aclosing
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
 
 from stagetree import models
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator
-from stagetree.client.http import API, Http, Json
+from stagetree.client.http import API, Http, Json, path_of
 from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
 
 if TYPE_CHECKING:
@@ -201,10 +200,7 @@ class AsyncClient:
         return [models.TrialDetail.of(item) for item in answer["items"]]
 
     async def retry_trial(self, study: str, number: int) -> models.TrialDetail:
-        """Have a failed trial tried again; its tuner has gone on without it. A study that is over goes on for that.
-
-        Raises `Conflict` for a trial that has not failed, and where its metric is not a finite number.
-        """
+        """Have a failed trial tried again; a study that is over goes on for that. Raises `Conflict` for any other."""
         return models.TrialDetail.of(await self.http.post(f"{path_of(study)}/trials/{number}:retry"))
 
     async def cancel_trial(self, study: str, number: int) -> None:
@@ -293,11 +289,6 @@ class Client(Blocking):
     trainers = blocking(AsyncClient.trainers)
     health = blocking(AsyncClient.health)
     ready = blocking(AsyncClient.ready)
-
-
-def path_of(study: str) -> str:
-    """Where a study is."""
-    return f"/studies/{quote(study, safe='')}"
 
 
 def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:

@@ -15,6 +15,7 @@ from contextlib import aclosing
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from stagetree.backoff import Backoff
 from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
@@ -232,3 +233,8 @@ def is_passing(error: Unreachable | ProblemError) -> bool:
 def pause_after(failures: int) -> float:
     """How long to wait after so many failures in a row: twice as long each time, and never all clients together."""
     return Backoff(FIRST_PAUSE, LONGEST_PAUSE).seconds(max(1, failures))
+
+
+def path_of(study: str) -> str:
+    """Where a study is."""
+    return f"/studies/{quote(study, safe='')}"

@@ -57,6 +57,23 @@ def test_a_trial_goes_on_from_where_it_is(http: TestClient, external: str, worke
     assert [(stage.start, stage.end) for stage in chain.stages] == [(10, 15)]
 
 
+def test_a_failed_trial_is_tried_again(http: TestClient, external: str, workers: Workers) -> None:
+    ask(http, external, {"hp": HP, "steps": 10})
+    path = f"/studies/{external}/trials/0"
+    assert http.post(f"{path}:retry").status_code == 409
+    workers.fail(external, workers.assign(external, 0), "Boom")
+    assert http.get(path).json()["state"] == "failed"
+    workers.close(external)
+    assert http.get(f"/studies/{external}").json()["state"] == "failed"
+    again = http.post(f"{path}:retry")
+    assert (again.status_code, again.json()["state"]) == (200, "waiting") and "error" not in again.json()
+    study = http.get(f"/studies/{external}").json()
+    assert (study["state"], study["error"], study["failed"]) == ("running", None, 0)
+    workers.finish(external, workers.assign(external, 0), {"accuracy": 0.5})
+    assert http.get(path).json()["value"] == 0.5
+    assert http.post(f"/studies/{external}/trials/9:retry").status_code == 404
+
+
 @pytest.mark.parametrize(
     ("asked", "errors"),
     [

@@ -148,6 +148,61 @@ def test_a_report_needs_the_page(
     assert said.err.startswith("stagetree: The report is made of the page, and that is missing here.")
 
 
+BRITTLE = """
+from pathlib import Path
+
+from stagetree import Trainer
+
+
+class Brittle(Trainer):
+    name = "brittle"
+
+    def __init__(self, *, seed, device):
+        self.sum = 0.0
+
+    def setup(self, hp):
+        self.lr = hp["lr"]
+
+    def train(self):
+        if self.lr == 2 and Path("{folder}/broken").exists():
+            raise ValueError("the disk of the data is full")
+        self.sum += self.lr
+
+    def evaluate(self):
+        return {{"sum": self.sum}}
+
+    def state_dict(self):
+        return {{"sum": self.sum}}
+
+    def load_state_dict(self, state):
+        self.sum = state["sum"]
+"""
+
+
+def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, write: Write) -> None:
+    """Its study is over; nobody is at work here, until `run` with the same file goes on with it."""
+    (here / "brittle.py").write_text(BRITTLE.format(folder=here))
+    (here / "broken").touch()
+    spec = {"name": "brittle", "trainer": "brittle", "metric": "sum", "mode": "max", "space": {"lr": [1, 2, 3]}}
+    study = write(spec | {"tuner": {"kind": "sha", "num_trials": 3, "min_steps": 1, "max_steps": 3, "reduction_factor": 3}})
+    command = "run", study, "--slots", 1, "--trainers", here / "brittle.py", "-o", "json"
+    before = stagetree(*command).json
+    assert (before["state"], before["failed"]) == ("completed", 1)
+    (failed,) = [trial["trial"] for trial in before["trials"] if trial["state"] == "failed"]
+    said = stagetree("retry", "last", failed)
+    assert (said.code, said.out) == (0, f"trial {failed} of {before['study']} is tried again\n")
+    again = stagetree("retry", "last", failed)
+    assert again.code == 4 and "only a failed trial can be tried again" in again.err
+    assert "TrialRetried" in stagetree("events", "last").out
+    (here / "broken").unlink()
+    ran = stagetree(*command)
+    after = ran.json
+    assert f"Going on with {before['study']}, which was interrupted" in ran.err
+    assert (after["study"], after["state"], after["failed"]) == (before["study"], "completed", 0)
+    assert sorted(trial["value"] for trial in after["trials"]) == [1, 2, 9], "the tuner has gone on without it"
+    assert stagetree("replay", "last").out.splitlines()[-1].startswith("identical: ")
+
+
 @pytest.mark.parametrize("command", ["trials last", "events last", "weights last", "gc"])
 def test_a_log_that_this_version_cannot_read(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], command: str
