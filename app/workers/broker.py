@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from kombu.connection import Connection
+from kombu.exceptions import ContentDisallowed, DecodeError
+from kombu.message import Message
 from kombu.transport import TRANSPORT_ALIASES, _transport_cache
 from kombu.transport import redis as kombu_redis
 
@@ -31,6 +34,9 @@ class PatientConnection(Connection):
         return super().ensure_connection(*args, **sooner, **options)  # type: ignore[no-untyped-call]
 
 
+DROPPED = "something that is no message was in the queue, and is dropped"
+
+
 class Channel(kombu_redis.Channel):
     """Whoever can write to Redis can write nonsense: it is dropped with a line in the log, and the worker goes on."""
 
@@ -38,8 +44,28 @@ class Channel(kombu_redis.Channel):
         try:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
         except NOT_A_MESSAGE:
-            logger.exception("something that is no message was in the queue, and is dropped")
+            logger.exception(DROPPED)
             return True
+
+    def basic_consume(self, queue: Any, no_ack: Any, callback: Any, consumer_tag: Any, **options: Any) -> Any:
+        checked = callback if no_ack else _acknowledging(callback)
+        return super().basic_consume(queue, no_ack, checked, consumer_tag, **options)  # type: ignore[no-untyped-call]
+
+
+def _acknowledging(callback: Callable[[Message], Any]) -> Callable[[Message], Any]:
+    """What cannot be read is acknowledged as well: a worker that holds one message at a time would fetch no other."""
+
+    def received(message: Message) -> Any:
+        try:
+            if message.errors:  # such as that of a bad compression, which looks like one of the network
+                raise DecodeError(str(message.errors[0][1]))
+            return callback(message)
+        except (*NOT_A_MESSAGE, DecodeError, ContentDisallowed):
+            logger.exception(DROPPED)
+            if not message.acknowledged:
+                message.ack()  # type: ignore[no-untyped-call]
+
+    return received
 
 
 class Transport(kombu_redis.Transport):

@@ -184,7 +184,9 @@ def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, write: 
     (here / "brittle.py").write_text(BRITTLE.format(folder=here))
     (here / "broken").touch()
     spec = {"name": "brittle", "trainer": "brittle", "metric": "sum", "mode": "max", "space": {"lr": [1, 2, 3]}}
-    study = write(spec | {"tuner": {"kind": "sha", "num_trials": 3, "min_steps": 1, "max_steps": 3, "reduction_factor": 3}})
+    study = write(
+        spec | {"tuner": {"kind": "sha", "num_trials": 3, "min_steps": 1, "max_steps": 3, "reduction_factor": 3}}
+    )
     command = "run", study, "--slots", 1, "--trainers", here / "brittle.py", "-o", "json"
     before = stagetree(*command).json
     assert (before["state"], before["failed"]) == ("completed", 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from kombu import Connection, Consumer, Queue
+from kombu import Connection, Consumer, Message, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import get_transport_cls
 from proxies import Proxy
@@ -64,6 +66,47 @@ def test_what_is_no_message_is_dropped_and_the_next_one_arrives(socket: str) -> 
                 if not received:
                     connection.drain_events(timeout=PATIENCE)
     assert received == [{"chain": 1}]
+
+
+def message(**fields: object) -> bytes:
+    """One that no task can be made of."""
+    about = {"delivery_tag": "x", "body_encoding": "base64", "delivery_info": {"exchange": "", "routing_key": "gpu0"}}
+    body = {"body": "e30=", "content-type": "application/json", "content-encoding": "utf-8", "headers": {}}
+    return json.dumps(body | {"properties": about} | fields).encode()
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"7",
+        message(body="abc"),
+        message(body=base64.b64encode(b"\xff\xfe").decode()),
+        message(properties={"delivery_tag": "x", "delivery_info": {"exchange": "", "routing_key": "gpu0"}}, body="abc"),
+        message(**{"content-type": "application/x-python-serialize"}),
+        message(headers={"compression": "bzip2"}),
+        message(headers={"is": "refused"}),
+    ],
+)
+def test_a_worker_that_holds_one_message_at_a_time_is_not_deaf_after_nonsense(socket: str, nonsense: bytes) -> None:
+    """It was held and never acknowledged: the worker fetched nothing more, and its heartbeat said that all is well."""
+    install()
+    received = list[object]()
+
+    def receive(body: object, message: Message) -> None:
+        if message.headers.get("is"):
+            raise ValueError("of what is in it, nothing can be made")
+        received.append(body)
+        message.ack()
+
+    with Connection(f"redis+socket://{socket}", transport_options=transport_options(PATIENCE)) as connection:
+        queue = Queue("gpu0", routing_key="gpu0")
+        with Consumer(connection, [queue], callbacks=[receive], prefetch_count=1) as consumer:
+            Redis(unix_socket_path=socket).lpush("stagetree:gpu0", nonsense)
+            connection.Producer().publish({"chain": 1}, routing_key="gpu0", declare=[queue])
+            for _ in range(5):
+                if {"chain": 1} not in received:
+                    connection.drain_events(timeout=PATIENCE)
+            assert received[-1] == {"chain": 1} and consumer.channel.qos.can_consume()
 
 
 def test_a_message_that_was_fetched_is_noted_nowhere_and_comes_back_if_nobody_took_it(socket: str) -> None:
