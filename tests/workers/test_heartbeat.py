@@ -61,7 +61,7 @@ class Beating:
             describe=lambda: self.said,
             is_retiring=lambda: self.is_retiring,
             look=self._look,
-            on_taken=self.ends.append,
+            end=self.ends.append,
             clock=self.clock.now,
             lease_seconds=LEASE,
             heartbeat_seconds=2.0,
@@ -119,6 +119,47 @@ def test_it_goes_on_whatever_a_round_raises(quick: None, caplog: pytest.LogCaptu
     beating.heartbeat.close(60.0)
     assert beating.row() is None  # its last round was a good one
     assert "a round of the heartbeat of slot gpu0 failed" in caplog.text
+
+
+def send(beating: Beating, chain: str = "c") -> None:
+    """The scheduler sends the chain, and the broker takes it."""
+    with beating.records.write() as rows:
+        row = rows.chains.get(chain)
+        if row is None:
+            rows.chains.assign(chain, "plan", "gpu0", WORK, LEASE)
+        else:
+            rows.chains.mark_dispatched(chain)
+    for _ in range(7):
+        beating.beat()
+
+
+def test_a_worker_to_which_no_message_comes_ends(beating: Beating) -> None:
+    """It looked alive for ever, and every study that was given to it stood still."""
+    send(beating)
+    send(beating)
+    assert not beating.ends
+    send(beating)
+    send(beating)
+    assert beating.ends == ["slot gpu0 was sent chain c again and again, and nothing arrives here"]
+
+
+def test_a_worker_that_is_late_for_its_message_goes_on(beating: Beating) -> None:
+    for _ in range(2):
+        send(beating)
+    with beating.records.write() as rows:
+        rows.chains.claim("c", "anna", LEASE)
+        rows.chains.end("c")
+    for _ in range(2):
+        send(beating, "d")
+    assert not beating.ends
+
+
+def test_a_worker_whose_broker_takes_nothing_is_not_deaf(beating: Beating) -> None:
+    """Nothing was sent again, so nothing could arrive."""
+    send(beating)
+    for _ in range(100):
+        beating.beat()
+    assert not beating.ends
 
 
 def test_who_trains_nothing_asks_nothing_between_two_heartbeats(beating: Beating) -> None:

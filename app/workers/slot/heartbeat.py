@@ -15,9 +15,10 @@ from threading import Event as Flag
 from threading import Thread
 
 from app.away import LostRace
+from app.domain.states import ChainState
 from app.events.database import DatabaseUnavailable
 from app.events.records import Records
-from app.events.rows import ChainFlags, Fenced, SlotLost, SlotTaken
+from app.events.rows import ChainFlags, ChainRecord, Fenced, SlotLost, SlotTaken
 from app.events.rows.ports import RowsPort
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Pulse
@@ -38,6 +39,10 @@ UNWANTED_SECONDS = 30.0
 """And so long where only nobody wants the result any more."""
 
 
+IN_VAIN = 2
+"""A chain that the broker took so often after it was given to an idle slot, and that was not begun, does not arrive."""
+
+
 @dataclass(frozen=True, slots=True)
 class Description:
     """What a slot says of itself: which version of each trainer it has, and what it waits for, if it does."""
@@ -49,8 +54,8 @@ class Description:
 class Heartbeat:
     """pulses: the chains that are alive. describe: what the slot says of itself. is_retiring: whether it takes no more.
 
-    look: called in each round. on_taken: called when another worker has the slot, so that this one is nothing any more.
-    clock: any that does not go back. flags: what the scheduler wants of each chain.
+    look: called in each round. end: called when this worker can be the slot no more: another one has it, or no message
+    reaches this one. clock: any that does not go back. flags: what the scheduler wants of each chain.
     """
 
     def __init__(
@@ -63,18 +68,19 @@ class Heartbeat:
         describe: Callable[[], Description],
         is_retiring: Callable[[], bool],
         look: Callable[[], None],
-        on_taken: Callable[[str], None],
+        end: Callable[[str], None],
         clock: Clock,
         lease_seconds: float,
         heartbeat_seconds: float,
     ) -> None:
         self._me, self._device, self._records = me, device, records
         self._pulses, self._describe, self._is_retiring = pulses, describe, is_retiring
-        self._look, self._on_taken, self._clock = look, on_taken, clock
+        self._look, self._end, self._clock = look, end, clock
         self._lease_seconds, self._heartbeat_seconds = lease_seconds, heartbeat_seconds
         self.flags: Mapping[str, ChainFlags] = {}
         self.is_taken = False
         self._said: Description | None = None
+        self._sent = _Sent()
         self._is_away = self._is_retired = False
         self._beat_at = -heartbeat_seconds
         self._look_again_at = -inf
@@ -157,6 +163,9 @@ class Heartbeat:
         if said != self._said or dict(row.trainers) != dict(said.trainers):
             rows.slots.describe(me.slot, me.owner, trainers=said.trainers, note=said.note)
         self._said = said
+        waiting = rows.chains.get(row.chain) if row.chain and not self._pulses() else None
+        if self._sent.are_in_vain(waiting):
+            self._end(f"slot {me.slot} was sent chain {row.chain} again and again, and nothing arrives here")
 
     def _touch(self, rows: RowsPort) -> bool:
         try:
@@ -169,7 +178,7 @@ class Heartbeat:
         self.is_taken = True
         for pulse in self._pulses():
             pulse.claim.over.set()
-        self._on_taken(str(taken))
+        self._end(str(taken))
 
     # ------------------------------------------------------------------------------------------------ its chains
 
@@ -210,6 +219,28 @@ class Heartbeat:
         """Its row says that it is not ours. It may be that we have just said its last word ourselves."""
         logger.info("chain %s is given up: it is over, or another worker's", claim.chain)
         claim.over.set()
+
+
+class _Sent:
+    """The messages that the broker took for this slot, and that did not arrive, as far as it shows in the database.
+
+    A worker may be deaf, whatever its heartbeat says: it is sent one chain after the other, and none of them is begun.
+    """
+
+    def __init__(self) -> None:
+        self._chain, self._at, self._is_said = "", set[float](), False
+
+    def are_in_vain(self, waiting: ChainRecord | None) -> bool:
+        """True once. waiting: the chain that the slot was given; None where it has begun it, or has none."""
+        if waiting is None or waiting.state != ChainState.READY:
+            self._chain = ""
+            return False
+        if waiting.chain != self._chain:
+            self._chain, self._at, self._is_said = waiting.chain, set(), False
+        self._at.add(waiting.dispatched_at)
+        is_news = len(self._at) > IN_VAIN and not self._is_said
+        self._is_said |= is_news
+        return is_news
 
 
 class StopWatch:

@@ -48,7 +48,7 @@ class Slot:
             describe=self._describe,
             is_retiring=self._is_retiring,
             look=self._look,
-            on_taken=given.end,
+            end=given.end,
             clock=given.clock,
             lease_seconds=limits.lease,
             heartbeat_seconds=limits.heartbeat,
