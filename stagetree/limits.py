@@ -22,6 +22,9 @@ LANES = 8
 
 MOST_LANES = 64
 
+MOST_METRICS = 1_000
+"""Of one evaluation: all of them stay on record, and are in every answer about the trial."""
+
 BATCH_SIZES = ("bs", "batch_size")
 """Hyper-parameters by which trials read other batches; such trials are not packed together."""
 

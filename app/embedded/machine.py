@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+import shutil
 import socket
 import sys
+import tempfile
 from ipaddress import ip_address
+from pathlib import Path
 from string import ascii_lowercase
 
 from app.workers.slot.device import visible_gpus
@@ -15,6 +19,36 @@ from app.workers.slot.device import visible_gpus
 
 class StackFailed(Exception):
     """The stack cannot start; the message is one sentence that says why."""
+
+
+SCRATCH = "stagetree-"
+
+
+class Scratch:
+    """A folder for sockets, locks and what trainers put into TMPDIR, as long as a stack runs: their paths are short.
+
+    Those of stacks that were killed are deleted first. The kernel lets go of a dead process's lock, however it died.
+    """
+
+    def __init__(self) -> None:
+        base = Path(tempfile.gettempdir())
+        for folder in base.glob(f"{SCRATCH}*"):
+            _delete_if_dead(folder)
+        self.path = tempfile.mkdtemp(prefix=SCRATCH)
+        self._lock = (Path(self.path) / "alive").open("wb")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def delete(self) -> None:
+        """It is deleted with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
+def _delete_if_dead(folder: Path) -> None:
+    """One of another user, or of a stack that has just begun, cannot be opened or has no lock yet."""
+    with contextlib.suppress(OSError), (folder / "alive").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def slot_names(count: int, per_gpu: int = 1) -> list[str]:

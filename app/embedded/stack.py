@@ -6,10 +6,8 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +62,7 @@ class Embedded:
     slots_per_gpu: int = 1
     say: Callable[[str], None] = lambda sentence: None
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    _scratch: str = ""
+    _scratch: machine.Scratch | None = None
     _lock: IO[bytes] | None = None
     _reserved: socket.socket | None = None
     _trainers: socket.socket | None = None
@@ -82,7 +80,7 @@ class Embedded:
     @property
     def warm(self) -> str:
         """The socket of the interpreter that forks trainers."""
-        return f"{self._scratch}/trainers.sock"
+        return f"{self._scratch_path}/trainers.sock"
 
     def start(self, *, await_slots: bool = False) -> None:
         """Start everything and return when the API answers, or when every slot is ready too. Raises `StackFailed`.
@@ -92,7 +90,7 @@ class Embedded:
         with private_files():
             self._prepare_folder()
         self.port, self._reserved = machine.reserve(self.host, self.port)
-        self._scratch = tempfile.mkdtemp(prefix="stagetree-")  # a socket's path must be short
+        self._scratch = machine.Scratch()
         try:
             with private_files():
                 self._spawn_all()
@@ -120,7 +118,7 @@ class Embedded:
         for held in filter(None, (self._trainers, self._reserved)):
             held.close()
         if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch.delete()
         if self._lock:
             self._lock.close()
 
@@ -139,16 +137,20 @@ class Embedded:
             "STAGETREE_STUDY_FILES": "/" if self.url_for_others is None else "",  # whoever asks may read them anyway
             **os.environ,
             "STAGETREE_SLOTS_PER_GPU": str(self.slots_per_gpu),
-            "STAGETREE_LOCKS": f"{self._scratch}/locks",
+            "STAGETREE_LOCKS": f"{self._scratch_path}/locks",
             "STAGETREE_WARM": self.warm,
             "STAGETREE_DATABASE_URL": f"sqlite:///{self.folder / 'stagetree.db'}",
-            "STAGETREE_BROKER_URL": f"redis+socket://{self._scratch}/redis.sock",
+            "STAGETREE_BROKER_URL": f"redis+socket://{self._scratch_path}/redis.sock",
             "STAGETREE_CHECKPOINTS": str(self.folder / "checkpoints"),
             "STAGETREE_HOSTS": os.environ.get("STAGETREE_HOSTS") or f"{socket.gethostname()},{socket.getfqdn()}",
             "STAGETREE_LOGS": str(self.folder / "logs"),
             "STAGETREE_TRAINERS": ",".join(self._trainer_files()),
             "PYTHONPATH": os.pathsep.join(filter(None, (home_first(), os.environ.get("PYTHONPATH")))),
         }
+
+    @property
+    def _scratch_path(self) -> str:
+        return self._scratch.path if self._scratch else ""
 
     def _trainer_files(self) -> list[str]:
         return [str(Path(path).resolve()) for path in self.trainers]
@@ -173,7 +175,7 @@ class Embedded:
         commands = self.commands()
         self._spawn_trainers()  # first: it has most to import
         # Celery's pools leave a folder among the temporary files when they are killed: it goes with ours.
-        workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE, TMPDIR=self._scratch)
+        workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE, TMPDIR=self._scratch_path)
         self._spawn("redis", commands["redis"])
         self._create_database()
         self._spawn("api", commands["api"])
@@ -186,7 +188,7 @@ class Embedded:
         prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(workers)]
         api = ["uvicorn", "--factory", "app.main:create_app", "--app-dir", str(HOME), "--host", self.host]
         return {
-            "redis": redis_command(self._scratch),
+            "redis": redis_command(self._scratch_path),
             "api": [*PYTHON, *api, "--port", str(self.port), "--no-access-log"],
             "workers": [*PYTHON, *prefork],
         }

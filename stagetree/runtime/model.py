@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from stagetree.limits import MOST_METRICS
 from stagetree.runtime import state_format
 from stagetree.runtime.buffers import Buffer, Buffers
 from stagetree.runtime.failures import TrainerFailed, user_code
@@ -114,6 +115,8 @@ class Model:
             metrics = self.trainer.evaluate()
             if not isinstance(metrics, Mapping):
                 raise TypeError(f"evaluate must return a dict of numbers, got {type(metrics).__name__}")
+            if len(metrics) > MOST_METRICS:
+                raise ValueError(f"evaluate must return at most {MOST_METRICS:,} metrics, got {len(metrics):,}")
             finite = {str(name): _finite(name, value) for name, value in metrics.items()}
         self._forget_logged()  # what is said while measuring is not about training
         return finite

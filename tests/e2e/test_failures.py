@@ -21,6 +21,7 @@ KINDS = {
     "nan": ("nan", "score is not a finite number after step 5"),
     "silent": ("metric", "score"),
     "absurd": ("exception", "TypeError: evaluate must return a dict of numbers, got str"),
+    "verbose": ("exception", "ValueError: evaluate must return at most 1,000 metrics, got 2,000"),
     "unsavable": ("exception", "state_dict must hold tensors, arrays, bytes and JSON values only"),
 }
 
@@ -51,7 +52,7 @@ def test_the_trial_fails_with_its_traceback(stack: Service, moody: Json, mood: s
     assert trial["failure"]["kind"] == kind
     assert text.strip('"') in trial["failure"]["error"]
     if kind not in ("nan", "metric"):
-        assert "trainers.py" in trial["failure"]["error"] or mood in ("absurd", "unsavable")
+        assert "trainers.py" in trial["failure"]["error"] or mood in ("absurd", "verbose", "unsavable")
     assert f"after step {trial['failure']['step']}" in trial["error"]
 
 

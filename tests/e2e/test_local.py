@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -114,7 +115,7 @@ def test_ctrl_c_leaves_the_service_up_and_nothing_is_left_behind(tmp_path: Path)
     program.stdout.close()
 
 
-def test_a_run_that_is_killed_three_times_in_a_stage_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_three_times_in_a_stage_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has no more battery, or a machine that is taken away, has no poisoned trial."""
     begun = tmp_path / "begun"
     step = f"open({str(begun)!r}, 'a').write('x'); import time; time.sleep(0.5); self.n += self.lr"
@@ -122,6 +123,8 @@ def test_a_run_that_is_killed_three_times_in_a_stage_goes_on(tmp_path: Path) -> 
     spec = {"name": "killed", "trainer": "count", "metric": "n", "mode": "max", "space": {"lr": [1]}}
     (tmp_path / "study.json").write_text(json.dumps(spec | {"tuner": {"kind": "grid", "max_steps": 3}}))
     command = [sys.executable, "-m", "app.cli", "run", "study.json", "--slots", "1", "-q", "-o", "json", "--no-check"]
+    temporary = tempfile.mkdtemp(prefix="st-")  # short: sockets are in there
+    monkeypatch.setenv("TMPDIR", temporary)
     for _ in range(MAX_LOST):
         begun.write_text("")
         with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
@@ -129,6 +132,7 @@ def test_a_run_that_is_killed_three_times_in_a_stage_goes_on(tmp_path: Path) -> 
             run.kill()
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
     found = json.loads(ended.stdout)
+    assert not [*Path(temporary).glob("stagetree-*")], "and nothing of those that were killed is left"
     assert f"Going on with {found['study']}, which was interrupted" in ended.stderr
     assert (ended.returncode, found["state"], found["failed"], found["best"]["value"]) == (0, "completed", 0, 3)
 

@@ -33,7 +33,7 @@ class Toy(Trainer):
 
     name = "toy"
     MOODS: ClassVar = (
-        *("fine", "raise", "memory", "gpu_memory", "exit", "leave", "nan", "silent", "absurd", "unsavable"),
+        *("fine", "raise", "memory", "gpu_memory", "exit", "leave", "nan", "silent", "absurd", "verbose", "unsavable"),
         *("sleep", "chatty", "leak", "hiccup", "device", "sick"),
     )
 
@@ -73,6 +73,8 @@ class Toy(Trainer):
             return "very good"
         if self.mood == "silent":
             return {"size": 8.0}
+        if self.mood == "verbose":
+            return {f"weight {number}": 0.0 for number in range(2000)}
         score = float("nan") if self.mood == "nan" else float(self.weights.mean())
         return {"score": score, "size": float(self.velocity.norm()), "trained": float(self.trained)}
 
