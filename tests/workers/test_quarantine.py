@@ -1,11 +1,11 @@
-"""Whether it is the slot or what it was given: others get on only if another slot has completed something since."""
+"""Whether it is the slot or what it was given: another slot must have trained since what failed on this one."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import pytest
-from assignments import WORK
+from assignments import stage, work
 
 from app.domain import events as e
 from app.domain.ids import ChainId
@@ -22,20 +22,36 @@ def quarantine(records: MemoryRecords, health: Health) -> Quarantine:
     return Quarantine(me, records, RetryPolicy(), SlotStatus(), health)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("completed_on", "is_the_slots_fault"), [("gpu1", True), ("gpu0", False), (None, False)])
-def test_only_what_another_slot_has_completed_since_speaks_against_a_slot(
-    completed_on: str | None, is_the_slots_fault: bool
+STAGE = stage()
+
+
+@pytest.mark.parametrize(
+    ("completed_on", "failed", "after", "is_the_slots_fault"),
+    [
+        ("gpu1", STAGE.node, STAGE.end - 1, True),
+        ("gpu1", STAGE.node, STAGE.end, False),
+        ("gpu1", "which fails everywhere", 0, False),
+        ("gpu0", STAGE.node, 0, False),
+        (None, STAGE.node, 0, False),
+    ],
+)
+def test_only_what_failed_here_and_another_slot_has_trained_since_speaks_against_a_slot(
+    completed_on: str | None, failed: str, after: int, is_the_slots_fault: bool
 ) -> None:
-    """Its own last success may go on record after its first failure; of a chain long over nothing is known any more."""
+    """Its own last success may go on record after its first failure; of a chain long over nothing is known any more.
+
+    Where most configurations of a search raise, sound slots were in quarantine, one after the other.
+    """
     records, health = MemoryRecords(), Health()
-    for number in range(MOST_NODES - 1):
-        health.failed(f"node{number}", "plan", 0)
+    health.failed(failed, after, "plan", 0)
+    for number in range(MOST_NODES - 2):
+        health.failed(f"node{number}", 0, "plan", 0)
     if completed_on is not None:
         with records.write() as rows:
             rows.slots.take(completed_on, "anna", instead_of=None, **HERE)
-            rows.chains.assign("chain", "plan", completed_on, WORK, 60.0)
+            rows.chains.assign("chain", "plan", completed_on, work(STAGE), 60.0)
     records.log.append("plan", [e.StageCompleted(chain=ChainId("chain"), index=0, seconds=1.0)], expected=None, at=0.0)
-    sentence = quarantine(records, health).after_failure(Claim("other", "plan", 1), "another node", 0)
+    sentence = quarantine(records, health).after_failure(Claim("other", "plan", 1), "another node", 0, 0)
     assert (sentence is not None) == is_the_slots_fault
 
 

@@ -148,12 +148,12 @@ def test_notes_of_several_sources_are_one_text() -> None:
 def test_a_slot_is_suspect_when_different_nodes_fail_in_a_row() -> None:
     health = Health()
     for node in ("a", "a", "a", "b"):
-        health.failed(node, "plan", 7)
+        health.failed(node, 3, "plan", 7)
     assert not health.is_suspect
     health.succeeded()
     for node in range(MOST_NODES):
         assert not health.is_suspect
-        health.failed(str(node), "plan", 8 + node)
+        health.failed(str(node), 3, "plan", 8 + node)
     assert health.is_suspect
     assert health.since == {"plan": 8}
 

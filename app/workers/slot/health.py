@@ -22,7 +22,7 @@ from app.workers.slot.retry import Closing, RetryPolicy, SlotStatus
 logger = logging.getLogger(__name__)
 
 MOST_NODES = 3
-"""So many different nodes that fail in a row, while other slots get on, are not the nodes' fault."""
+"""So many different nodes that fail in a row are the slot's fault, if one of them goes well elsewhere."""
 
 MOST_ACCIDENTS = 3
 """So many accidents in a row are no accident: what happens at once, again and again, would keep everybody busy."""
@@ -33,9 +33,12 @@ FIRST_SECONDS, LONGEST_SECONDS = 60.0, 3600.0
 
 @dataclass(slots=True)
 class Health:
-    """failed_nodes: in a row, with no stage completed in between. since: the version of each stream at the first."""
+    """failed_nodes: in a row, with no stage completed in between, each with the last step before it failed.
 
-    failed_nodes: set[str] = field(default_factory=set)
+    since: the version of each stream at the first of them.
+    """
+
+    failed_nodes: dict[str, int] = field(default_factory=dict)
     since: dict[str, int] = field(default_factory=dict)
     accidents: int = 0
     quarantines: int = 0
@@ -46,9 +49,9 @@ class Health:
         self.since.clear()
         self.accidents = self.quarantines = 0
 
-    def failed(self, node: str, stream: str, version: int) -> None:
-        """The user's code failed."""
-        self.failed_nodes.add(node)
+    def failed(self, node: str, step: int, stream: str, version: int) -> None:
+        """The user's code failed after that step."""
+        self.failed_nodes[node] = step
         self.since.setdefault(stream, version)
 
     def had_accident(self) -> None:
@@ -57,8 +60,12 @@ class Health:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it is in doubt; it is the slot's fault if others get on meanwhile."""
+        """Whether it is in doubt; it is the slot's fault if another slot does what failed here."""
         return len(self.failed_nodes) >= MOST_NODES
+
+    def speaks_against_it(self, stage: e.Stage) -> bool:
+        """Whether a stage that was completed elsewhere comes past a step at which this slot failed."""
+        return stage.end > self.failed_nodes.get(stage.node, stage.end)
 
     @property
     def is_unlucky(self) -> bool:
@@ -94,16 +101,17 @@ class Quarantine:
         self._health.succeeded()
         self._status.remove("health")
 
-    def after_failure(self, claim: Claim, node: str, version: int) -> QuarantineSlot | None:
-        """The user's code has failed. It is the slot's fault if that goes on from node to node while others get on.
+    def after_failure(self, claim: Claim, node: str, step: int, version: int) -> QuarantineSlot | None:
+        """The user's code has failed. It is the slot's fault if that goes on from node to node, and one goes well
+        elsewhere: of a search in which most trials fail, no slot is to blame.
 
         version: that of the last fact of this slot in the chain's stream.
         """
-        self._health.failed(node, claim.stream, version)
-        if not self._health.is_suspect or not self._do_others_get_on(claim.stream):
+        self._health.failed(node, step, claim.stream, version)
+        if not self._health.is_suspect or not self._goes_well_elsewhere(claim.stream):
             return None
         return self._impose(
-            f"{len(self._health.failed_nodes)} different nodes failed here in a row, while other slots got on"
+            f"{len(self._health.failed_nodes)} different nodes failed here in a row, and another slot has trained one"
         )
 
     def after_accident(self, reason: str, *, is_hopeless: bool) -> QuarantineSlot | None:
@@ -137,15 +145,16 @@ class Quarantine:
             logger.warning("slot %s passed its test, and is back", self._me.slot)
             return
 
-    def _do_others_get_on(self, stream: str) -> bool:
-        """Whether a stage of the plan was completed on another slot since the first of the failures."""
+    def _goes_well_elsewhere(self, stream: str) -> bool:
+        """Whether another slot has trained, since the first of the failures, past a step at which this one failed."""
         after = self._health.since.get(stream, 0)
         try:
-            later = self._records.log.scan(stream, after=after)
-            chains = {each.event.chain for each in later if isinstance(each.event, e.StageCompleted)}
+            later = [each.event for each in self._records.log.scan(stream, after=after)]
+            completed = [event for event in later if isinstance(event, e.StageCompleted)]
             with self._records.read() as rows:
-                found = [rows.chains.get(chain) for chain in chains]
+                found = [(rows.chains.get(event.chain), event.index) for event in completed]
         except (DatabaseUnavailable, LostRace) as problem:
-            logger.info("whether other slots get on is not known: %s", problem)
+            logger.info("whether it goes well elsewhere is not known: %s", problem)
             return False
-        return any(row is not None and row.slot != self._me.slot for row in found)
+        others = [(row, index) for row, index in found if row is not None and row.slot != self._me.slot]
+        return any(self._health.speaks_against_it(each) for row, at in others for each in row.stages[at : at + 1])

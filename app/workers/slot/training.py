@@ -163,7 +163,8 @@ class TrainingLane(Lane):
         kind = FailureKind.CRASH if failed.kind == "internal" else FailureKind(failed.kind)
         fact = execution.failed(kind, failed.error, failed.signature, failed.step, self._its.seconds())
         version = slot.outbox.version(self.claim.stream)
-        quarantine = slot.quarantine.after_failure(self.claim, stage.node, version)
+        sound = fact.step if fact.evaluated is None else fact.evaluated - 1
+        quarantine = slot.quarantine.after_failure(self.claim, stage.node, sound, version)
         if quarantine is None:
             self._end([fact])
         else:
