@@ -100,7 +100,10 @@ class Settings(BaseSettings):
         default=30.0, ge=0, description="a checkpoint that is missing or damaged is looked at again for so long"
     )
     silence_seconds: float = Field(
-        default=1800.0, gt=0, description="a trainer that is silent for so long, and ten times longer than ever, hangs"
+        default=1800.0,
+        gt=0,
+        description="a trainer that is silent for so long, and ten times longer than ever, hangs; after its first step,"
+        " one that takes a minute, and ten times longer than any",
     )
     logs: str = Field(
         default="", description="the folder for what trainers print; by default `logs` beside a local database, or here"

@@ -11,10 +11,10 @@ from typing import Any
 
 from app.domain.events import Stage
 
-FORMAT = 7
-READABLE = (2, 3, 4, 5, 6, FORMAT)
+FORMAT = 8
+READABLE = (2, 3, 4, 5, 6, 7, FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
-none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs."""
+none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ class ChainAssignment:
     inside it for an accident. proof: what it is to prove, if it trains nothing new.
     begin: of a chain that begins at step 0 with weights, where they are (`key`, `sha256`) and whether all of that
     `state` is taken. inputs: as in `StudySubmitted`. describe: whether the slot is to say what it trains with.
+    patient: whether each step may take as long as the first one may, since what is learnt from others may not fit.
     """
 
     plan: str
@@ -105,6 +106,7 @@ class ChainAssignment:
     begin: Mapping[str, Any] | None = None
     inputs: tuple[Mapping[str, Any], ...] = ()
     describe: bool = False
+    patient: bool = False
 
     @property
     def first_read(self) -> ResumePoint | None:

@@ -62,9 +62,15 @@ def assign(
         inputs=tuple(plan.studies[trial.study].inputs),
         intermediate_bytes=0 if is_alone else intermediate_bytes,
         alone=is_alone,
+        patient=_is_patient(plan, trial, spans),
         branch_points=branch_points(frontier, spans),
         branches_inside=tuple(frontier.upcoming.inside(span.node, span.start, span.end) for span in spans),
     )
+
+
+def _is_patient(plan: SearchPlan, trial: Trial, spans: Sequence[Span]) -> bool:
+    """Where something has failed before, or would not be tried again, a slow step must not be taken for a hang."""
+    return not plan.studies[trial.study].max_restarts or any(plan.nodes[span.node].failures for span in spans)
 
 
 def assignment_of(

@@ -130,7 +130,7 @@ def keep_at(frontier: Frontier, spans: Sequence[Span], device: str) -> tuple[int
 
 def proof_assignment(frontier: Frontier, proof: Proof) -> ChainAssignment:
     """What the row of a chain that makes a proof says."""
-    return replace(assignment_of(frontier, proof.trial, proof.stages, proof.resume), proof=proof.order)
+    return replace(assignment_of(frontier, proof.trial, proof.stages, proof.resume), proof=proof.order, patient=True)
 
 
 # ---------------------------------------------------------------------------------------------------- trained again

@@ -34,20 +34,31 @@ STACK_SECONDS = 1.0
 LONGEST_STACK = 2**16
 
 
+STEP_SECONDS = 60.0
+"""Any step but the first may take so long, however short the others were."""
+
+
 @dataclass(slots=True)
 class Deadline:
     """Learnt from how long the same kind of call took before: `factor` times the longest, and never less than `floor`.
 
-    floor, longest: seconds.
+    floor, longest: seconds. first: before anything was heard; by default as the floor.
     """
 
     floor: float
     factor: float = 10.0
     longest: float = 0.0
+    first: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return max(self.floor, self.factor * self.longest)
+        return max(self.floor, self.factor * self.longest if self.longest else self.first)
+
+    def of_steps(self, *, is_patient: bool) -> Deadline:
+        """By what was learnt of the steps before. is_patient: each may take as long as the first one."""
+        self.first = self.first or self.floor
+        self.floor = self.first if is_patient else min(STEP_SECONDS, self.first)
+        return self
 
     def observe(self, seconds: float) -> None:
         """Something was heard after so long."""

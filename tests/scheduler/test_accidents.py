@@ -6,9 +6,10 @@ import gc
 from typing import NoReturn
 
 import pytest
-from scenes import AWAY, LOST_RACE, RANDOM, Json, Scene, times, trials
+from scenes import AWAY, LOST_RACE, ONE, RANDOM, Json, Scene, times, trials
 
 from app.domain import events as e
+from app.domain.assignment import ChainAssignment
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan
 from app.events.memory import MemoryRecords
@@ -244,3 +245,28 @@ def test_an_idle_tick_is_one_read() -> None:
     scene.records.inner.log.read = lambda *a, **k: (reads.append(2), log_reads(*a, **k))[1]  # type: ignore[method-assign]
     scene.scheduler.tick()
     assert reads == [1]
+
+
+def patience(scene: Scene) -> bool:
+    """Of the chain that was sent last."""
+    with scene.records.read() as rows:
+        row = rows.chains.get(scene.messages[-1][0])
+    assert row is not None and isinstance(row.assignment, ChainAssignment)
+    return row.assignment.patient
+
+
+def test_a_step_that_is_slower_than_all_before_is_not_taken_for_a_hang_twice() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    assert not patience(scene)
+    scene.fail("hang")
+    scene.scheduler.tick()
+    assert patience(scene)
+
+
+def test_a_step_that_is_not_tried_again_is_waited_for() -> None:
+    scene = Scene()
+    scene.submit(ONE, max_restarts=0)
+    scene.scheduler.tick()
+    assert patience(scene)

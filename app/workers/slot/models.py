@@ -141,7 +141,7 @@ def train_together(
     measure what packs cost, too.
     """
     hps = {number: work.hp for number, work in works.items()}
-    deadline = host.deadline("train")
+    deadline = host.deadline("train").of_steps(is_patient=any(work.patient for work in works.values()))
 
     def train(process: TrainerProcess) -> TrainedTogether:
         return process.train_together(hps, steps, deadline=deadline, on_progress=on_progress, profile=profile)

@@ -148,7 +148,7 @@ class TrainerHost:
 
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> int:
         """Train on until that step, or until `on_progress` says; the step that was reached. Raises `TrainerFailed`."""
-        deadline = self.deadline("train")
+        deadline = self.deadline("train").of_steps(is_patient=work.patient)
         return self.call(lambda p: p.train(work.hp, until, deadline=deadline, on_progress=on_progress)).step
 
     def evaluate(self) -> dict[str, float | None]:
