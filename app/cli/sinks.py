@@ -151,10 +151,12 @@ class SinkThread(threading.Thread):
                 self._is_written = True
             except NotFound:
                 self._is_written = True  # deleted: nobody asks for it
-            except (StagetreeError, OSError) as error:
-                if str(error) != said and not self._ended.is_set():
-                    self._say(f"{self._address} of {self._study} is tried again: {error}")
-                said = str(error)
+            except Exception as error:  # whatever the sink's library raises, only this sink has it
+                is_sentence = isinstance(error, StagetreeError | OSError)
+                text = str(error) if is_sentence else f"{type(error).__name__}: {error}"
+                if text != said and not self._ended.is_set():
+                    self._say(f"{self._address} of {self._study} is tried again: {text}")
+                said = text
             self._has_tried.set()
             if self._is_written:
                 return

@@ -7,7 +7,11 @@ from pathlib import Path, PurePosixPath
 from stagetree.sinks.base import Sink, SinkError
 
 KINDS = ("tensorboard:DIR", "wandb:PROJECT", "mlflow:URI")
-POSITIONS = Path(".stagetree", "sinks")
+STORE = ".stagetree"
+ACCOUNTS = (("databricks",), ("databricks-uc",), ("uc",))
+"""Words that MLflow takes for an account in the profile of the user that it runs as."""
+
+POSITIONS = Path(STORE, "sinks")
 """Where it is noted what was written to a sink that is no folder."""
 
 
@@ -28,6 +32,10 @@ def check_of_study(address: str) -> None:
     if kind == "wandb" or (kind == "mlflow" and where.startswith(("http://", "https://"))):
         return
     path = PurePosixPath(where.removeprefix("sqlite:///") if kind == "mlflow" else where)
+    if kind == "mlflow" and path.parts[:1] in ACCOUNTS:
+        raise SinkError(f"must name no account of whoever runs the service, got {address!r}")
+    if STORE in path.parts:
+        raise SinkError(f"must not lie in {STORE}, where studies are kept, got {address!r}")
     if path.is_absolute() or ".." in path.parts or ":" in str(path) or path.parts[:1] == ("~",):
         there = "a folder" if kind == "tensorboard" else "http://, https://, or a folder or sqlite:///FILE"
         raise SinkError(
@@ -45,6 +53,9 @@ def noted_in(address: str, positions: Path = POSITIONS) -> Path:
 def open_sink(address: str, positions: Path = POSITIONS) -> Sink:
     """The sink at an address. Raises `SinkError`, which says what is wrong with it or is not installed."""
     kind, where = split(address)
+    path = Path(where.removeprefix("sqlite:///"))
+    if kind != "wandb" and any((folder / "stagetree.db").is_file() for folder in (path, *path.parents)):
+        raise SinkError(f"{address} lies in a store of stagetree: a sink of its own would write into the log")
     if kind == "tensorboard":
         from stagetree.sinks.tensorboard import TensorBoard
 

@@ -18,7 +18,8 @@ from commandline import Stagetree
 from stacks import PATIENCE, TOYS, Service, wait_for
 from toys import grid, held, trials
 
-from app.cli.sinks import StudySinks
+from app.cli.sinks import SinkThread, StudySinks
+from stagetree.backoff import Backoff
 from stagetree.client import Client, Conflict
 from stagetree.sinks import follow, open_sink
 from stagetree.sinks.ledger import completed_at, path_in
@@ -185,3 +186,24 @@ def test_a_study_that_goes_on_is_followed_again(stack: Service, here: Path, sink
         stack.wait(study)
         wait_for("the end", lambda: completed_at(path_in(here / "runs", study)) not in (None, before))
     assert sorted(written(here / "runs", study)) == ["trial-0", "trial-1"]
+
+
+class Surprising(SinkThread):
+    """A sink whose library raises what nobody knows of, once."""
+
+    tries = 0
+
+    def _write(self) -> None:
+        self.tries += 1
+        if self.tries == 1:
+            raise KeyError("a revision of another alembic")
+
+
+def test_whatever_a_sink_raises_it_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.cli.sinks.PAUSES", Backoff(0.01, 0.01))
+    said = list[str]()
+    thread = Surprising("http://nowhere", "s1", RUNS, tmp_path, said.append, threading.Event())
+    thread.start()
+    thread.join(PATIENCE)
+    assert thread.wait(0) and thread.tries == 2
+    assert said == [f"{RUNS} of s1 is tried again: KeyError: 'a revision of another alembic'"]

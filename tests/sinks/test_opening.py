@@ -50,6 +50,29 @@ def test_a_study_names_no_folder_elsewhere(address: str) -> None:
         StudySpec.from_dict({**SMALLEST, "sinks": [address]})
 
 
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("mlflow:sqlite:///.stagetree/stagetree.db", "must not lie in .stagetree, where studies are kept"),
+        ("tensorboard:.stagetree/checkpoints", "must not lie in .stagetree, where studies are kept"),
+        ("mlflow:databricks", "must name no account of whoever runs the service"),
+    ],
+)
+def test_a_study_writes_into_no_store_and_as_nobody_else(address: str, sentence: str) -> None:
+    """MLflow made its tables in the event log, and took the profile of the operator."""
+    with pytest.raises(SpecError, match=sentence):
+        StudySpec.from_dict({**SMALLEST, "sinks": [address]})
+
+
+@pytest.mark.parametrize("address", ["mlflow:sqlite:///kept/stagetree.db", "tensorboard:kept/runs", "mlflow:kept"])
+def test_no_sink_is_opened_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "stagetree.db").touch()
+    with pytest.raises(SinkError, match="lies in a store of stagetree"):
+        open_sink(address)
+
+
 def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
     ledger = Ledger(path_in(tmp_path, STUDY))
     with pytest.raises(SinkError, match="another process writes there"):
