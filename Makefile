@@ -84,11 +84,14 @@ page-check: page  ## types of the page against the API's own description, and th
 	@$(BIN)/python hatch_build.py run check
 	@$(BIN)/python hatch_build.py run test
 
-check: ruff types page-check  ## ruff, mypy, import-linter, tsc
+check: ruff types prose page-check  ## ruff, mypy, import-linter, how sentences are written, tsc
 
 ruff: .venv/.installed-dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+prose: .venv/.installed-dev
+	@$(BIN)/python -m tools.prose
 
 types: .venv/.installed-dev
 	@$(BIN)/mypy
@@ -98,4 +101,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test quick test-processes test-others test-gpu test-torch night mutants docs page pictures page-check check ruff types format
+.PHONY: help demo up test quick test-processes test-others test-gpu test-torch night mutants docs page pictures page-check check ruff types prose format

@@ -37,7 +37,7 @@ Value = TypeVar("Value")
 
 FULL_EVERY = 20
 LONG_SECONDS = 0.02
-"""A pass that takes longer is felt by who asks for little meanwhile: no thread runs beside it."""
+"""A pass that takes longer delays small requests: no thread runs beside it."""
 
 _passes = count(1)
 

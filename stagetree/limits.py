@@ -1,7 +1,7 @@
 """How much may be asked for. What a request would make is counted before anything of it is made.
 
 The limits are far above what studies need, and are there for the number that was typed wrong: without them one request
-could keep every process of a service busy for ever.
+could keep every process of a service busy forever.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.states import ProofKind, Verdict
 
 MOST_IN_VAIN = 3
-"""A proof that ended so often by an accident is not begun again: nobody waits for ever."""
+"""A proof that ended so often by an accident is not begun again: nobody waits forever."""
 
 PACKED = "what is trained in packs is not compared"
 

@@ -48,7 +48,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     """End a child that leads a session, with all of it, and see it end.
 
     Not by `Popen.wait`: a Ctrl-C within an earlier call of it, or of `poll`, leaves its lock taken, and it would wait
-    for ever.
+    forever.
     """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -51,7 +51,7 @@ BUDGET = "20GiB"
 class Embedded:
     """A running stack. folder: where its log and checkpoints are. slots_per_gpu: how many of the slots share a GPU.
 
-    say: gets a sentence for who waits for its end.
+    say: gets a sentence for the user, who waits for its end.
     """
 
     folder: Path

@@ -1,4 +1,4 @@
-"""Event to JSON and back. What was once written can be read for ever: an old shape is upcast, never edited.
+"""Event to JSON and back. What was once written can be read forever: an old shape is upcast, never edited.
 
 To change a shape: raise its number in `VERSIONS` and put a pure function from the old data to the new in `UPCASTERS`.
 """

@@ -1,4 +1,4 @@
-"""How connections to PostgreSQL and SQLite are opened. Each has limits: nobody waits for ever for one that is dead.
+"""How connections to PostgreSQL and SQLite are opened. Each has limits: nobody waits forever for one that is dead.
 
 SQLite uses a write-ahead log only from 3.51.3 on: older versions can corrupt it when several connections write. With
 that log a commit waits for the disk once, without it four or five times; so the SQLite of the wheel `pysqlite3` is

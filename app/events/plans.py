@@ -109,7 +109,7 @@ class Plans:
                 self._fold(stream, entry, recorded)
 
     def add(self, stream: str, recorded: Sequence[StoredEvent]) -> None:
-        """As `fold`, for what this process has appended: it stands, and who asks for the plan hears of problems."""
+        """As `fold`, for what this process has appended: it stands; the next reader of the plan hears of problems."""
         with suppress(PlanUnusable):
             self.fold(stream, recorded)
 

@@ -1,6 +1,6 @@
 """The only way to write: load, decide, append at the version decided on; where another was faster, decide again.
 
-Who has lost some races decides while the stream is locked, where nobody can be faster: a busy plan starves nobody.
+A writer that has lost some races decides while the stream is locked, where none is faster: a busy plan starves none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPTIMISTIC = 3
 """So many attempts are made before the stream is locked for one."""
 
 RACES = Backoff(0.003, 0.3, spread=0.7)
-"""How long who has lost a race stays out of the way of the others."""
+"""How long a writer that has lost a race stays out of the way of the others."""
 
 
 class Moved(VersionConflict):

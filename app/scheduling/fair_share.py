@@ -19,7 +19,7 @@ from app.domain.search_plan import Chain, Study
 from app.scheduling.frontier import Frontier
 
 LARGEST_DEFICIT = 2.0
-"""In turns on a slot: a study never lacks or owes more, so that a share nobody could give is not owed for ever."""
+"""In turns on a slot: a study never lacks or owes more, so that a share nobody could give is not owed forever."""
 
 LIGHTEST, HEAVIEST = 1e-300, 1e300
 """Weights beyond these bounds count as the bound, so that sums and quotients stay finite."""

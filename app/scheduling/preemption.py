@@ -97,7 +97,7 @@ def _first(
     balance: FairShare,
     is_possible: Callable[[Takeover], bool],
 ) -> Takeover | None:
-    """Who lacks most gets a slot of who has most too much; of its chains, the one that began last."""
+    """The study that lacks most gets a slot of the one with most too many; of its chains, the one that began last."""
     rich = [each for each in chains if used[payer(each[0])] > balance.due.get(payer(each[0]), 0.0)]
     victims = sorted(rich, key=lambda each: _order(each[0], each[1], used, balance))
     for study, frontier in _by_turn(waiting, used, balance) if victims else ():

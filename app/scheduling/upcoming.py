@@ -103,7 +103,7 @@ class UpcomingBranches:
 
 
 def _first(lines: Iterable[TrialEvent], changes: int) -> Iterator[TrialEvent]:
-    """The first lines, with so many changes at most."""
+    """The first lines, with at most that many changes."""
     for line in lines:
         changes -= line.kind in _CHANGES
         if changes < 0:

@@ -57,7 +57,7 @@ def no_fault(stage: e.Stage, number: int, slot: str) -> Fault | None:
 
 
 class Unit(Costs):
-    """Every step costs one second, for ever: durations are numbers of steps."""
+    """Every step costs one second, forever: durations are numbers of steps."""
 
     def refit(self, plan: SearchPlan) -> bool:
         return False

@@ -1,6 +1,6 @@
 """Runs on: a worker's main process, which has the lock of its slot, and the heartbeat's thread in its fork.
 
-Who has a slot: one worker at a time, found out by what is certain, and never by a process number.
+The worker that has a slot: one at a time, found out by certain signs, and never by a process number.
 
 On one machine a file lock says at once whether the worker that had the slot is dead: the kernel opens it then, however
 that came. Of a worker elsewhere one can only see whether its heartbeat moves. Who takes the slot names in the same

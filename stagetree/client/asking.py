@@ -132,7 +132,7 @@ class Asker:
             self._tasks[name] = asyncio.create_task(self._guarded(run))
 
     async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Nobody waits for what goes on in the background: who waits for its results is told when it breaks."""
+        """No call waits for the background task: the callers that wait for its results are told when it breaks."""
         try:
             await run()
         except Exception as error:
@@ -232,7 +232,7 @@ class Asker:
     def _strike(self) -> None:
         """All trials are struck, and what users asked for is asked for again, by the service: other trials have it.
 
-        Results that were given are void: who asks for them once more waits for the right ones.
+        Results that were given are void: a caller that asks once more waits for the right ones.
         """
         self._is_struck = True
         self.known.take_all([])

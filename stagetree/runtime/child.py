@@ -180,7 +180,7 @@ class Child:
         return {"metrics": {plain(name): value for name, value in metrics.items()}, "not_exact": inexact.seen()}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
-        """What was closed before the command is used again, but for what was lent, which others may use for ever."""
+        """What was closed before the command is used again, but for what was lent, which others may use forever."""
         for number, is_lent in message["closed"]:
             (self._buffers.drop if is_lent else self._buffers.give_back)([number])
         buffer, size = self._model_of(message).save_in(self._buffers, self._machine)

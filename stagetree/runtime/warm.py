@@ -126,7 +126,7 @@ class ForkServer:
         return self._child
 
     def refuse(self, reason: str) -> int:
-        """Answer a request with the reason why there is no trainer's process. Who asks again may have more luck."""
+        """Answer a request with the reason why there is no trainer's process. The next request may have more luck."""
         self._refusal = reason
         self.serve()
         return 1

@@ -90,7 +90,7 @@ class Wsd(Sequence):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a `Piecewise`: `sequence` for `steps` steps, or for ever, from its own t = `skip` on."""
+    """One part of a `Piecewise`: `sequence` for `steps` steps, or forever, from its own t = `skip` on."""
 
     sequence: Sequence
     steps: int | None = None

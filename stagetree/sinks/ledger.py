@@ -30,7 +30,7 @@ def completed_at(path: Path) -> float | None:
 class Ledger:
     """The records that were written, and the position of the last event that nothing more is to be written of.
 
-    A line that the end of a process cut off is no line. Who has it open is alone with it. Raises `SinkError`.
+    A line that the end of a process cut off is no line. One process at a time has it open. Raises `SinkError`.
     """
 
     def __init__(self, path: Path) -> None:

@@ -138,7 +138,7 @@ class DataTrainer(Trainer):
         return self.transform_batch(batch, generator_of(self.seed, "batch", span.epoch, span.offset))
 
     def _following(self, first: BatchSpan) -> Iterator[BatchSpan]:
-        """What is read from a span on, for ever, unless a hyper-parameter or the place changes."""
+        """What is read from a span on, forever, unless a hyper-parameter or the place changes."""
         for batch in self._order().batches(self.epoch, self.offset):
             for part in parts(batch, self._batching.micro_size):
                 if (part.epoch, part.offset) >= (first.epoch, first.offset):

@@ -74,7 +74,7 @@ class Order:
         return BatchSpan(epoch, offset, tuple(indices.tolist()))
 
     def batches(self, epoch: int, offset: int) -> Iterator[BatchSpan]:
-        """All batches from a place on, for ever."""
+        """All batches from a place on, forever."""
         while True:
             epoch, offset = self.place(epoch, offset)
             yield self.batch(epoch, offset)

@@ -23,8 +23,8 @@ from stagetree.client import Client
 
 KINDS = dict(trainers((*WRONG, *RIGHT)))
 MORE = "STAGETREE_TEST_MORE" in os.environ
-WRONG_ONES = ("counter", "late-decay", "global", *(("measuring-draws", "without-optimizer", "hooks") if MORE else ()))
-RIGHT_ONES = ("pickled", *(("generators", "more-state") if MORE else ()))
+WRONG_ONES = tuple(dict(trainers(WRONG))) if MORE else ("counter", "late-decay", "global")
+RIGHT_ONES = tuple(dict(trainers(RIGHT))) if MORE else ("pickled",)
 FILES = sorted({file_of(KINDS[name]) for name in WRONG_ONES + RIGHT_ONES})
 Json = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Answers about a whole study over HTTP: who has one already is told so without waiting for those who have not."""
+"""Answers about a whole study over HTTP: a client that has one already is told so, and does not wait for others."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ TURN_SECONDS = 30.0
 """Whoever has waited for so long goes ahead, as if there were no turns."""
 
 AT_ONCE = 2
-"""Threads share one lock of the interpreter: more of them at once are no faster, and hold up who asks for little."""
+"""Threads share one lock of the interpreter: more of them at once are no faster, and hold up small requests."""
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 _heavy: set[Callable[..., Any]] = set()
@@ -54,7 +54,7 @@ _heavy: set[Callable[..., Any]] = set()
 class Turns:
     """One at a time about each study, and a few at a time in all: a study many ask about holds up no other.
 
-    Who waits for a turn waits in the event loop, and takes no thread from the others.
+    A request waits for its turn in the event loop, and takes no thread from the others.
     """
 
     def __init__(self, at_once: int = AT_ONCE, seconds: float = TURN_SECONDS) -> None:

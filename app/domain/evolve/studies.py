@@ -55,7 +55,7 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             _isolate(plan, plan.studies[event.study], event.reason)
         case e.AuditRequested():
             plan.studies[event.study].is_audited = True
-            plan.proofs_in_vain.pop(ProofKind.WHOLE, None)  # who asks again has it tried again
+            plan.proofs_in_vain.pop(ProofKind.WHOLE, None)  # a user who asks again has it tried again
         case e.AuditEnded():
             plan.studies[event.study].is_audited = False
         case e.NoteAdded():

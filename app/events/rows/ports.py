@@ -72,7 +72,7 @@ class StudiesPort(ABC):
 
 
 class SlotsPort(ABC):
-    """The slots: who has each, how it is, and which chain it was given.
+    """The slots: the worker that has each, how it is, and which chain it was given.
 
     A slot belongs to one worker process at a time, which proves it with its `owner`, a token made when the process
     started. Where a transaction takes several, it does so in order of names.

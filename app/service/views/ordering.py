@@ -52,7 +52,7 @@ def _key(trial: Json | Trial, name: str) -> Any:
 
 
 def columns(trials: Sequence[Trial], digits: int | None = None) -> Columns:
-    """The number of trials, and a list for each field that one of them has; numbers with so many digits at most."""
+    """The number of trials, and a list for each field that one of them has; numbers with at most so many digits."""
     from stagetree.models.pages import Columns
 
     rows = [flat(trial) for trial in trials]

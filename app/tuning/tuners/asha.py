@@ -60,7 +60,7 @@ class Bracket:
 
 
 class Asha(Tuner):
-    """Promotion-type ASHA. With `max_steps` the horizon is finite, without it trials may climb for ever."""
+    """Promotion-type ASHA. With `max_steps` the horizon is finite, without it trials may climb forever."""
 
     def __init__(self, spec: StudySpec) -> None:
         super().__init__(spec)

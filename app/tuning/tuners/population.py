@@ -122,7 +122,7 @@ class Population:
     # ------------------------------------------------------------------------------------------------- selection
 
     def _select(self) -> None:
-        """The generation is complete: who goes on, who is stopped, and who takes its place (truncation selection)."""
+        """The generation is complete: the trials that go on, that stop, and their successors (truncation selection)."""
         if self._filters and self._generation == 0 and (redrawn := list(self._redrawn())):
             self._wanted.extend(redrawn)
             return

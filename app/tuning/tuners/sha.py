@@ -128,7 +128,7 @@ class SyncBracket:
             self.settled[self._at[trial]] += 1
 
     def _is_complete(self, number: int) -> bool:
-        """Whether everyone at a rung is settled; who has yet to come up, the rungs below it know."""
+        """Whether all trials at a rung are settled; the rungs below know of those that have yet to come up."""
         return self.settled[number] == self.entered[number]
 
     def _promotion(self, number: int) -> Extend | None:

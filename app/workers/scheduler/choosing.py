@@ -25,7 +25,7 @@ from app.workers.scheduler.ports import Ports
 logger = logging.getLogger(__name__)
 
 MOST_MEASUREMENTS = 2
-"""One that comes to no end may be an accident. After two the trials are trained alone: nobody waits for ever."""
+"""One that comes to no end may be an accident. After two the trials are trained alone: nobody waits forever."""
 
 
 class Choosing:

@@ -43,7 +43,7 @@ class SlotDependencies:
     start: a fresh process that trains. sources: the trainers that are here, by name. notify: tells the scheduler that
     something happened, without waiting. logs: the folder for what trainers print. is_retiring: whether the worker is to
     end. end: asks that it does, and says why. clock: any that does not go back. wall_clock: Unix seconds. wait: for
-    so many seconds at most.
+    at most so many seconds.
     """
 
     records: Records

@@ -1,6 +1,6 @@
 """Runs on: any thread.
 
-How long a slot waits for what is away, for ever, but not once it is to close; and what people are told meanwhile.
+How long a slot waits for what is away, forever, but not once it is to close; and what people are told meanwhile.
 """
 
 from __future__ import annotations

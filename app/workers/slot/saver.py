@@ -2,8 +2,8 @@
 
 Checkpoints on their way to the store, in order, while the next stage trains.
 
-Who is away is waited for, as long as the process lives and the chain is ours: no fact is dropped. Whatever must come
-after a checkpoint, such as the end of its chain, goes through here as well.
+A store that is away is waited for, as long as the process lives and the chain is ours: no fact is dropped. Facts that
+must come after a checkpoint, such as the end of its chain, go through here as well.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class ShaTuner(SamplingTuner):
 
 
 class AshaTuner(SamplingTuner):
-    """Asynchronous successive halving. Without `max_steps`, trials may climb for ever (infinite horizon)."""
+    """Asynchronous successive halving. Without `max_steps`, trials may climb forever (infinite horizon)."""
 
     kind: Literal["asha"] = "asha"
     type: Literal["promotion", "stopping"] = Field(
