@@ -46,7 +46,7 @@ def look(path: str, *, is_hashed: bool = True) -> Json:
 
 
 def changed(record: Mapping[str, Any]) -> bool:
-    """Whether there is something else by now than what was seen. Costs a look at the folder if nothing was changed.
+    """Whether there is something else now than what was seen. Costs a look at the folder if nothing was changed.
 
     Raises `InputMissing`.
     """

@@ -54,7 +54,7 @@ class TrackedDict(dict[Key, Value]):
 def freeze_survivors() -> None:
     """From here on, what outlives a full pass is not looked at again.
 
-    It is still freed when its last reference goes; only what is part of a cycle by then stays until the process ends.
+    It is still freed when its last reference goes; only what is in a cycle then stays until the process ends.
     """
     gc.callbacks.append(_freeze)
 

@@ -167,7 +167,7 @@ class Settings(BaseSettings):
 
     @property
     def grace_seconds(self) -> float:
-        """How long a slot that is to end waits for what it has not saved yet, so that it ends in time."""
+        """How long a slot that must end waits for what it has not saved yet, so that it ends in time."""
         return 0.6 * self.stop_seconds
 
     @property

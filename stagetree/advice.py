@@ -33,7 +33,7 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
     """What would let trials of the study share more of their beginnings, and how many steps that would save; and what
     a rule lacks that could never end a trial as it stands.
 
-    Empty where nothing is to be said.
+    Empty where there is no advice.
     """
     spec = spec.drawing_distinctly()
     return [
@@ -45,7 +45,7 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
 
 
 def afterthoughts(spec: StudySpec, furthest: int) -> list[str]:
-    """What is to be said of a study that is over, if no trial of it was trained past step `furthest`."""
+    """Advice on a study that is over, if no trial of it was trained past step `furthest`."""
     spec = spec.drawing_distinctly()
     most = getattr(spec.tuner, "max_steps", None)
     if most is None or furthest >= most or not furthest > 0:

@@ -40,10 +40,10 @@ RULES = {
         r"\b[Ww]hat (is|was|are|were|has|have|it|they)\b", "the noun: the result, the state, the rows", 601
     ),
     "who": Rule(r"(?<!those )\b[Ww]ho (is|was|are|has|have|asks|waits|comes)\b", "the noun: the caller, the study", 3),
-    "by-now": Rule(r"\b[Bb]y (now|then)\b", "already; at that point", 66),
+    "by-now": Rule(r"\b[Bb]y (now|then)\b", "already; at that point", 3),
     "so-many": Rule(r"\b[Ss]o (many|long|much|often) [a-z]+ at (most|least)\b", "at most N", 0),
     "for-ever": Rule(r"\bfor ever\b", "forever, or without a limit", 0),
-    "is-to": Rule(r"\b(is|are|was|were) to (be|end|begin|have|go)\b", "must, will, or the plain verb", 72),
+    "is-to": Rule(r"\b(is|are|was|were) to (be|end|begin|have|go)\b", "must, will, or the plain verb", 0),
     "those": Rule(r"\b[Tt]hose (that|of|which|who)\b", "the noun once more", 191),
     "one": Rule(r"\b(is|are) (none|one) (of|that)\b", "the noun once more", 21),
     "it-is-that": Rule(r"\b[Ii]t is (for|said|known|found|told|asked)\b", "subject and verb: the caller tells", 39),

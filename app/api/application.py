@@ -35,7 +35,7 @@ LONG = 10_000
 
 
 def warm(use: ApiServices) -> None:
-    """Fold the plans of the newest studies, one after the other, until the server is to end.
+    """Fold the plans of the newest studies, one after the other, until the server must end.
 
     A page that is still open asks for its study at once, and a long log takes seconds to fold.
     What goes wrong here ends nothing: whoever asks for a plan is told why it cannot be had.

@@ -112,7 +112,7 @@ def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format, *, i
 
 
 def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, output: Format, *, is_strict: bool) -> int:
-    """Run the study and print its result, and what is to be said of that; the exit code."""
+    """Run the study and print its result, with advice; the exit code."""
     from app.cli.following import Show
 
     found = _run(service, spec.to_json(), show)

@@ -9,7 +9,7 @@ stopped_early  steps of it that the tuner decided against: what lies beyond the 
                they are not saved.
 unfinished     steps of it that nobody trained, and that are not saved either: those still to come and, of a study that
                is over, those of trials that failed, were cancelled, or could have gone on.
-               What is left of `alone` by now is what the trials took, each counted alone: `taken`.
+               What is left of `alone` now is what the trials took, each counted alone: `taken`.
 shared         steps that a trial of the study took together with another one of it, counted for all but one.
 known          steps of the study that were trained, and charged to another study: before it, or beside it.
 repeated       steps that were run again from the state before a step where none was kept, because a later trial parts.
@@ -49,7 +49,7 @@ class Waterfall:
 
     @property
     def taken(self) -> int:
-        """The steps that the trials took by now, each trial counted alone: what the same tuner runs without sharing."""
+        """The steps that the trials took so far, each trial counted alone: what the same tuner runs without sharing."""
         return self.alone - self.stopped_early - self.unfinished
 
     @property

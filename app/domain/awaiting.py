@@ -34,7 +34,7 @@ def await_evaluations(plan: SearchPlan, study: Study, trial: Trial, before: int)
 
 
 def await_evaluation(plan: SearchPlan, node: Node, step: int) -> None:
-    """A state is kept by now at a step that was trained without being evaluated: the studies that want that have it.
+    """A state is kept now at a step that was trained without being evaluated: the studies that want that have it.
 
     It costs a look at all their trials, which is seldom: most steps are evaluated before their state is kept.
     """

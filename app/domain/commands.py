@@ -204,7 +204,7 @@ class AssignProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoosePacking:
-    """So many lanes the packs of a plan are to have that was opened without a width. profile: by which, if it is one
+    """So many lanes the packs of a plan must have that was opened without a width. profile: by which, if it is one
     of another plan."""
 
     width: int

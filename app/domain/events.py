@@ -239,7 +239,7 @@ class StageCompleted:
 class ChainEnded:
     """Nothing more comes from this chain; `outcome` says why.
 
-    `steps` of the stage under way had been run by then, as far as is known, and `seconds` were spent on them.
+    `steps` of the stage under way had been run until then, as far as is known, and `seconds` were spent on them.
     `died_alone`: whether the process that trained died while the worker that had started it lived on, which alone
     speaks against the stage; in logs from before that was told apart, whether the worker was lost.
     """

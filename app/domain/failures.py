@@ -48,7 +48,7 @@ def counts_elsewhere(event: e.StageFailed) -> bool:
 
 
 def tried(node: Node, event: e.StageFailed, stage: e.Stage) -> int:
-    """How often it was tried by now: with this error, or with others at the same place."""
+    """How often it was tried so far: with this error, or with others at the same place."""
     if event.kind == FailureKind.POISON:
         return node.lost.get(stage.start, 0) + 1
     return max(1, node.times_failed(event.evaluated))

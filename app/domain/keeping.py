@@ -73,7 +73,7 @@ def idle_weights(plan: SearchPlan) -> list[KeptAt]:
 
 
 def named(plan: SearchPlan) -> set[str]:
-    """The keys of all objects that are on record: those which are kept, and those which are to be deleted."""
+    """The keys of all objects that are on record: those which are kept, and those which must be deleted."""
     nodes = (*plan.nodes.values(), *plan.aside.values())
     return (
         {each.key for node in nodes for each in node.checkpoints.values()} | plan.released.keys() | plan.weights.keys()

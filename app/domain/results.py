@@ -22,7 +22,7 @@ class MeasuredValue(NamedTuple):
 
 
 def sign(study: Study) -> int:
-    """-1 where more is better, so that sign * value is to be small; 1 where less is."""
+    """-1 where more is better, so that the smaller sign * value is better; 1 where less is."""
     return 1 if study.mode == "min" else -1
 
 

@@ -33,7 +33,7 @@ class Moved(VersionConflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """What is to be written to a stream: whatever `decide` makes of its plan, and `alongside` in one transaction.
+    """What must be written to a stream: whatever `decide` makes of its plan, and `alongside` in one transaction.
 
     `decide` is pure: it runs again when another writer was faster. What takes long and must not be done while others
     wait for the plan belongs into `prepare`, which runs before each attempt.

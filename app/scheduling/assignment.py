@@ -53,7 +53,7 @@ def _runs(plan: SearchPlan, key: TrialKey) -> bool:
 def assign(
     frontier: Frontier, spans: Sequence[Span], stages: tuple[Stage, ...], intermediate_bytes: int
 ) -> ChainAssignment:
-    """The assignment of a chain of these spans, which are to be trained as `stages`."""
+    """The assignment of a chain of these spans, which must be trained as `stages`."""
     plan, is_alone = frontier.plan, frontier.plan.nodes[spans[0].node].alone
     trial = plan.trial(lead_trial(plan, spans[-1]))
     return replace(

@@ -134,7 +134,7 @@ class Demands:
         return node.parent
 
     def _renew(self, name: NodeId, step: int) -> None:
-        """What is to be done from a state has changed, or whether it is at hand."""
+        """What must be done from a state has changed, or whether it is at hand."""
         state, urgencies = (step, name), Urgencies()
         if self._is_at_hand(name, step):
             raise_to(urgencies, self._own(name, step))
@@ -149,7 +149,7 @@ class Demands:
             self.wanted_from[state] = frozenset(urgencies)
 
     def _own(self, name: NodeId, step: int) -> Urgencies:
-        """What is to be done in the node itself from its state at a step."""
+        """What must be done in the node itself from its state at a step."""
         if not name or step <= self._plan.nodes[name].start:
             return {}
         return self.at((name, step))

@@ -1,4 +1,4 @@
-"""At which steps a node is to be evaluated while it is trained."""
+"""At which steps a node must be evaluated while it is trained."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Frontier:
                 heapq.heappush(queue, (-self.plan.nodes[parent].start, parent))
 
     def _add_late_branches(self, name: NodeId, steps: set[int]) -> None:
-        """Trials would branch off a node there, as is known by now: chains that come by are to keep the state."""
+        """Trials would branch off a node there, as is known now: chains that come by are to keep the state."""
         node = self.plan.nodes.get(name)
         for (chain, _), (start, end) in node.running.items() if node else ():
             if late := steps.intersection(self.upcoming.inside(name, start, end)):

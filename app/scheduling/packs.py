@@ -27,7 +27,7 @@ MOST_HEADS = 1_000
 
 
 def isolated(plan: SearchPlan, spans: Sequence[Span]) -> Sequence[Span]:
-    """A path up to where a stage begins that is to be trained alone; only that one, if the path begins with it."""
+    """A path up to where a stage begins that must be trained alone; only that one, if the path begins with it."""
     suspects = [number for number, span in enumerate(spans) if plan.is_isolated(span.node, span.start)]
     return spans[: max(1, suspects[0])] if suspects else spans
 
@@ -131,7 +131,7 @@ def companions(
 def _heads(frontier: Frontier, passed_over: Container[Place], study: StudyId | None = None) -> Iterator[Place]:
     """Without those where the user's code has failed: on which slot it is tried again, is said with its own chain.
 
-    Nor those of stages that are to be trained alone.
+    Nor those of stages that must be trained alone.
     """
     plan = frontier.plan
     heads = (head for head in frontier.heads(study) if head not in passed_over and not plan.nodes[head[0]].failures)

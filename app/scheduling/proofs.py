@@ -198,7 +198,7 @@ def _wanted(plan: SearchPlan, device: str) -> Proof | None:
     its way. Nothing less would do. A comparison that begins with a kept state sees only what shows on its own few
     steps, and a fault in that state is in both of its ways; and of two trials that part, each may show what the other
     does not, since their values differ. So a beginning that trials share is trained once more for each of them: to
-    share it would be the very hand-over that is to be proven. Nothing is trained twice of which all was compared.
+    share it would be the very hand-over that must be proven. Nothing is trained twice of which all was compared.
     """
     if _in_vain(plan, ProofKind.WHOLE):
         return None

@@ -134,7 +134,7 @@ def _by_value(entries: list[_Entry], used: set[Key]) -> Iterator[KeptAt]:
     while heap:
         order, _, entry = heapq.heappop(heap)
         if entry.is_gone or order != entry.order:
-            continue  # it has been entered again, with what it is worth by now
+            continue  # it has been entered again, with what it is worth now
         yield entry.kept
         for changed in _leave(entry):
             if changed.kept.key not in used:

@@ -78,7 +78,7 @@ class UpcomingBranches:
         return [study for study in self._plan.studies.values() if study.merges and not study.is_final]
 
     def _renew(self, study: Study, trial: Trial) -> list[Place]:
-        """A trial may part elsewhere by now; the places at which none did before."""
+        """A trial may part elsewhere now; the places at which none did before."""
         places, found = self._places.setdefault(study.id, {}), list(branches_ahead(study, trial))
         new = [place for place in found if not self._trials.get(place[0], Counter())[place[1]]]
         for node, step in found:

@@ -1,6 +1,6 @@
-"""How many lanes the packs of a plan are to have that was opened without a width, by what was measured.
+"""How many lanes the packs of a plan must have that was opened without a width, by what was measured.
 
-Reckoned is how long the steps take that trials ask for by now. Paths that begin at one step are packed up to where they
+Reckoned is how long the steps take that trials ask for now. Paths that begin at one step are packed up to where they
 branch, the longest first, and none joins a pack under way. What many trials share fills no pack.
 """
 

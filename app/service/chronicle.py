@@ -1,7 +1,7 @@
 """What happened when: the times of a stream's events, what each slot trained, what was decided, and when results came.
 
 Taken event by event while the stream's plan is folded, or else read from the log, and kept; an earlier moment is all
-that was begun by then.
+that was begun until then.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DecisionMade:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A result of a trial: by which event, when, and what its study had spent on slots by then."""
+    """A result of a trial: by which event, when, and what its study had spent on slots until then."""
 
     version: int
     at: float

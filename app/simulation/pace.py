@@ -69,7 +69,7 @@ class StepTimeline:
         return self.begun_at + self.seconds * ((step - self.start) / self.steps if self.steps else 1.0)
 
     def step_at(self, time: float) -> int:
-        """The last step it has trained by then."""
+        """The last step it has trained until then."""
         passed = (time - self.begun_at) / self.seconds if self.seconds else 1.0
         return self.start + max(0, min(self.steps, int(self.steps * passed + 1e-9)))
 

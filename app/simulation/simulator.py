@@ -74,7 +74,7 @@ class Simulator:
     overheads: what a slot spends on other things than steps. turn_seconds: as in `Ports`. make_costs: what steps are
     taken to cost; `Costs` where the scheduler is to learn that from how long they took, as a real one does. profile:
     how long steps take in packs, which slots find when they measure; None: slots train no packs.
-    watch: told how many events there are by now; what it raises ends the simulation.
+    watch: told how many events there are now; what it raises ends the simulation.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Simulator:
                 return False  # what a look itself has changed, such as a slot that is free again, asks for another one
 
     def _happens(self, until: float) -> bool:
-        """Let the next thing happen on a slot, if anything does by then."""
+        """Let the next thing happen on a slot, if anything does until then."""
         while self._due and self._due[0][0] <= until:
             at, _, do = heapq.heappop(self._due)
             before, self.now = self.now, at

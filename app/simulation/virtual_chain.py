@@ -114,7 +114,7 @@ class VirtualChain:
         self._is_dead = True
 
     def look(self) -> None:
-        """Hear what the scheduler wants by now."""
+        """Hear what the scheduler wants now."""
         with self._world.records.read() as rows:
             self._flags = rows.chains.flags(self._lease.chain, self._lease.fence)
         if isinstance(self._action, Train):
@@ -123,7 +123,7 @@ class VirtualChain:
             self._train(min(max(until, step) if until else step + 1, self._execution.stage.end))
 
     def _step(self) -> int:
-        """How far the model is by now."""
+        """How far the model is now."""
         step = self._execution.step
         return max(step, self._timeline.step_at(self._now)) if isinstance(self._action, Train) else step
 

@@ -4,7 +4,7 @@ The workers of one machine as forks of one interpreter that has imported what th
 
     python -P -m app.workers.prefork LOGS '{"gpu0": ["celery", "-A", "app.workers", "worker", "-Q", "gpu0"], ...}'
 
-Each fork becomes the worker that its command describes, with a log of its own, once standard input has ended: by then
+Each fork becomes the worker that its command describes, with a log of its own, once standard input has ended: then
 the database must be there. It ends when a fork does so by itself; on SIGTERM it asks all of them to end, and waits.
 A worker of a cluster, as `stagetree worker QUEUE` starts it, imports the same, whatever the working folder holds.
 """
@@ -57,7 +57,7 @@ def import_all() -> None:
 
 def work(queue: str) -> NoReturn:
     """Be the Celery worker on a queue, until it ends."""
-    import_all()  # Celery imports with the working folder first; what is there by now, it does not look for
+    import_all()  # Celery imports with the working folder first; what is there now, it does not look for
     sys.argv = command(queue)
     sys.exit(celery_main())
 
@@ -78,7 +78,7 @@ class Prefork:
 
     def start(self, commands: Mapping[str, Sequence[str]]) -> None:
         """Fork. In a fork, this ends in SystemExit when the worker does."""
-        gc.freeze()  # what is there by now stays shared between the forks
+        gc.freeze()  # what is there now stays shared between the forks
         for name, command in commands.items():
             self._names[self._fork(name, command)] = name
 

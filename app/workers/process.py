@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class ShutdownFlag:
-    """Whether this worker is to end: one byte that the process shares with the forks it makes from here on, so that the
+    """Whether this worker must end: one byte that the process shares with the forks it makes from here on, so that the
     one that trains knows without any server between them."""
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, 1)
 
     def ask(self) -> None:
-        """The worker is to end. Safe in a signal handler."""
+        """The worker must end. Safe in a signal handler."""
         self._shared[0] = 1
 
     @property

@@ -38,7 +38,7 @@ RETENTION_SECONDS = 0.5
 
 
 class SchedulerRole:
-    """notify: tells the scheduler, which may be another process by then, that something happened."""
+    """notify: tells the scheduler, which may be another process at that point, that something happened."""
 
     def __init__(self, database: Database, notify: Callable[[], None]) -> None:
         self._database, self._notify = database, notify

@@ -23,7 +23,7 @@ from stagetree.runtime.wire import Message, Wire
 
 @dataclass(frozen=True, slots=True)
 class TrainedTo:
-    """How many steps a model has been trained for by now, and how long the last call took."""
+    """How many steps a model has been trained for so far, and how long the last call took."""
 
     step: int
     seconds: float
@@ -142,7 +142,7 @@ class TrainerProcess(TrainerConnection):
     ) -> None:
         """A new model before its first step; that before it is freed first. A process serves one file only.
 
-        lane: of one that is to join a pack, the `names` of its hyper-parameters, and `is_resumed`: whether it is to be
+        lane: of one that is to join a pack, the `names` of its hyper-parameters, and `is_resumed`: whether it must be
         loaded, so that one which has left may take its place. determinism: see
         `stagetree.runtime.machine.set_determinism`.
         """
@@ -268,7 +268,7 @@ class TrainerProcess(TrainerConnection):
         return Compared(answer["difference"], tuple(answer["elsewhere"]))
 
     def look(self, name: str, *, deadline: Deadline) -> None:
-        """Note what the trainer has beside its state by now; see `stagetree.runtime.comparing.Looks`."""
+        """Note what the trainer has beside its state now; see `stagetree.runtime.comparing.Looks`."""
         self._ask("look", deadline, name=name)
 
     def stray(self, first: str, words: str, *, deadline: Deadline) -> Stray:
@@ -277,5 +277,5 @@ class TrainerProcess(TrainerConnection):
         return Stray(answer["stray"], answer["cause"])
 
     def resident_bytes(self) -> int:
-        """What the process has in memory by now; 0 where that is not known."""
+        """What the process has in memory now; 0 where that is not known."""
         return resident_bytes(self.pid)

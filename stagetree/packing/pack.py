@@ -26,7 +26,7 @@ class Pack:
     def join(self, trainer: Trainer, device: str, at: Generators) -> Lane | None:
         """A trainer that has been set up, and loaded, trains with the others from its next step on.
 
-        None if its model has another shape. at: where the global generators are to be then. Raises `NotPackable`, also
+        None if its model has another shape. at: where the global generators must be then. Raises `NotPackable`, also
         where there is no memory for the pack; the trainer is as it was.
         """
         taken = {lane.number for lane in self.lanes}

@@ -240,7 +240,7 @@ class Child:
                 os.close(fd)
 
     def _look(self, message: Message, fds: list[int]) -> Message:
-        """What the trainer has beside its state by now, noted under a name."""
+        """What the trainer has beside its state now, noted under a name."""
         self._looks.take(message["name"], self._built, self._file)
         return {}
 
@@ -264,7 +264,7 @@ class Child:
         return self._timeline
 
     def _new_end(self, until: int) -> int:
-        """Where the training is to end by now."""
+        """Where the training must end now."""
         while (arrived := self._wire.receive()) is not None:
             message, fds = arrived
             if message["do"] == "log":

@@ -135,7 +135,7 @@ class Looks:
 
     def stray(self, first: str, words: str, model: Model, timeline: HpTimeline) -> dict[str, Any]:
         """What differs between the look `first` and that at `used`, by name, and the likely cause of a difference that
-        is there by now.
+        is there now.
 
         words: where it was seen first. What differs from the look `before`, if there is one, came back with the state.
         """

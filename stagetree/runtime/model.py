@@ -80,7 +80,7 @@ class Model:
 
     @property
     def generators(self) -> dict[str, Any]:
-        """Where the global generators are to be at the next step."""
+        """Where the global generators must be at the next step."""
         return self._generators
 
     def set_up(self, values: Mapping[str, Any]) -> None:
@@ -130,7 +130,7 @@ class Model:
     def save(self, machine: Mapping[str, Any] | None = None) -> tuple[int, int]:
         """The whole state in a file without a name: its descriptor and size. Raises `TrainerFailed`, OSError.
 
-        machine: what is to be known of where it was made; it changes nothing of what is loaded.
+        machine: what must be known of where it was made; it changes nothing of what is loaded.
         """
         with _unsavable():
             return state_format.write({**self.state(), "machine": dict(machine or {})})

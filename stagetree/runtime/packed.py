@@ -58,7 +58,7 @@ class PackedModels:
     def measure(self, number: int, timeline: HpTimeline, widest: int) -> Profile | None:
         """As `Pack.measure`, of a model before its first step; None where it cannot be packed. Raises `TrainerFailed`.
 
-        It is to be trained no further.
+        It is trained no further.
         """
         for failure in self._set_up({number: timeline}).values():
             raise failure
@@ -205,7 +205,7 @@ class Lanes:
         return self._models.evicted
 
     def begin(self, kind: Kind, is_resumed: bool) -> Model | None:
-        """A lane of a kind is to be built: one that has left, if it is to be loaded and there is one."""
+        """A lane of a kind must be built: one that has left, if it must be loaded and there is one."""
         if kind == self._kind and is_resumed and self._idle:
             return self._idle.pop()
         if self._idle:

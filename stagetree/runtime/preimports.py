@@ -1,7 +1,7 @@
 """What trainers' files import, imported once in the interpreter that their processes are forked from.
 
 scikit-learn alone takes more than a second of CPU, and a study starts several processes that train: one a slot, one for
-the check, one for each hand-over that is proven. What is in the interpreter by then costs none of them anything.
+the check, one for each hand-over that is proven. What is in the interpreter at that point costs none of them anything.
 
 Only where nobody can tell. `PACKAGES` are those whose import starts no thread, opens no device and draws no random
 number. They read the environment at most, as `SCIPY_ARRAY_API`: so nothing is imported where one of the files may

@@ -47,7 +47,7 @@ def import_before_forking(files: Iterable[str] = ()) -> None:
     know_modules()
     gc.enable()
     gc.collect()
-    gc.freeze()  # what is there by now stays shared with the forks
+    gc.freeze()  # what is there now stays shared with the forks
 
 
 def launch(

@@ -110,7 +110,7 @@ class Part:
 class Piecewise(Sequence):
     """Parts one after the other, each with its own t, from 0 or from `skip`; all but the last say how long they last.
 
-    With `skip`, a part goes on where its sequence would be by then: a schedule changes and keeps its pace.
+    With `skip`, a part goes on where its sequence would be at that point: a schedule changes and keeps its pace.
     """
 
     family: ClassVar[str] = "piecewise"

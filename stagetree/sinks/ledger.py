@@ -28,7 +28,7 @@ def completed_at(path: Path) -> float | None:
 
 
 class Ledger:
-    """The records that were written, and the position of the last event that nothing more is to be written of.
+    """The records that were written, and the position of the last event with nothing left to write.
 
     A line that the end of a process cut off is no line. One process at a time has it open. Raises `SinkError`.
     """
@@ -72,7 +72,7 @@ class Ledger:
         self._add(_BEYOND, list(record.key), mark)
 
     def passed(self, position: int) -> None:
-        """Nothing more is to be written of the events up to this position."""
+        """The events up to this position are written."""
         self._add(position, None, None)
 
     def completed(self, at: float) -> None:

@@ -132,7 +132,7 @@ def _first_line(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> 
 
 
 def renamed(text: str) -> str:
-    """The source with the name that is to be filled in as the last class's own."""
+    """The source with the name that must be filled in as the last class's own."""
     tree = ast.parse(text)
     cls = next(node for node in reversed(tree.body) if isinstance(node, ast.ClassDef))
     lines = text.splitlines()

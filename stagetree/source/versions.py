@@ -176,7 +176,7 @@ class Imports:
         return self._under_another_name()
 
     def beyond(self) -> list[str]:
-        """The modules from below the folder that were imported by now and are not in `files`, as relative paths."""
+        """The modules from below the folder that were imported so far and are not in `files`, as relative paths."""
         below = self.base / self.name.split(".")[0] if "." in self.name else self.base
         files = {_file(module) for module in list(sys.modules.values())}
         inside = (Path(file) for file in files if file is not None and file.startswith(f"{below}{os.sep}"))
@@ -272,7 +272,7 @@ def _file(module: ModuleType) -> str | None:
 
 
 def know_modules() -> None:
-    """Look up where all modules are that are imported by now: what is forked later need not do that again."""
+    """Look up where all modules are that are imported so far: what is forked later need not do that again."""
     for module in list(sys.modules.values()):
         _file(module)
 

@@ -1,4 +1,4 @@
-"""Distributions: what stands in a space where a value is to be chosen.
+"""Distributions: what stands in a space where a value must be chosen.
 
 Each says where in it a number u stands, 0 <= u < 1: that makes draws, and points of a quasi-random sequence.
 

@@ -229,7 +229,7 @@ class StudySpec(SpecModel):
 
     @property
     def lanes(self) -> int | None:
-        """How many a pack has; None where that is to be chosen."""
+        """How many a pack has; None where that must be chosen."""
         return None if self.packing == "auto" else self.packing
 
     @cached_property

@@ -223,7 +223,7 @@ class TorchTrainer(DataTrainer):
             self._train_reader.restart()
 
     def begin(self, weights: dict[str, Any]) -> None:
-        """See `Trainer.begin`. All names of the model's `state_dict` are to be there; override it to take some."""
+        """See `Trainer.begin`. All names of the model's `state_dict` must be there; override it to take some."""
         self.model.load_state_dict(weights)
         self._average = None if self._average_decay is None else Average(self.model, self._average_decay)
 

@@ -35,7 +35,7 @@ class Broadcast:
     """What happens in a study from the head of a feed on. Everything here happens in one event loop.
 
     begin, version: what came behind version `begin` of the stream is kept, as far as `version`. is_stopping: whether
-    the server is to end.
+    the server must end.
     """
 
     def __init__(self, feed: Feed, tail: Tail, is_stopping: Callable[[], bool]) -> None:
@@ -91,7 +91,7 @@ class Broadcast:
 
 
 class Broadcasts:
-    """Those of the studies that somebody follows. is_stopping: whether the server is to end."""
+    """Those of the studies that somebody follows. is_stopping: whether the server must end."""
 
     def __init__(self, tail: Tail, is_stopping: Callable[[], bool]) -> None:
         self._tail, self._is_stopping = tail, is_stopping

@@ -34,7 +34,7 @@ class Watcher:
 
 
 class Tail:
-    """Follows the positions of the log as long as somebody watches. is_over: whether the server is to end.
+    """Follows the positions of the log as long as somebody watches. is_over: whether the server must end.
 
     Everything here happens in one event loop.
     """

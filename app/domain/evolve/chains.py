@@ -185,7 +185,7 @@ def _concerned(plan: SearchPlan, node: Node, event: e.StageFailed) -> Iterator[t
 
 
 def _restarts_used(node: Node, event: e.StageFailed, slot: str) -> int | None:
-    """How many tries this error has cost by now; None when it is not to be tried again."""
+    """How many tries this error has cost so far; None when it is not to be tried again."""
     if event.evaluated is not None:
         node.evaluation_failures.setdefault((event.evaluated, event.signature or ""), []).append(slot)
         return node.evaluation_tries(event.evaluated)

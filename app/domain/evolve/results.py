@@ -86,7 +86,7 @@ def release_checkpoint(plan: SearchPlan, event: e.CheckpointReleased) -> None:
 
 
 def _withdraw(plan: SearchPlan, node: Node, step: int) -> None:
-    """Its object is still there, and is to be deleted."""
+    """Its object is still there, and must be deleted."""
     checkpoint = node.checkpoints[step]
     plan.released[checkpoint.key] = KeptAt(node.id, step, checkpoint)
     _remove_checkpoint(plan, node, step)

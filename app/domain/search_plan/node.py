@@ -91,7 +91,7 @@ class Node:
     """One set of sequences from step `start` on, under a parent; it has no end of its own.
 
     hp: of the first trial that came here; from `start` on, all who do have the same.
-    waiting: at each step, the trials that asked for a result there and have none yet, or are to be evaluated there.
+    waiting: at each step, the trials that asked for a result there and have none yet, or must be evaluated there.
     running: for each stage of a chain under way, the steps (start, end] it trains here.
     saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
     lost: at each step, how often the process died alone that trained a stage that began there.

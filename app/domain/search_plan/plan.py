@@ -63,8 +63,8 @@ class SearchPlan:
     folded. touched: nodes whose outstanding work may have changed since whoever cares last emptied it. struck: the
     studies whose events are not folded. aside: nodes that only they passed, which are no part of the tree. unheard: the
     studies of which no evaluation has reported the metric yet. kept_bytes: of all checkpoints. released: those that
-    nothing begins with any more and whose objects are to be deleted, by key. profiles: of packs, by kind of device.
-    packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that is to be chosen.
+    nothing begins with any more and whose objects must be deleted, by key. profiles: of packs, by kind of device.
+    packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that must be chosen.
     weights: the objects that studies begin with, by key. environments: what it was trained with, by kind of device.
     packing_reason: why it was chosen so. measurements: how many chains were assigned before, each to find that out.
     tests: what comparing states has shown. spans: by kind of device, from which break to which step training came out
@@ -130,7 +130,7 @@ class SearchPlan:
         return step == node.start and (node.parent is None or step in self.nodes[node.parent].resumable)
 
     def is_isolated(self, node: NodeId, start: int) -> bool:
-        """Whether a stage that begins there is to be trained with no other beside it: its process died too often."""
+        """Whether a stage that begins there must be trained with no other beside it: its process died too often."""
         return node in self.nodes and self.nodes[node].lost.get(start, 0) >= MAX_LOST
 
     def wanted(self, node: Node, step: int) -> Iterator[Study]:

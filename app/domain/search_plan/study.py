@@ -35,7 +35,7 @@ class TrialEvent:
 class Trial:
     """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands.
 
-    unevaluated: steps that were trained before it came, whose state is kept and is to be evaluated for its study's
+    unevaluated: steps that were trained before it came, whose state is kept and must be evaluated for its study's
     `eval_every`. They are no results: nothing depends on them but the end of the trial. priority, standing: how urgent
     its tuner says that it is among the trials of its study, and why, where it does. is_retried: whether it had failed
     and a user had it tried again; its tuner hears no more of it.
@@ -186,7 +186,7 @@ class Study:
 
     @property
     def checks(self) -> bool:
-        """Whether its trainer is to be tried before anything is trained."""
+        """Whether its trainer must be tried before anything is trained."""
         return bool(self.spec.get("check", True))
 
     @property

@@ -41,7 +41,7 @@ class StudiesPort(ABC):
 
     @abstractmethod
     def show_due(self, due: Mapping[str, float]) -> None:
-        """So many slots are due to these studies by now; the others compete with nobody."""
+        """So many slots are due to these studies now; the others compete with nobody."""
 
     @abstractmethod
     def remove(self, id: str) -> None:
@@ -65,7 +65,7 @@ class StudiesPort(ABC):
 
     @abstractmethod
     def busy_versions(self) -> dict[str, int]:
-        """The streams with something to do, and how many events each has by now.
+        """The streams with something to do, and how many events each has now.
 
         That is a study that is not over or is audited, or a chain under way.
         """
@@ -189,7 +189,7 @@ class ChainsPort(ABC):
     def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
         """The worker is at `step`, and kept its state at `kept`; the lease lasts `ttl` seconds from here.
 
-        What was asked for at a step that it had passed by then is asked for no more. Raises `Fenced`.
+        What was asked for at a step that it had passed until then is asked for no more. Raises `Fenced`.
         """
 
     @abstractmethod

@@ -36,7 +36,7 @@ class Fenced(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChainFlags:
-    """What the scheduler wants of a chain by now: further steps to evaluate and keep, and whether to end.
+    """What the scheduler wants of a chain now: further steps to evaluate and keep, and whether to end.
 
     stop: nobody wants it any more. preempt: its slot is another study's: it ends after the step under way, however long
     that takes, with its state kept. branch_steps: where trials would branch off that were not known when it began.

@@ -38,7 +38,7 @@ UNKNOWN = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A curve that something is to be said about, and which of the ended ones it is itself (-1: none)."""
+    """A curve to predict, and which of the ended ones it is itself (-1: none)."""
 
     curve: Curve
     units: Array

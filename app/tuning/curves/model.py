@@ -142,7 +142,7 @@ class CurveModel:
     def _look_back(self, cut: int, prior: Prior) -> list[_Look]:
         """Ended curves as they were at a cut, each with a prior that does not know how it went on.
 
-        They are to be predicted half-way to the horizon, and there. If not all are looked at, others are at each cut.
+        They must be predicted half-way to the horizon, and there. If not all are looked at, others are at each cut.
         """
         now, every = CUTS[cut] * self.horizon, self._learnt.drift.rows
         soon = round((now + self.horizon) / 2)
@@ -155,7 +155,7 @@ class CurveModel:
         return [(batch, step) for step in (soon, self.horizon)]
 
     def _came(self, batch: Batch, step: int) -> tuple[Array, Flags]:
-        """What the curves came to, and which of them are to be judged: those that got there, without a bend."""
+        """What the curves came to, and which of them must be judged: those that got there, without a bend."""
         drift, itself = self._learnt.drift, [row.itself for row in batch.rows]
         there = (drift.last_step[itself] >= step) & (batch.last_step < step)
         return drift.values(step)[itself], there & ~batch.bend_before(step)

@@ -54,7 +54,7 @@ class Replay:
         return {"state": study.state, "best": self._best(study), "steps": steps, "plan": plan, "rungs": self.rungs()}
 
     def _node(self, name: NodeId) -> Json:
-        """A node that the study passes, and how far it was by then."""
+        """A node that the study passes, and how far it was at that point."""
         node = self.plan.nodes[name]
         asked = self.plan.studies[self.study].max_step_by_node[name]
         standing = {"checkpoints": sorted(node.checkpoints), "evaluated": sorted(node.metrics)}

@@ -120,7 +120,7 @@ class TunerDriver:
     def suggest(self, room: int) -> tuple[TunerAction, ...]:
         """What the study wants next: one action if fewer than `room` of its trials are active; many of an eager tuner.
 
-        Asked again with nothing new to see, it says the same. A study that is to end wants nothing. Raises
+        Asked again with nothing new to see, it says the same. A study that must end wants nothing. Raises
         `TunerFailed`.
         """
         if self.end() is not None:

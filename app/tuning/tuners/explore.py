@@ -110,7 +110,7 @@ def _beside(choice: Choice, value: Any, rng: Random, factors: Sequence[float]) -
 
 
 def spliced(before: Any, step: int, after: Any) -> Json:
-    """The sequence `before` for the first `step` steps, then `after` as it would be by then, in the absolute step.
+    """The sequence `before` for the first `step` steps, then `after` as it would be there, in the absolute step.
 
     What the steps up to `step` are called in the search plan does not change, so whoever trained them has trained them
     for this sequence too.

@@ -73,7 +73,7 @@ class Forecasts:
         self._complete: list[Curve] = []
         self._evaluations = 0
         self._learnt, self._learnt_evaluations = 0, 0  # from how many whole curves, and evaluations of all
-        self._lesson: list[Curve] | None = None  # what is to be learnt before the next prediction
+        self._lesson: list[Curve] | None = None  # what must be learnt before the next prediction
 
     @property
     def has_learnt(self) -> bool:

@@ -114,7 +114,7 @@ class Watched(Tuner):
         return action
 
     def _by_way(self, action: Request, after: int) -> Request:
-        """What the tuner wants, as far as the next step that is to be evaluated."""
+        """What the tuner wants, as far as the next step that must be evaluated."""
         return replace(action, steps=self._next(after, action.steps), reason={**action.reason, UNTIL: action.steps})
 
     def _next(self, after: int, until: int) -> int:

@@ -56,7 +56,7 @@ class Choosing:
             logger.info("how wide the packs of plan %s are is left to the next tick: %s", stream, reason)
 
     def _command(self, plan: SearchPlan, able: Sequence[SlotDescription]) -> c.ChoosePacking | None:
-        """None where it is to be measured first, or as long as there are no trials."""
+        """None where it must be measured first, or as long as there are no trials."""
         most = widest(plan, len(able))
         if most == 1:
             return c.ChoosePacking(width=0, reason="trials are trained alone, since no slot has two of them at once")

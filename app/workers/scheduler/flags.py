@@ -45,7 +45,7 @@ class Flags:
                     self.ports.notify(chain, slot)
 
     def _news(self, frontier: Frontier, plan: SearchPlan) -> dict[ChainId, _Flags]:
-        """What each chain must be told by now, where that is more than it was."""
+        """What each chain must be told now, where that is more than it was."""
         sent = {chain: flags for chain, flags in self._sent.get(frontier.id, {}).items() if chain in plan.chains}
         self._sent[frontier.id] = sent
         news: dict[ChainId, _Flags] = {}

@@ -38,7 +38,7 @@ def find_orphans(records: Records, plans: Plans, store: ObjectStore, age: float)
     """
     listed = _listed(store)  # before the log is read: what is written from here on is not looked at
     for stream in sorted(listed.keys() & records.log.versions().keys()):
-        before = _oldest_under_way(records, stream) - age  # before the plan: a chain that is over has said all by then
+        before = _oldest_under_way(records, stream) - age  # before the plan: a chain that is over has said all
         for key in _unnamed(plans, stream, listed[stream]):
             written = _written(store, key)
             if written is not None and written.at < before:

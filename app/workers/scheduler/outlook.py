@@ -40,7 +40,7 @@ class Outlook:
             if self._is_behind(stream, version):
                 self.refresh(stream)
         for row in live:
-            self._take_in_progress(row)  # of the stage in which the log has it by now
+            self._take_in_progress(row)  # of the stage in which the log has it now
         for stream in [name for name, frontier in self._frontiers.items() if frontier.is_behind]:
             self.refresh(stream, fresh=False)
         self._ports.plans.keep(self._frontiers)
@@ -50,7 +50,7 @@ class Outlook:
         return [frontier for stream, frontier in self._frontiers.items() if stream not in self._unusable]
 
     def refresh(self, stream: str, *, fresh: bool = True) -> None:
-        """Take in what happened to a plan: by now or, if not `fresh`, as far as it was read. As `Plans.holding`."""
+        """Take in what happened to a plan: until now or, if not `fresh`, as far as it was read. As `Plans.holding`."""
         try:
             with self._ports.plans.holding(stream, fresh=fresh) as plan:
                 frontier = self._frontiers.get(stream)
@@ -92,7 +92,7 @@ class Outlook:
 
 
 def _progress(plan: SearchPlan, chain: Chain, row: ChainRecord) -> ChainProgress:
-    """What was passed; but what is to be evaluated or kept there is on its way, as long as it is not on record."""
+    """What was passed; but what must be evaluated or kept there is on its way, as long as it is not on record."""
     stage, node = chain.stages[chain.index], plan.node(chain.stages[chain.index].node)
     coming = {*stage.evaluate} - node.metrics.keys() | {*row.extra_eval_steps} - node.checkpoints.keys()
     return ChainProgress(row.step, frozenset(coming))

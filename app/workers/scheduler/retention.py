@@ -43,7 +43,7 @@ ON_THE_WAY = 2
 class PlanUse:
     """What a plan keeps, as of a version. last_at: when a study of it was submitted, or ended, for the last time.
 
-    has_garbage: whether something is to be deleted whatever the budget. largest: the bytes of its largest checkpoint.
+    has_garbage: whether something must be deleted whatever the budget. largest: the bytes of its largest checkpoint.
     """
 
     version: int
@@ -119,7 +119,7 @@ class Retention:
     def chains_that_fit(self, plans: Mapping[str, SearchPlan], live: int, wanted: int) -> int:
         """How many of so many more chains, beside those that live, may write without more room being made.
 
-        plans: those in which something goes on, as they are by now. The others wait for the next look; where nothing
+        plans: those in which something goes on, as they are now. The others wait for the next look; where nothing
         may go that is there, nobody waits.
         """
         published = self._published
@@ -163,7 +163,7 @@ class Retention:
             pass
 
     def choose(self) -> dict[str, list[KeptAt]]:
-        """What would go by now, by plan, after a `survey`."""
+        """What would go now, by plan, after a `survey`."""
         excess, chosen = self._excess(), dict[str, list[KeptAt]]()
         for stream in self._in_order():
             with self._plans.holding(stream) as plan:
@@ -202,7 +202,7 @@ class Retention:
         return max((use.largest for use in self._uses.values()), default=0)
 
     def _excess(self) -> int:
-        """How many bytes are to go."""
+        """How many bytes must go."""
         if self._budget is None:
             return 0
         coming = ON_THE_WAY * sum(use.chains * use.largest for use in self._uses.values())

@@ -35,7 +35,7 @@ class Sharing:
         self._shown_at = 0.0
 
     def look(self, frontiers: Sequence[Frontier], slots: Candidates) -> FairShare:
-        """What is due to each study by now; it is shown, too. Raises `DatabaseUnavailable`."""
+        """What is due to each study now; it is shown, too. Raises `DatabaseUnavailable`."""
         if self._balancing is None:
             return NO_CONTENTION
         now = self._ports.elapsed()

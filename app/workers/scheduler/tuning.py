@@ -35,7 +35,7 @@ Ending = c.CloseStudy | c.EndStudy | c.FailStudy | c.CheckFailures
 
 
 class Tuning:
-    """The tuners of all running studies. `room`: fewer than so many trials of a study are to be active at once.
+    """The tuners of all running studies. `room`: fewer than so many trials of a study may be active at once.
 
     slots: how many there are, for tuners that go by that. devices: their kinds.
     """

@@ -187,7 +187,7 @@ class _Check:
         return bool(self._differs(end))
 
     def _differs_unwatched(self, end: State, metrics: Metrics) -> bool:
-        """The process is used by now: a new object in it, which goes the first way."""
+        """The process is used now: a new object in it, which goes the first way."""
         self._bench.build(is_fresh=False)
         self._bench.train(1)
         self._bench.save().close()

@@ -63,7 +63,7 @@ class Claiming:
         self._retry = retry
 
     def claim(self, chain: str, is_unwanted: Callable[[], bool]) -> Lease:
-        """Raises `ChainNotClaimable`, and `Closing` if the database was away until the slot was to end."""
+        """Raises `ChainNotClaimable`, and `Closing` if the database was away until the slot had to end."""
         is_doubtful = False
         for number in self._retry.attempts():
             try:

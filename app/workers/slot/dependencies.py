@@ -21,7 +21,7 @@ from app.workers.trainer_process import TrainerProcess
 class Limits:
     """Seconds, and bytes.
 
-    heartbeat: between two signs of life. grace: for what is on its way when the slot is to end. strike: how long a
+    heartbeat: between two signs of life. grace: for what is on its way when the slot must end. strike: how long a
     missing or damaged checkpoint is looked at again. silence: after which a trainer counts as hung, at least.
     overhead: the share of training time that intermediate checkpoints may take. memory_bytes: for recent states.
     """

@@ -66,7 +66,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Nobody wants more of the chain, its slot is another study's, or its worker is to end. What is there is kept."""
+    """Nobody wants more of the chain, its slot is another study's, or its worker must end. What is there is kept."""
 
 
 Action = Train | Evaluate | Save | Complete | Stop
@@ -76,8 +76,8 @@ Action = Train | Evaluate | Save | Complete | Stop
 class Outside:
     """What the execution must know of the world at a moment.
 
-    now: what the chain has taken of its slot's time. flags: what the scheduler wants by now; `stop` also when the
-    worker is to end. save_seconds: what keeping a state costs. can_save: whether the saver has nothing else to do.
+    now: what the chain has taken of its slot's time. flags: what the scheduler wants now; `stop` also when the
+    worker must end. save_seconds: what keeping a state costs. can_save: whether the saver has nothing else to do.
     """
 
     now: Seconds
@@ -176,9 +176,9 @@ class ChainExecution:
         return Train(self._next_stop(outside.flags))
 
     def end_of_training(self, step: int, outside: Outside) -> int:
-        """Where the training under way, which has come to `step`, is to end by now; 0 for at the next step.
+        """Where the training under way, which has come to `step`, must end now; 0 for at the next step.
 
-        It is not further on once a step is reached where something is to be done: whoever asks may hear of it late.
+        It is not further on once a step is reached where something must be done: whoever asks may hear of it late.
         """
         self.reached(step)
         if outside.flags.end or self._is_intermediate_due(outside):
@@ -226,7 +226,7 @@ class ChainExecution:
     # ------------------------------------------------------------------------------------------------ what happened
 
     def reached(self, step: int) -> None:
-        """The model has been trained for `step` steps by now."""
+        """The model has been trained for `step` steps so far."""
         self.progress = Progress(step, self.kept)
         self.last_good_step = max(self.last_good_step, min(step, self.stage.end) - 1)
 

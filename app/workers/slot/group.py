@@ -91,7 +91,7 @@ class LaneGroup:
         self._go_on(number, lambda: next(self._stages[number]))
 
     def _go_on(self, number: int, go_on: Callable[[], Wish]) -> None:
-        """A lane does what is to be done, up to where it trains again or its stage is over."""
+        """A lane does what must be done, up to where it trains again or its stage is over."""
         try:
             with self._time.charged_to([number]):
                 self._wanted[number] = go_on()

@@ -33,7 +33,7 @@ POLL_DUTY = 0.01
 """The share of its time that it may take to look: a slow database is looked at less often."""
 
 STOP_SECONDS = 5.0
-"""A worker that is to end waits so long for a call of the trainer; no longer than a third of its grace."""
+"""A worker that must end waits so long for a call of the trainer; no longer than a third of its grace."""
 
 UNWANTED_SECONDS = 30.0
 """And so long where only nobody wants the result any more."""
@@ -202,7 +202,7 @@ class Heartbeat:
             self._lose(claim)
 
     def _poll(self) -> None:
-        """What is wanted of the chains by now, without renewing anything."""
+        """What is wanted of the chains now, without renewing anything."""
         begun_at, flags = self._clock(), dict[str, ChainFlags]()
         live = self._live()
         if live:

@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """To be trained from step `begin` until step `until`. on_progress: says, of the step that is reached by now, where
-    the training is to end; `begin` or less for at the next step."""
+    """To be trained from step `begin` until step `until`. on_progress: says, of the step that is reached now, where
+    the training must end; `begin` or less for at the next step."""
 
     begin: int
     until: int
@@ -84,7 +84,7 @@ class Lane(ABC):
 
     @property
     def flags(self) -> ChainFlags:
-        """What the scheduler wanted when the chain was claimed, and wants by now."""
+        """What the scheduler wanted when the chain was claimed, and wants now."""
         now, first = self._slot.flags(self.claim.chain), self._asked
         steps, branches = first.extra_eval_steps + now.extra_eval_steps, first.branch_steps + now.branch_steps
         return ChainFlags(steps, first.stop or now.stop, first.preempt or now.preempt, branches)

@@ -48,7 +48,7 @@ class LaneModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LaneContext:
-    """What a lane has. seconds: what it took of the slot's time by now. inexact_reasons: why its bits need not be those
+    """What a lane has. seconds: what it took of the slot's time so far. inexact_reasons: why its bits need not be those
     of a model alone, besides what its model says.
     """
 

@@ -181,7 +181,7 @@ class FactOutbox:
 
         changes: by default the chain must just be ours. is_last: nothing more follows about this chain. is_news: the
         scheduler is told. awaits_more: what follows about the chain is about to come, and goes on record together with
-        this. Raises `Closing` if there was no room for it before the slot was to end.
+        this. Raises `Closing` if there was no room for it before the slot had to end.
         """
         key, is_news = f"slot:{claim.chain}:{claim.fence}:{next(self._numbers)}", is_news or is_last
         changes, at = changes or (Guard(),), self._clock()
@@ -196,11 +196,11 @@ class FactOutbox:
         return self._thread.is_idle
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until everything stated by now is on record or void, or for so many seconds; whether it is."""
+        """Wait until everything stated so far is on record or void, or for so many seconds; whether it is."""
         return self._thread.drain(seconds)
 
     def close(self) -> None:
-        """What is not on record by now is lost: its work will be done again."""
+        """What is not on record now is lost: its work will be done again."""
         self._thread.close()
 
     def _record(self, statement: _Statement) -> None:

@@ -80,7 +80,7 @@ class ProofLane(Lane):
             self._slot.trainer.end_process()
 
     def _end_unproven(self, why: str) -> bool:
-        """Of all that was not compared by now: it would come to the same if it were tried again."""
+        """Of all that was not compared so far: it would come to the same if it were tried again."""
         facts = [self._tested(at, unproven=why) for at in self._waiting] or [self._tested(unproven=why)]
         self._end([*facts, self._ended(ChainOutcome.DONE)], Finish())
         return True

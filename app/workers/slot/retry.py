@@ -16,11 +16,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 
 
 class Closing(Exception):
-    """The slot is to end, and waits for nothing any more."""
+    """The slot must end, and waits for nothing any more."""
 
 
 class RetryPolicy:
-    """Shared by the threads of a slot. wait: takes so many seconds, or fewer if the slot is to end meanwhile."""
+    """Shared by the threads of a slot. wait: takes so many seconds, or fewer if the slot must end meanwhile."""
 
     def __init__(self, wait: Callable[[float], object] | None = None) -> None:
         self._closed = Flag()

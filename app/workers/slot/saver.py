@@ -87,7 +87,7 @@ class Saver:
         self._thread.put(_Job(claim, save))
 
     def submit(self, claim: Claim, do: Callable[[], None]) -> None:
-        """Do something after all that came before, unless the chain is over by then. Does not wait for room."""
+        """Do something after all that came before, unless the chain is over at that point. Does not wait for room."""
         self._thread.put(_Job(claim, do), wait=False)
 
     def delete(self, claim: Claim, key: str, on_deleted: Callable[[], None]) -> None:
@@ -104,7 +104,7 @@ class Saver:
         self.submit(claim, delete)
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until everything is done that was given by now, or for so many seconds; whether it is."""
+        """Wait until everything is done that was given so far, or for so many seconds; whether it is."""
         return self._thread.drain(seconds)
 
     def close(self) -> None:

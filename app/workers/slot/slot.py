@@ -88,7 +88,7 @@ class Slot:
         return True
 
     def close(self) -> None:
-        """Give back what is not begun, and end within the grace; what is not on record by then is done again."""
+        """Give back what is not begun, and end within the grace; what is not on record at that point is done again."""
         self._is_closing, ends_at = True, time.monotonic() + self._limits.grace
         for lane in self._at_work:
             lane.give_back()
@@ -142,7 +142,7 @@ class Slot:
         return [lane.pulse for lane in self._live]
 
     def _flags(self, chain: str) -> ChainFlags:
-        """What is wanted of a chain; everything stops when the worker is to end."""
+        """What is wanted of a chain; everything stops when the worker must end."""
         flags = self.heartbeat.flags.get(chain, ChainFlags())
         return replace(flags, stop=True) if self._is_retiring() else flags
 

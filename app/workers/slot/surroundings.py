@@ -72,7 +72,7 @@ class LookAround:
         self._looked: dict[str, tuple[Instant, str]] = {}  # by record: when, and what was found
 
     def look(self, claim: Claim, work: ChainAssignment, index: int) -> tuple[list[e.Event], list[str]]:
-        """What is to go on record, and why stages may be of other inputs than their study: words after "3 stages".
+        """What must go on record, and why stages may be of other inputs than their study: words after "3 stages".
 
         index: of the stage that begins; those behind the first are trained with what that was.
         """

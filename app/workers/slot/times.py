@@ -35,7 +35,7 @@ class SharedTime:
         self._payers: Collection[int] = members
 
     def of(self, member: int) -> Seconds:
-        """The seconds that one has taken by now; they pass the slower the more lanes there are."""
+        """The seconds that one has taken so far; they pass the slower the more lanes there are."""
         self._settle()
         return Seconds(self._seconds[member])
 

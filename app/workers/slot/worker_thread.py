@@ -16,7 +16,7 @@ from app.workers.slot.retry import Closing, RetryPolicy
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
-"""How often whoever waits for room looks whether the slot is to end."""
+"""How often whoever waits for room looks whether the slot must end."""
 YIELD_SECONDS = 0.006
 """What comes to an idle thread waits so long. Threads share one lock of the interpreter, and who brought it has a
 message to send that begins the next stage: that one goes first."""
@@ -50,7 +50,7 @@ class WorkerThread(Generic[Item]):
     def put(self, item: Item, *, wait: bool = True) -> None:
         """To be done after all that came before. wait=False: whatever the capacity, for who must not wait here.
 
-        Raises `Closing` when there was no room before the slot was to end.
+        Raises `Closing` when there was no room before the slot had to end.
         """
         with self._changed:
             while wait and len(self._items) >= self._capacity:
@@ -70,7 +70,7 @@ class WorkerThread(Generic[Item]):
             return self._items[self._under_way - 1]
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until everything is done that was given by now, or for so many seconds; whether all is done."""
+        """Wait until everything is done that was given so far, or for so many seconds; whether all is done."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._items, seconds)
 
@@ -93,7 +93,7 @@ class WorkerThread(Generic[Item]):
             self._done()
 
     def _await_item(self) -> bool:
-        """Whether there is something to do; False when the thread is to end."""
+        """Whether there is something to do; False when the thread must end."""
         with self._changed:
             was_idle = not self._items
             self._changed.wait_for(lambda: self._items or self._is_closed)
