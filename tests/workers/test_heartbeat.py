@@ -134,7 +134,9 @@ def send(beating: Beating, chain: str = "c") -> None:
 
 
 def test_a_worker_to_which_no_message_comes_ends(beating: Beating) -> None:
-    """It looked alive for ever, and every study that was given to it stood still."""
+    """It looked alive for ever, and every study that was given to it stood still. What it did before is over."""
+    beating.begin("before").over.set()
+    beating.end("before")
     send(beating)
     send(beating)
     assert not beating.ends

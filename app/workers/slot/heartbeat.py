@@ -163,7 +163,7 @@ class Heartbeat:
         if said != self._said or dict(row.trainers) != dict(said.trainers):
             rows.slots.describe(me.slot, me.owner, trainers=said.trainers, note=said.note)
         self._said = said
-        waiting = rows.chains.get(row.chain) if row.chain and not self._pulses() else None
+        waiting = rows.chains.get(row.chain) if row.chain and not self._live() else None
         if self._sent.are_in_vain(waiting):
             self._end(f"slot {me.slot} was sent chain {row.chain} again and again, and nothing arrives here")
 
