@@ -11,6 +11,7 @@ from uuid import uuid4
 from fastapi import FastAPI
 from kombu.connection import Connection
 
+from app.api.access import AccessPolicy
 from app.api.application import make_app
 from app.api.services import ApiServices
 from app.away import store_is_away
@@ -56,6 +57,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         checkpoints=settings.checkpoints,
         study_files=settings.study_folders,
         proofs=settings.proofs,
+        policy=AccessPolicy(settings.access, settings.proxy_networks),
+        groups=settings.principals_by_group,
         checks=Checks(_checks(settings)),
         lease_seconds=settings.lease_seconds,
         stop_seconds=settings.stop_seconds,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,7 @@ from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.domain.access import Principal, Scope
 from app.domain.slots import MOST_SHARES
 from stagetree.limits import LIMITS, Limits
 
@@ -49,6 +51,21 @@ class Settings(BaseSettings):
     tuners: str = Field(default="", description="Python files with tuners of your own, separated by commas")
     hosts: str = Field(
         default="", description="names by which the API is reached, separated by commas, or *; addresses always do"
+    )
+    access: Literal["loopback", "always", "open"] = Field(
+        default="loopback",
+        description="which callers of the API need a token: those on other machines (loopback), all (always), "
+        "or none (open)",
+    )
+    proxies: str = Field(
+        default="",
+        description="addresses or networks of proxies, separated by commas, whose X-Forwarded-User and "
+        "X-Forwarded-Groups are trusted",
+    )
+    groups: str = Field(
+        default="",
+        description="what the users of a proxy may do, by group: GROUP=SCOPE or GROUP=SCOPE@PROJECT, separated by "
+        "commas; * for every user",
     )
     study_files: str = Field(
         default="",
@@ -137,6 +154,34 @@ class Settings(BaseSettings):
         if not separator or kind.partition("+")[0] not in ("sqlite", "postgres", "postgresql"):
             raise ValueError("it is to be sqlite:///FILE or postgresql://USER@HOST/NAME")
         return url
+
+    @field_validator("proxies")
+    @classmethod
+    def _are_networks(cls, written: str) -> str:
+        for each in _listed(written):
+            ip_network(each, strict=False)
+        return written
+
+    @field_validator("groups")
+    @classmethod
+    def _are_scopes(cls, written: str) -> str:
+        for each in _listed(written):
+            Scope.of(each.rpartition("=")[2].partition("@")[0])
+        return written
+
+    @property
+    def proxy_networks(self) -> list[IPv4Network | IPv6Network]:
+        return [ip_network(each, strict=False) for each in _listed(self.proxies)]
+
+    @property
+    def principals_by_group(self) -> dict[str, Principal]:
+        """What a member of each group may do, as a principal without a name."""
+        found = {}
+        for each in _listed(self.groups):
+            group, _, what = each.rpartition("=")
+            scope, has_project, project = what.partition("@")
+            found[group] = Principal("", Scope.of(scope), project if has_project else None)
+        return found
 
     @property
     def host_names(self) -> list[str]:

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stagetree.client.asking import Asker, Hp, Known, Result
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator, chained, wait_all, wait_any
-from stagetree.client.client import AsyncClient, Folder, Holds, body_of
-from stagetree.client.http import Json, path_of
+from stagetree.client.client import AsyncClient, Folder, Holds
+from stagetree.client.http import Json, body_of, path_of
 from stagetree.errors import StudyOver, TrialFailed
 from stagetree.models import Event, StudyAnswer
 from stagetree.notebook.live import Showing

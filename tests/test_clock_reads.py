@@ -12,7 +12,6 @@ DATES = {
     "app/cli/store.py": "for how long a study has gone on",
     "app/cli/changing.py": "when a study was struck",
     "app/events/memory/log.py": "the clock of a database in memory",
-    "app/events/memory/records.py": "the clock of a database in memory",
     "app/main.py": "when a fact was stated",
     "app/registry.py": "how old a file is by its own dates",
     "app/workers/scheduler/ports.py": "when a fact was stated",

@@ -12,14 +12,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
 
 import stagetree
 from app.api import errors, openapi
+from app.api.access import Gate, known
 from app.api.requests.guard import Guard
-from app.api.routes import page, pictures, plans, replays, service, studies, trials
+from app.api.routes import access, page, pictures, plans, replays, service, studies, trials
 from app.api.services import ApiServices
 from app.domain.evolve import collector_paused
 from app.events.plans import PlanUnusable
@@ -111,12 +112,13 @@ def make_app(services: ApiServices) -> FastAPI:
     openapi.install(app)
     about_trials = (pictures.router, trials.router, trials.batch)
     about_studies = (studies.router, trials.checkpoints, *about_trials, plans.router, replays.router)
-    for router in (*about_studies, service.slots):
-        app.include_router(router, prefix=API)
+    for router in (*about_studies, service.slots, access.router):
+        app.include_router(router, prefix=API, dependencies=[Depends(known)])
     app.include_router(service.router)
     app.include_router(page.description)
     app.include_router(page.router)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5, thread_minimum_size=LARGE)
+    app.add_middleware(Gate, policy=services.policy, doorkeeper=services.doorkeeper)
     app.add_middleware(Guard, names=services.hosts)
     return app
 

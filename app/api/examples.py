@@ -124,13 +124,8 @@ STUDY: Json = {
     "spec": STUDY_FILE,
     "trials": [TRIAL],
 }
-EVENT: Json = {
-    "position": 42,
-    "version": 17,
-    "type": "Evaluated",
-    "data": {"node": NODE, "step": 40, "metrics": {"val_accuracy": 0.9889}},
-    "at": 1789000004.2,
-}
+EVENT: Json = {"position": 42, "version": 17, "type": "Evaluated", "at": 1789000004.2, "by": ""}
+EVENT |= {"data": {"node": NODE, "step": 40, "metrics": {"val_accuracy": 0.9889}}}
 PREVIEW: Json = {
     "trials": 32,
     "requested": 1280,
@@ -250,6 +245,8 @@ HISTORY: Json = {
     "best": [{"position": 6, "at": 1789000009.0, "slot_seconds": 8.0, "trial": 1, "step": 20, "value": 0.91}],
     "times": [[1, 1789000000.0], [6, 1789000009.0]],
 }
+TOKEN: Json = {"name": "ci", "scope": "submit", "project": "vision", "created_at": 1789000000.0}
+TOKEN |= {"expires_at": 1796776000.0, "used_at": 1789000060.0, "revoked_at": None}
 CHECKS = ("database", "schema", "broker", "store", "scheduler", "slots")
 
 
@@ -289,6 +286,9 @@ EXAMPLES: dict[str, Json] = {
     "Study": STUDY,
     "StudyPage": _page(LISTED, "digits-grid-3f9c1a"),
     "Timeline": TIMELINE,
+    "Session": {"name": "ci", "scope": "submit", "project": "vision"},
+    "NewToken": {"token": "stagetree_0Jx3...", "name": "ci"},
+    "TokenPage": _page(TOKEN),
     "TrainerPage": _page({"name": "digits", "version": "1"}),
     "Tree": TREE,
     "Trial": TRIAL,

@@ -22,6 +22,8 @@ NAMES = {"Outcome": "Result", "StudyAnswer": "Study", "StudyListed": "Listed"}
 
 REFUSALS = {
     400: "The body is not JSON.",
+    401: "It has no token, or one that is unknown or ended.",
+    403: "The scope or project of the token does not allow this.",
     404: "There is no such study or trial.",
     409: "Its state does not allow this.",
     413: "The body is too large.",
@@ -33,8 +35,8 @@ UNCHANGED: Json = {"description": "Nothing has happened since."}
 
 
 def refusals(*statuses: int) -> dict[int | str, Json]:
-    """The `responses` of a route that may refuse with these; 422 and 503 always may."""
-    return {status: _refusal(status) for status in sorted({*statuses, 422, 503})}
+    """The `responses` of a route that may refuse with these; 401, 403, 422 and 503 always may."""
+    return {status: _refusal(status) for status in sorted({*statuses, 401, 403, 422, 503})}
 
 
 def _refusal(status: int) -> Json:

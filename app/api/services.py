@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi import Path as PathParameter
 
+from app.api.access import AccessPolicy, Who, check_owner
 from app.api.sharing.answers import Answers
 from app.api.sharing.turns import Together, Turns
 from app.api.streaming.broadcast import Broadcasts
 from app.api.streaming.tail import Tail
+from app.domain.access import Principal
+from app.domain.errors import Unknown
 from app.events.rows import StudyRecord
+from app.service.access import Doorkeeper
 from app.service.services import Services
 
 
 @dataclass(frozen=True)
 class ApiServices(Services):
-    """What reads a store, and what many requests share."""
+    """What reads a store, and what many requests share. policy, groups: access control."""
+
+    policy: AccessPolicy = field(default_factory=AccessPolicy)
+    groups: Mapping[str, Principal] = field(default_factory=dict)
+
+    @cached_property
+    def doorkeeper(self) -> Doorkeeper:
+        """Who knows tokens."""
+        return Doorkeeper(self.records, self.clock, self.groups)
 
     @cached_property
     def tail(self) -> Tail:
@@ -62,9 +75,13 @@ StudyPath = Annotated[str, PathParameter(description="the id of a study", exampl
 TrialPath = Annotated[int, PathParameter(description="the number of a trial in its study, from 0 on", examples=[3])]
 
 
-async def study_row(study: StudyPath, use: Use) -> StudyRecord:
-    """The row of the study in the path. Raises `Unknown`."""
-    return await use.together.do(("row", study), lambda: use.find(study))
+async def study_row(request: Request, study: StudyPath, use: Use, who: Who) -> StudyRecord:
+    """The row of the study in the path. Raises `Unknown`, and `HttpProblem` where another may not change it."""
+    row = await use.together.do(("row", study), lambda: use.find(study))
+    if not who.sees(row.project):
+        raise Unknown(f"there is no study {study}")
+    check_owner(request, who, row.owner)
+    return row
 
 
 StudyRowDep = Annotated[StudyRecord, Depends(study_row)]

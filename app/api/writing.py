@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fastapi import BackgroundTasks, Depends, Header, Request
 
+from app.api.access import Who
 from app.api.requests.strict import Raw
 from app.api.services import Use
 from app.events.log import Idempotency, StoredEvent
@@ -26,14 +27,14 @@ Key = Annotated[
 Write = Callable[[str, Decide], list[StoredEvent]]
 
 
-def writer(request: Request, background: BackgroundTasks, use: Use, raw: Raw, key: Key = None) -> Write:
+def writer(request: Request, background: BackgroundTasks, use: Use, raw: Raw, who: Who, key: Key = None) -> Write:
     """How this request writes to a stream. Raises what `transact` raises."""
     asked = [request.method, request.url.path, request.url.query]
     fingerprint = sha256(b"\n".join([*(part.encode() for part in asked), raw])).hexdigest()
 
     def write(stream: str, decide: Decide) -> list[StoredEvent]:
-        once = None if key is None else Idempotency(f"api:{key}", fingerprint)  # never one of a slot's
-        transaction = Transaction(stream=stream, decide=decide, at=use.clock(), idempotency=once)
+        once = None if key is None else Idempotency(f"api:{who.name}:{key}", fingerprint)  # never a slot's
+        transaction = Transaction(stream=stream, decide=decide, at=use.clock(), idempotency=once, by=who.name or None)
         recorded = transact(use.log, use.plans, transaction)
         background.add_task(use.wake_scheduler)
         return recorded

@@ -110,6 +110,9 @@ for group, commands in GROUPS.items():
         app.command(rich_help_panel=group, context_settings={"help_option_names": ["-h", "--help"]})(command)
 
 
+app.add_typer(serving.token, name="token", rich_help_panel="Run a cluster")
+
+
 def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version

@@ -57,3 +57,4 @@ Timeout = Annotated[
     float | None,
     typer.Option("--timeout", metavar="SECONDS", min=0, callback=finite, help="Give up after so long."),
 ]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Need no token: every caller may do everything.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import replace
@@ -14,6 +15,7 @@ from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail
 from app.cli.following import checked, code_of, finish, print_study, say_what_is_kept, until_end
 from app.cli.options import (
     Changes,
+    Insecure,
     Output,
     Plain,
     Quiet,
@@ -128,9 +130,10 @@ def up(
     dir: Annotated[Path, typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there.")] = DEFAULT,
     trainers: Trainers = None,
     host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Where others reach the API; it asks nobody who they are.")
+        str, typer.Option("--host", metavar="ADDRESS", help="Where others reach the API, with a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Where the API listens.")] = 8000,
+    insecure: Insecure = False,
 ) -> None:
     """Start the embedded stack and keep it up: API, scheduler and one worker a slot.
 
@@ -139,13 +142,15 @@ def up(
     """
     from app.cli import stacks
 
+    if insecure:
+        os.environ["STAGETREE_ACCESS"] = "open"
     stack = stacks.OwnStack.of(dir, slots, slots_per_gpu, stacks.trainer_files(trainers or []))
     with stacks.own_stack(replace(stack, host=host, port=port), await_slots=True) as service:
         url = service.client.url
         print(f"stagetree is up at {url} with {plural(stack.slots, 'slot')}; the log is in {service.folder}.")
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
         if service.url_for_others:
-            print(f"Other machines reach it at {service.url_for_others}; it asks nobody who they are.")
+            print(_said_to_others(service.url_for_others, service.token))
         print(f"Open {url} in a browser to watch; the API is described at {url}/docs.")
         print("Ctrl-C ends everything; nothing is lost.", flush=True)
         try:
@@ -155,6 +160,17 @@ def up(
         except KeyboardInterrupt:
             print("Stopping ...", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
+
+
+def _said_to_others(url: str, token: str | None) -> str:
+    """Where other machines reach a stack, and what they need."""
+    if os.environ.get("STAGETREE_ACCESS") == "open":
+        return f"Other machines reach it at {url}; it needs no token, so every caller may do everything."
+    return (
+        f"Other machines reach it at {url}/#token={token}\n"
+        f"That address lets its reader do everything. Commands there need STAGETREE_URL={url} and\n"
+        f"STAGETREE_TOKEN={token}; `stagetree token create NAME` makes tokens for others, who may do less."
+    )
 
 
 def submit(study: StudyFile, server: Server = None, changes: Changes = None, output: Output = Format.table) -> None:

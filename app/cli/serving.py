@@ -13,8 +13,9 @@ from typing import Annotated
 import typer
 
 from app.cli.errors import USAGE, fail
-from app.cli.options import Server
+from app.cli.options import Insecure, Server
 from app.cli.output import without_secrets
+from app.cli.tokens import app as token
 from app.domain.slots import MOST_SHARES
 
 NEEDED = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
@@ -94,12 +95,12 @@ def _numbers(written: str) -> list[int]:
     return found
 
 
+__all__ = ["api", "queue_of", "script", "sinks", "token", "worker", "workers"]
+
 Queue = Annotated[
     str, typer.Argument(metavar="QUEUE", help="The slot, as gpu0, gpu0a, cpu3 or host-gpu0; or scheduler; or slurm.")
 ]
-Host = Annotated[
-    str, typer.Option("--host", metavar="ADDRESS", help="Where others reach it; it asks nobody who they are.")
-]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where others reach it, with a token.")]
 Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Where it listens.")]
 
 
@@ -145,7 +146,7 @@ def workers(
     print(script(nodes, gpus, cpus, early, slots_per_gpu), end="")
 
 
-def api(host: Host = "127.0.0.1", port: Port = 8000) -> None:
+def api(host: Host = "127.0.0.1", port: Port = 8000, insecure: Insecure = False) -> None:
     """Be the API of a cluster, until it is asked to end. The settings come from the environment.
 
     \b
@@ -153,7 +154,9 @@ def api(host: Host = "127.0.0.1", port: Port = 8000) -> None:
     """
     import uvicorn
 
-    uvicorn.run("app.main:create_app", factory=True, host=host, port=port)
+    if insecure:
+        os.environ["STAGETREE_ACCESS"] = "open"
+    uvicorn.run("app.main:create_app", factory=True, host=host, port=port, proxy_headers=False)
 
 
 def sinks(server: Server = None) -> None:

@@ -40,7 +40,7 @@ class Service(Generic[Asked]):
     """What a command asks, and where that is, as an option says it.
 
     `check` raises if the service has died, or nobody is at work; `folder` is that of an embedded stack, and
-    `url_for_others` where other machines reach it, if they do.
+    `url_for_others` where other machines reach it, if they do, with the `token` of its user.
     """
 
     client: Asked
@@ -48,6 +48,7 @@ class Service(Generic[Asked]):
     folder: Path | None = None
     place: str = ""
     url_for_others: str | None = None
+    token: str | None = None
 
 
 @contextmanager
@@ -103,7 +104,7 @@ def own_stack(own: OwnStack, *, await_slots: bool = False) -> Iterator[Service[D
             began = True
             with study_sinks(stack.url, stack.folder / "sinks"):
                 asked, others = Documents(client), stack.url_for_others
-                yield Service(asked, stack.check, stack.folder, url_for_others=others)
+                yield Service(asked, stack.check, stack.folder, url_for_others=others, token=stack.token)
     except BaseException as error:
         if began and not isinstance(error, ProblemError):  # what is refused was not trained
             again = "" if folder == DEFAULT else f" with --dir {folder}"

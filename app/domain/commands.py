@@ -12,8 +12,10 @@ from app.domain.states import ChainOutcome, ProofKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitStudy:
-    """begin, inputs: as in `StudySubmitted`. has_new_weights: whether the object that `begin` names was just written;
-    else it is one that another study of the plan begins with."""
+    """begin, inputs, by: as in `StudySubmitted`.
+
+    has_new_weights: whether the object that `begin` names was just written; else another study of the plan has it.
+    """
 
     plan: PlanOpened
     study: StudyId
@@ -22,6 +24,7 @@ class SubmitStudy:
     begin: Json | None = None
     inputs: list[Json] = field(default_factory=list)
     has_new_weights: bool = True
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ class PlanOpened:
     have in which all its stages are trained; 0 where each is trained alone; None where `PackingChosen` will say that,
     before any is. begin: of the weights that every trial begins with, the `sha256` of what they are in and whether all
     `state` in it is taken; None where each begins with the trainer's own. inputs: of each file or folder that the study
-    says its trainer reads, what tells it from another: see `StudySubmitted`.
+    says its trainer reads, what tells it from another. project: nothing is shared across the border of one.
     """
 
     trainer: str
@@ -67,6 +67,7 @@ class PlanOpened:
     packing: int | None = 0
     begin: Json | None = None
     inputs: list[Json] = field(default_factory=list)
+    project: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class StudySubmitted:
     begin: where the weights come from that it begins with (`file`, or `study`, `trial` and `step`), and the object in
     the store that holds them (`key`, `sha256`, `size`). inputs: what was seen of each path then: `files`, `bytes`, a
     `stamp` of sizes and times and, where it is small, the `sha256` of the content; the `path` alone where only workers
-    see it.
+    see it. project: that of the plan. by: the principal that submitted it, its owner; "" for none.
     """
 
     study: StudyId
@@ -84,6 +85,8 @@ class StudySubmitted:
     at: float
     begin: Json | None = None
     inputs: list[Json] = field(default_factory=list)
+    project: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,10 +38,12 @@ def plan_id(
     packing: int | None = 0,
     begin: Mapping[str, Any] | None = None,
     inputs: Sequence[Mapping[str, Any]] = (),
+    project: str = "",
 ) -> PlanId:
     """The plan that studies with these share. What is as ever is no part of it, so that plans keep their names.
 
-    packing: as in `PlanOpened`; None is a name of its own, whatever will be chosen. begin, inputs: as in `PlanOpened`.
+    packing: as in `PlanOpened`; None is a name of its own, whatever will be chosen. begin, inputs,
+    project: as in `PlanOpened`.
     """
     parts = [trainer, version, trainer_args, seed, *([] if determinism == "strict" else [determinism])]
     if packing != 0:
@@ -50,6 +52,8 @@ def plan_id(
         parts.append({"begin": begin})
     if inputs:
         parts.append({"inputs": list(inputs)})
+    if project:
+        parts.append({"project": project})
     return PlanId("plan-" + digest(*parts))
 
 

@@ -130,3 +130,9 @@ def _is_of_this_machine_alone(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def last_words(log: Path) -> str:
+    """What a process said last, to go behind a sentence."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return f": {lines[-1]}" if lines else ""

@@ -51,7 +51,7 @@ BUDGET = "20GiB"
 class Embedded:
     """A running stack. folder: where its log and checkpoints are. slots_per_gpu: how many of the slots share a GPU.
 
-    say: gets a sentence for the user, who waits for its end.
+    say: gets a sentence for the user, who waits for its end. token: for its user, where other machines reach it.
     """
 
     folder: Path
@@ -61,6 +61,7 @@ class Embedded:
     host: str = "127.0.0.1"
     slots_per_gpu: int = 1
     say: Callable[[str], None] = lambda sentence: None
+    token: str | None = None
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _scratch: machine.Scratch | None = None
     _lock: IO[bytes] | None = None
@@ -126,7 +127,8 @@ class Embedded:
         """Raises `StackFailed` if one of the processes has ended by itself."""
         for name, process in self._processes.items():
             if process.poll() is not None and name != "trainers":
-                raise StackFailed(f"{name} ended with exit code {process.returncode}{self._last_words(name)}")
+                words = machine.last_words(self.folder / "logs" / f"{name}.log")
+                raise StackFailed(f"{name} ended with exit code {process.returncode}{words}")
 
     def environment(self) -> dict[str, str]:
         """The settings of the child processes."""
@@ -189,7 +191,7 @@ class Embedded:
         api = ["uvicorn", "--factory", "app.main:create_app", "--app-dir", str(HOME), "--host", self.host]
         return {
             "redis": redis_command(self._scratch_path),
-            "api": [*PYTHON, *api, "--port", str(self.port), "--no-access-log"],
+            "api": [*PYTHON, *api, "--port", str(self.port), "--no-access-log", "--no-proxy-headers"],
             "workers": [*PYTHON, *prefork],
         }
 
@@ -235,12 +237,16 @@ class Embedded:
         """The schema, and no slots: the folder is ours, so whoever is on record there is dead."""
         from app.events.database import Database, DatabaseUnavailable, NewerSchema
         from app.events.records import SqlRecords
+        from app.service.access import kept_in
 
         database = Database(self.environment()["STAGETREE_DATABASE_URL"])
         try:
             database.create()
-            with SqlRecords(database).write() as rows:
+            records = SqlRecords(database)
+            with records.write() as rows:
                 rows.slots.forget_all()
+            if self.url_for_others is not None:
+                self.token = kept_in(self.folder / "token", records, time.time())
         except (DatabaseUnavailable, NewerSchema) as problem:
             raise StackFailed(str(problem)) from None
         finally:
@@ -281,10 +287,6 @@ class Embedded:
                         return
                 time.sleep(0.05)
         raise StackFailed(f"the stack was not ready after {START_SECONDS:.0f} seconds; see {self.folder / 'logs'}")
-
-    def _last_words(self, name: str) -> str:
-        lines = (self.folder / "logs" / f"{name}.log").read_text(errors="replace").strip().splitlines()
-        return f": {lines[-1]}" if lines else ""
 
 
 @contextlib.contextmanager

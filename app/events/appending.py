@@ -24,24 +24,24 @@ MOVES = {
 }
 """The stream's new version, from any version, from none, or from the expected one."""
 
-COLUMNS = "stream, version, position, type, schema_version, data, at"
+COLUMNS = "stream, version, position, type, schema_version, data, at, by"
 
 MOVE_STREAM = {how: text(move) for how, move in MOVES.items()}
 MOVE_HEAD = text("UPDATE log_head SET position = position + :count WHERE id = 1 RETURNING position")
 INSERT = text(
-    f"INSERT INTO events ({COLUMNS}) VALUES (:stream, :version, :position, :type, :schema_version, :data, :at)"
+    f"INSERT INTO events ({COLUMNS}) VALUES (:stream, :version, :position, :type, :schema_version, :data, :at, :by)"
 )
 
 
 def put(
-    connection: Connection, stream: str, expected: int | None, encoded: Sequence[Encoded], at: float
+    connection: Connection, stream: str, expected: int | None, encoded: Sequence[Encoded], at: float, by: str | None
 ) -> tuple[int, int] | None:
     """Append to the stream, and return the position and version of the last event; None if it is not at `expected`.
 
     The rows of stream and head stay locked until the commit.
     """
     how = "any" if expected is None else "at" if expected else "new"
-    to = {"stream": stream, "count": len(encoded), "expected": expected, "at": at}
+    to = {"stream": stream, "count": len(encoded), "expected": expected, "at": at, "by": by}
     on = _at_once if connection.dialect.name == "postgresql" else _one_by_one
     return on(connection, how, to, encoded)
 
@@ -70,7 +70,8 @@ def _whole(move: str) -> TextClause:
         " head AS (UPDATE log_head SET position = position + :count FROM moved WHERE id = 1"
         "  RETURNING position, moved.version)"
         f" INSERT INTO events ({COLUMNS})"
-        " SELECT :stream, head.version - :count + n, head.position - :count + n, type, schema_version, data, :at"
+        " SELECT :stream, head.version - :count + n, head.position - :count + n, type, schema_version, data, :at,"
+        "  CAST(:by AS text)"
         " FROM head, unnest(CAST(:types AS text[]), CAST(:schema_versions AS int[]), CAST(:datas AS json[]))"
         "  WITH ORDINALITY AS event (type, schema_version, data, n)"
         " RETURNING position, version"

@@ -41,8 +41,8 @@ def _foretell_as_before(data: Data) -> Data:
 
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
 VERSIONS |= dict.fromkeys(("CheckpointKept", "StudyCompleted", "TrialAdded", "TrialExtended"), 2)
-VERSIONS |= {"ChainAssigned": 2, "ChainEnded": 2, "PackingProfiled": 4, "PlanOpened": 5, "StageFailed": 4}
-VERSIONS |= {"StudyReopened": 3, "StudySubmitted": 3}
+VERSIONS |= {"ChainAssigned": 2, "ChainEnded": 2, "PackingProfiled": 4, "PlanOpened": 6, "StageFailed": 4}
+VERSIONS |= {"StudyReopened": 3, "StudySubmitted": 4}
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
@@ -56,6 +56,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("PlanOpened", 2): lambda data: data | {"packing": 0},
     ("PlanOpened", 3): lambda data: data,  # from here on `packing` may be null
     ("PlanOpened", 4): lambda data: data | {"begin": None, "inputs": []},
+    ("PlanOpened", 5): lambda data: data | {"project": ""},
     ("StageFailed", 1): lambda data: data | {"signature": None},
     ("StageFailed", 2): lambda data: data | {"evaluated": None},
     ("StageFailed", 3): lambda data: data | {"counts_elsewhere": False},
@@ -64,6 +65,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("StudyReopened", 2): _foretell_as_before,
     ("StudySubmitted", 1): lambda data: data | {"begin": None, "inputs": []},
     ("StudySubmitted", 2): _foretell_as_before,
+    ("StudySubmitted", 3): lambda data: data | {"project": "", "by": ""},
     ("TrialAdded", 1): lambda data: data | {"path": None},
     ("TrialExtended", 1): lambda data: data | {"path": None},
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from app.domain.events import Event
 from app.events.codec import UnknownEvent, decode, encode
@@ -18,7 +19,8 @@ def lines(recorded: Iterable[StoredEvent]) -> Iterator[str]:
     """Each event on a line, with its end."""
     for each in recorded:
         name, schema, data = encode(each.event)
-        place = {"position": each.position, "version": each.version, "at": each.at}
+        place: dict[str, Any] = {"position": each.position, "version": each.version, "at": each.at}
+        place |= {"by": each.by} if each.by else {}
         yield json.dumps({**place, "type": name, "schema": schema, "data": data}) + "\n"
 
 

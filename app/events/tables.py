@@ -22,6 +22,8 @@ LIVE = "state IN ('ready', 'running', 'saving')"
 
 
 class EventRow(SQLModel, table=True):
+    """A fact. by: the principal whose command it comes from; None where no token was needed."""
+
     __tablename__ = "events"
     __table_args__ = (
         UniqueConstraint("stream", "version", name="uq_events_stream_version"),
@@ -35,6 +37,7 @@ class EventRow(SQLModel, table=True):
     schema_version: int
     data: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
     at: float
+    by: str | None = None
 
 
 class StreamRow(SQLModel, table=True):
@@ -72,7 +75,7 @@ class StudyRow(SQLModel, table=True):
     """A study and how it stands. slots_due: its share of the slots, while others compete with it for them.
 
     audited: whether a user wants all that it shares proven, and that is not yet done; None where nobody does.
-    begins: the weights that it begins from, as of `StudySubmitted`.
+    begins: the weights that it begins from, as of `StudySubmitted`. project, owner: "" for none.
     """
 
     __tablename__ = "studies"
@@ -90,6 +93,23 @@ class StudyRow(SQLModel, table=True):
     slots_due: float | None = None
     audited: bool | None = None
     begins: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    project: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    owner: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+
+
+class TokenRow(SQLModel, table=True):
+    """A principal and its token. digest: the SHA-256 of the token, which is stored nowhere. project: None for all."""
+
+    __tablename__ = "tokens"
+
+    name: str = Field(primary_key=True)
+    digest: str = Field(unique=True)
+    scope: str
+    project: str | None = None
+    created_at: float
+    expires_at: float | None = None
+    used_at: float | None = None
+    revoked_at: float | None = None
 
 
 class SlotRow(SQLModel, table=True):
@@ -155,5 +175,5 @@ class ChainRow(SQLModel, table=True):
 
 metadata = SQLModel.metadata
 EVENTS, STREAMS, HEAD = (metadata.tables[name] for name in ("events", "streams", "log_head"))
-KEYS, STUDIES = metadata.tables["idempotency"], metadata.tables["studies"]
+KEYS, STUDIES, TOKENS = (metadata.tables[name] for name in ("idempotency", "studies", "tokens"))
 SLOTS, CHAINS, SCHEDULERS = (metadata.tables[name] for name in ("slots", "chains", "schedulers"))

@@ -38,6 +38,7 @@ class Write:
     `decide` is pure: it runs again when another writer was faster. What takes long and must not be done while others
     wait for the plan belongs into `prepare`, which runs before each attempt.
     is_known: the plan was read a moment ago. The first attempt goes by that; the next one reads what came meanwhile.
+    by: the principal who asked for it.
     """
 
     stream: str
@@ -47,6 +48,7 @@ class Write:
     alongside: Alongside | None = None
     prepare: Callable[[], None] | None = None
     is_known: bool = False
+    by: str | None = None
 
 
 def transact(
@@ -108,7 +110,7 @@ def _locked(log: EventLog, plans: Plans, write: Write) -> list[StoredEvent]:
 
 def _append(write: Write, **fields: Any) -> Append:
     once, alongside = write.idempotency, write.alongside
-    return Append(stream=write.stream, at=write.at, idempotency=once, alongside=alongside, **fields)
+    return Append(stream=write.stream, at=write.at, by=write.by, idempotency=once, alongside=alongside, **fields)
 
 
 def record(

@@ -7,16 +7,18 @@ the submission of their study.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from app.domain.access import ANYBODY, Principal
 from app.domain.decide.finding import trial_of
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan
-from app.events.rows import StudyRecord
+from app.events.rows import ChainRecord, StudyRecord
 from app.events.rows.ports import RowsPort
 from app.service import waiting
 from app.service.errors import InvalidField
@@ -25,11 +27,11 @@ from app.service.slot_use import gpu_sharing, lanes_at_once
 from app.service.views import documents, ordering, plans
 from app.service.views import slots as slot_views
 from app.service.views.lineage import environments
-from app.service.views.packing import packing
+from app.service.views.standing import packing
 from app.simulation.forecast import Forecast, forecast
 from stagetree.models.pages import Columns, Environments, EventPage, SlotPage, StudyPage, TrainerPage, TrialPage
 from stagetree.models.plans import Plan, StageTree
-from stagetree.models.service import TrainerListed
+from stagetree.models.service import Token, TokenPage, TrainerListed
 from stagetree.models.studies import Share, StudyAnswer
 from stagetree.models.trials import TrialDetail
 from stagetree.sequences import did_you_mean
@@ -43,22 +45,38 @@ PLACE = re.compile("[0-9]{1,18}at[1-9][0-9]{0,17}")
 
 
 def studies(
-    use: Services, limit: int, cursor: str | None = None, states: Collection[str] = (), name: str | None = None
+    use: Services,
+    limit: int,
+    cursor: str | None = None,
+    states: Collection[str] = (),
+    name: str | None = None,
+    sees: Callable[[str], bool] = lambda project: True,
 ) -> StudyPage:
-    """A page of the list, newest first; only those in these states, or of this name. Raises `InvalidField`."""
+    """A page of the list, newest first. Raises `InvalidField`.
+
+    Only those in these states, of this name, and of projects that the caller `sees`.
+    """
     with use.records.read() as rows:
         if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
             raise wrong_cursor(cursor)
-        found = list(islice(_matching(rows, cursor, states, name), limit + 1))
+        found = list(islice(_matching(rows, cursor, states, name, sees), limit + 1))
         live = rows.chains.live()
     more = found[limit - 1].id if len(found) > limit else None
     return StudyPage(items=[documents.listed(row, live) for row in found[:limit]], next_cursor=more)
 
 
-def _matching(rows: RowsPort, after: str | None, states: Collection[str], name: str | None) -> Iterator[StudyRecord]:
+def _matching(
+    rows: RowsPort,
+    after: str | None,
+    states: Collection[str],
+    name: str | None,
+    sees: Callable[[str], bool],
+) -> Iterator[StudyRecord]:
     while page := rows.studies.page(after=after, limit=ROWS):
         after = page[-1].id
-        yield from (row for row in page if (not states or row.state in states) and name in (None, row.name))
+        for row in page:
+            if (not states or row.state in states) and name in (None, row.name) and sees(row.project):
+                yield row
 
 
 def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None = None) -> tuple[StudyAnswer, int]:
@@ -230,14 +248,30 @@ def trainers(use: Services, limit: int, cursor: str | None = None) -> TrainerPag
     return TrainerPage(items=items, next_cursor=more)
 
 
-def slots(use: Services, limit: int, cursor: str | None = None) -> SlotPage:
-    """A page of the slots, by name, with what they do."""
+def slots(use: Services, limit: int, cursor: str | None = None, who: Principal = ANYBODY) -> SlotPage:
+    """A page of the slots, by name, with their work where it is of a project that the caller sees."""
     with use.records.read() as rows:
-        chains = {row.chain: row for row in rows.chains.live()}
+        chains = {row.chain: row for row in rows.chains.live() if who.project is None or _is_of(rows, row, who)}
         now, lease = rows.now(), use.lease_seconds
         found = [slot_views.view(row, chains.get(row.chain or ""), now, lease) for row in rows.slots.all()]
     items, more = _page(found, limit, cursor)
     return SlotPage(items=items, next_cursor=more)
+
+
+def _is_of(rows: RowsPort, chain: ChainRecord, who: Principal) -> bool:
+    """Whether they see the project that a chain is trained for."""
+    study = rows.studies.find(chain.stages[0].study) if chain.stages else None
+    return study is not None and who.sees(study.project)
+
+
+def tokens(use: Services, limit: int, cursor: str | None = None, who: Principal = ANYBODY) -> TokenPage:
+    """A page of the tokens, by name, without their digests."""
+    with use.records.read() as rows:
+        found = [asdict(row) for row in rows.tokens.all() if who.sees_all_of(row.project)]
+    for row in found:
+        del row["digest"]
+    items, more = _page([Token.model_validate(row) for row in found], limit, cursor)
+    return TokenPage(items=items, next_cursor=more)
 
 
 def _page(items: list[Item], limit: int, cursor: str | None) -> tuple[list[Item], str | None]:

@@ -13,6 +13,7 @@ from threading import Event as Flag
 from threading import Lock
 from typing import Any, TypeVar, cast
 
+from app.domain.access import ANYBODY, Principal
 from app.domain.errors import Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
@@ -111,11 +112,11 @@ class Services:
         """Where checkpoints lie."""
         return open_store(self.checkpoints)
 
-    def find(self, study: str) -> StudyRecord:
-        """The study's row. Raises `Unknown`."""
+    def find(self, study: str, who: Principal = ANYBODY) -> StudyRecord:
+        """The study's row, for somebody. Raises `Unknown`, also where it is of a project that they do not see."""
         with self.records.read() as rows:
             row = rows.studies.find(study) if ID.fullmatch(study) else None
-        if row is None:
+        if row is None or not who.sees(row.project):
             raise Unknown(f"there is no study {study}")
         return row
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stagetree import models
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator
-from stagetree.client.http import API, Http, Json, path_of
+from stagetree.client.http import API, Http, Json, body_of, path_of
 from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
 
 if TYPE_CHECKING:
@@ -38,13 +38,20 @@ __all__ = ["AsyncClient", "Client", "Conflict", "Invalid", "NotFound", "ProblemE
 class AsyncClient:
     """Talks to the server at `url`, or else at `$STAGETREE_URL`, or else on this machine.
 
-    `timeout` is in seconds, for each try; `retries` is how often a call is tried again.
+    `timeout` is in seconds, for each try; `retries` is how often a call is tried again. `token` says who you are: by
+    default that of `$STAGETREE_TOKEN`, or of the file `~/.config/stagetree/token`.
     """
 
     def __init__(
-        self, url: str | None = None, timeout: float = 30.0, *, retries: int = 4, transport: Any = None
+        self,
+        url: str | None = None,
+        timeout: float = 30.0,
+        *,
+        retries: int = 4,
+        token: str | None = None,
+        transport: Any = None,
     ) -> None:
-        self.http = Http(url, timeout, retries, transport)
+        self.http = Http(url, timeout, retries, token, transport)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -64,10 +71,10 @@ class AsyncClient:
     # Studies
 
     async def submit(
-        self, spec: StudySpec | Mapping[str, Any], idempotency_key: str | None = None
+        self, spec: StudySpec | Mapping[str, Any], idempotency_key: str | None = None, project: str | None = None
     ) -> models.StudyAnswer:
-        """Submit a study. The same `idempotency_key` twice is one study."""
-        return models.StudyAnswer.of(await self.http.post("/studies", body_of(spec), idempotency_key))
+        """Submit a study, to a `project` if not that of your token. The same `idempotency_key` twice is one study."""
+        return models.StudyAnswer.of(await self.http.post("/studies", body_of(spec), idempotency_key, project=project))
 
     async def preview(self, spec: StudySpec | Mapping[str, Any], *, slots: int = 1) -> models.Preview:
         """What a study would cost on so many slots; runs nothing."""
@@ -133,8 +140,7 @@ class AsyncClient:
 
     async def replay(self, study: str, at: int | None = None) -> models.Replay:
         """Decide again from the study's events, up to one of them, and compare with what was decided."""
-        params: Json = {} if at is None else {"at": at}
-        return models.Replay.of(await self.http.post(f"{path_of(study)}:replay", **params))
+        return models.Replay.of(await self.http.post(f"{path_of(study)}:replay", at=at))
 
     async def log(self, study: str) -> str:
         """The whole log of the study's plan, one event a line."""
@@ -244,9 +250,11 @@ class Client(Blocking):
 
     _core: AsyncClient
 
-    def __init__(self, url: str | None = None, timeout: float = 30.0, *, retries: int = 4) -> None:
+    def __init__(
+        self, url: str | None = None, timeout: float = 30.0, *, retries: int = 4, token: str | None = None
+    ) -> None:
         async def make() -> AsyncClient:
-            return AsyncClient(url, timeout, retries=retries)
+            return AsyncClient(url, timeout, retries=retries, token=token)
 
         super().__init__(make)
 
@@ -289,11 +297,3 @@ class Client(Blocking):
     trainers = blocking(AsyncClient.trainers)
     health = blocking(AsyncClient.health)
     ready = blocking(AsyncClient.ready)
-
-
-def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
-    """The JSON of a study, its paths absolute: those that are not begin in the folder of this process."""
-    from stagetree.space.distributions import plain
-    from stagetree.spec.reading import absolute
-
-    return absolute(plain(spec) if isinstance(spec, Mapping) else spec.to_json(), Path.cwd())

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from itertools import count
 from pathlib import Path
@@ -23,6 +23,8 @@ from stagetree.whole_file import whole_file
 
 if TYPE_CHECKING:
     import httpx2
+
+    from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 
@@ -43,11 +45,15 @@ class StreamOver(Exception):
 class Http:
     """Connections to the server at `url`. Its methods raise `Unreachable` and `ProblemError`."""
 
-    def __init__(self, url: str | None, timeout: float, retries: int, transport: Any = None) -> None:
+    def __init__(
+        self, url: str | None, timeout: float, retries: int, token: str | None = None, transport: Any = None
+    ) -> None:
         import httpx2
 
         self.url, self._timeout, self._retries = server_url(url), timeout, retries
         headers = {"Accept": "application/json"}
+        if token := known_token(token):
+            headers["Authorization"] = f"Bearer {token}"
         try:
             self._http = httpx2.AsyncClient(base_url=self.url, timeout=timeout, headers=headers, transport=transport)
         except httpx2.InvalidURL as error:
@@ -64,6 +70,7 @@ class Http:
     async def post(self, path: str, body: Json | None = None, key: str | None = None, **params: Any) -> Json:
         """Do something once, however often it takes to reach the server."""
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        params = {name: value for name, value in params.items() if value is not None}
         return object_of(await self.send("POST", API + path, json=body, headers=headers, params=params))
 
     async def pages(self, path: str, limit: int = 1000, **params: Any) -> AsyncIterator[Json]:
@@ -183,6 +190,23 @@ def server_url(url: str | None) -> str:
     return (url or os.environ.get("STAGETREE_URL") or DEFAULT_URL).rstrip("/")
 
 
+def known_token(given: str | None) -> str:
+    """The token that says who we are: the one given, or the environment's, or that of a file; "" where there is none.
+
+    Raises `StagetreeError` where others can read the file.
+    """
+    if token := given or os.environ.get("STAGETREE_TOKEN"):
+        return token.strip()
+    home = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    file = Path(home) / "stagetree" / "token"
+    try:
+        if file.stat().st_mode & 0o077:
+            raise StagetreeError(f"others can read {file}: chmod 600 {file}")
+        return file.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
 def object_of(response: httpx2.Response) -> Json:
     """The JSON object that the server answered."""
     if not response.content:
@@ -238,3 +262,11 @@ def pause_after(failures: int) -> float:
 def path_of(study: str) -> str:
     """Where a study is."""
     return f"/studies/{quote(study, safe='')}"
+
+
+def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
+    """The JSON of a study, its paths absolute: those that are not begin in the folder of this process."""
+    from stagetree.space.distributions import plain
+    from stagetree.spec.reading import absolute
+
+    return absolute(plain(spec) if isinstance(spec, Mapping) else spec.to_json(), Path.cwd())

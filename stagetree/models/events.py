@@ -16,6 +16,7 @@ class Event(Answer, needs=("position", "type", "data")):
     type: str
     data: Json
     at: float
+    by: str = Field(default="", description="the principal whose command it comes from, if there is one")
 
 
 class ReplayedBest(Answer):

@@ -1,4 +1,4 @@
-"""The service itself: slots, trainers, whether it is there, and how it refuses."""
+"""The service itself: slots, trainers, whether it is there, how it refuses, and its tokens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,43 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from stagetree.models.answer import Answer, Word
+
+ScopeWord = Literal["read", "submit", "operate", "admin"]
+
+
+class Session(Answer):
+    """The caller, and what it may do."""
+
+    name: str = Field(description='of the token, or of the user behind a proxy; "" where no token was needed')
+    scope: ScopeWord
+    project: str | None = Field(description="the one whose studies are there; null for all")
+
+
+class Token(Answer):
+    """A token as it is listed: the secret itself is kept nowhere."""
+
+    name: str
+    scope: ScopeWord
+    project: str | None
+    created_at: float
+    expires_at: float | None
+    used_at: float | None = Field(description="to a minute")
+    revoked_at: float | None
+
+
+class TokenPage(Answer):
+    """All tokens, by name."""
+
+    items: list[Token]
+    next_cursor: str | None
+
+
+class NewToken(Answer):
+    """A token that was just made; it is never shown again."""
+
+    token: str
+    name: str
+
 
 SlotWord = Literal["idle", "busy", "quarantined", "lost"]
 SlotState = Annotated[SlotWord | str, Word(SlotWord)]

@@ -169,6 +169,8 @@ class StudyAnswer(Answer, needs=("study", "state")):
     name: str
     state: StudyState
     error: str | None
+    project: str = Field(default="", description="whose it is; what is trained is shared within a project")
+    owner: str = Field(default="", description="the name of the token, or of the user, that submitted it")
     not_exact: list[str] = Field(
         default=[], description="why results may differ in their last bits from those of trials trained alone"
     )
@@ -233,6 +235,8 @@ class StudyListed(Answer, needs=("study", "state")):
     plan: str
     slots: Share
     begins: str = Field(default="", description="the weights that it begins from, in a few words, if it does")
+    project: str = Field(default="", description="whose it is; what is trained is shared within a project")
+    owner: str = Field(default="", description="the name of the token, or of the user, that submitted it")
 
 
 class Preview(Answer):

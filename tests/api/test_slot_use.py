@@ -14,7 +14,7 @@ from app.domain.exactness import WITHOUT_PACK
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.states import ChainOutcome
 from app.service.services import Services
-from app.service.views.packing import packing
+from app.service.views.standing import packing
 from tests.api.world import Workers, changed
 
 Json = dict[str, Any]

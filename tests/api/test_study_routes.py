@@ -193,6 +193,8 @@ def test_a_listed_study(http: TestClient, study: str, use: Services) -> None:
     assert item == {"study": study, "name": "Digits, again!", "state": "running", "plan": stream} | {
         "slots": {"used": 0, "due": None},
         "begins": "",
+        "project": "",
+        "owner": "",
     }
 
 

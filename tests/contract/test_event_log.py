@@ -15,7 +15,7 @@ from app.events.database import Database
 from app.events.log import EventLog, Gap, KeyReused, SqlLog, VersionConflict
 from app.events.memory import MemoryLog
 from app.events.records import SqlRecords
-from app.events.rows import Rows
+from app.events.rows import Rows, StudyRecord
 
 PAUSED, RESUMED = StudyPaused(study="s1"), StudyResumed(study="s1")
 
@@ -204,7 +204,7 @@ def test_alongside_and_the_events_commit_together(database: Database) -> None:
     log = SqlLog(database)
 
     def change(rows: Rows) -> None:
-        rows.studies.add("x", "a", "n", "running", 0.0)
+        rows.studies.add(StudyRecord(id="x", stream="a", name="n", state="running", submitted_at=0.0))
 
     count = text("SELECT count(*) FROM studies")
     log.append("a", [PAUSED], expected=0, at=1.0)
@@ -234,7 +234,7 @@ def test_a_deadlock_is_a_conflict(postgres_url: str) -> None:
     log.append("a", [PAUSED], expected=0, at=1.0)
     with SqlRecords(database).write() as rows:
         for study in "xy":
-            rows.studies.add(study, "a", "n", "running", 0.0)
+            rows.studies.add(StudyRecord(id=study, stream="a", name="n", state="running", submitted_at=0.0))
 
     def lock(order: str) -> Callable[[Rows], None]:
         def alongside(rows: Rows) -> None:

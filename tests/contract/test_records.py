@@ -20,7 +20,7 @@ from app.events.database import Database
 from app.events.log import Append
 from app.events.memory import MemoryRecords
 from app.events.records import Records, SqlRecords
-from app.events.rows import ChainFlags, ChainNotClaimable, Fenced, SlotLost, SlotTaken
+from app.events.rows import ChainFlags, ChainNotClaimable, Fenced, SlotLost, SlotTaken, StudyRecord
 from app.events.rows.ports import RowsPort
 
 REFUSALS = (ChainNotClaimable, Fenced, SlotLost, SlotTaken)
@@ -87,7 +87,7 @@ def test_what_a_block_that_raises_has_changed_is_as_before(records: Records) -> 
         rows.chains.claim("a", "anna", TTL)
         rows.chains.finish("a", 1)
         rows.slots.retire("gpu0", "anna")
-        rows.studies.add("s", "plan", "s", "running", 1.0)
+        rows.studies.add(StudyRecord(id="s", stream="plan", name="s", state="running", submitted_at=1.0))
         raise ZeroDivisionError
     with records.read() as rows:
         assert shown(rows) == before
@@ -146,7 +146,7 @@ def test_busy_are_the_streams_with_an_open_study_or_a_chain(records: Records) ->
 def test_what_is_due_is_shown_of_those_studies_and_of_no_others(records: Records) -> None:
     with records.write() as rows:
         for study in ("a", "b", "c"):
-            rows.studies.add(study, "plan", study, "running", 1.0)
+            rows.studies.add(StudyRecord(id=study, stream="plan", name=study, state="running", submitted_at=1.0))
     for due in ({"a": 1.5, "b": 0.5}, {"b": 2.0}, {}):
         with records.write() as rows:
             rows.studies.show_due(due)
@@ -157,7 +157,8 @@ def test_what_is_due_is_shown_of_those_studies_and_of_no_others(records: Records
 def test_studies_are_listed_newest_first(records: Records) -> None:
     with records.write() as rows:
         for number in range(5):
-            rows.studies.add(f"s{number}", "p", "name", "running", float(number // 2))
+            at = float(number // 2)
+            rows.studies.add(StudyRecord(id=f"s{number}", stream="p", name="name", state="running", submitted_at=at))
     with records.read() as rows:
         assert [row.id for row in rows.studies.page()] == ["s4", "s3", "s2", "s1", "s0"]
         assert [row.id for row in rows.studies.page("s3", 2)] == ["s2", "s1"]

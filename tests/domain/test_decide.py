@@ -50,7 +50,7 @@ def test_the_first_study_opens_the_plan_and_the_next_must_fit() -> None:
     assert "already" in refused(story, first)
     second = replace(first, study=StudyId("t"))
     assert decide(story.plan, second) == (e.StudySubmitted(study=StudyId("t"), spec={"metric": METRIC}, at=3.0),)
-    with pytest.raises(StateConflict, match="another trainer, version, arguments, seed, determinism or inputs"):
+    with pytest.raises(StateConflict, match="this plan is of another trainer, version, arguments"):
         decide(story.plan, replace(second, plan=replace(OPENED, seed=1)))
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from sqlalchemy import text
 
 from app.events.database import Database
-from app.events.rows import Studies
+from app.events.rows import Studies, StudyRecord
+
+
+def study(id: str, stream: str, state: str) -> StudyRecord:
+    return StudyRecord(id=id, stream=stream, name="n", state=state, submitted_at=1.0)
 
 
 def test_studies_are_found_and_change(database: Database) -> None:
     with database.write() as session:
-        Studies(session).add("s1", "plan", "first", "running", 1.0)
+        Studies(session).add(StudyRecord(id="s1", stream="plan", name="first", state="running", submitted_at=1.0))
         Studies(session).set_state("s1", "completed")
     with database.read() as session:
         row = Studies(session).find("s1")
@@ -21,7 +25,7 @@ def test_studies_are_found_and_change(database: Database) -> None:
 def test_studies_are_listed_newest_first_in_pages(database: Database) -> None:
     with database.write() as session:
         for id, at in (("a", 1.0), ("d", 2.0), ("b", 2.0), ("c", 3.0)):
-            Studies(session).add(id, "plan", "n", "running", at)
+            Studies(session).add(StudyRecord(id=id, stream="plan", name="n", state="running", submitted_at=at))
     with database.read() as session:
         assert [row.id for row in Studies(session).page()] == ["c", "d", "b", "a"]
         assert [row.id for row in Studies(session).page(None, 2)] == ["c", "d"]
@@ -32,10 +36,14 @@ def test_studies_are_listed_newest_first_in_pages(database: Database) -> None:
 def test_streams_with_work_are_found_by_an_index(database: Database) -> None:
     with database.write() as session:
         for number, state in enumerate(["running", "paused", "completed", "failed", "cancelled", "running"]):
-            Studies(session).add(f"s{number}", f"plan{number % 5}", "n", state, 1.0)
+            Studies(session).add(
+                StudyRecord(id=f"s{number}", stream=f"plan{number % 5}", name="n", state=state, submitted_at=1.0)
+            )
         assert Studies(session).active_streams() == ["plan0", "plan1"]
         for number in range(10, 2000):
-            Studies(session).add(f"s{number}", "old", "n", "completed", 1.0)
+            Studies(session).add(
+                StudyRecord(id=f"s{number}", stream="old", name="n", state="completed", submitted_at=1.0)
+            )
         session.execute(text("ANALYZE studies"))
     explain = {"sqlite": "EXPLAIN QUERY PLAN ", "postgresql": "EXPLAIN "}[database.engine.dialect.name]
     query = (

@@ -16,7 +16,7 @@ from app.domain.events import StudyPaused
 from app.events.connections import SQLITE
 from app.events.database import Database, DatabaseUnavailable
 from app.events.records import SqlRecords, change
-from app.events.rows import Rows
+from app.events.rows import Rows, StudyRecord
 
 PATIENCE = 1.0
 LONGER = 3.0
@@ -60,7 +60,7 @@ def test_a_connection_that_died_unseen_is_replaced(far: tuple[SqlRecords, Proxy]
 def test_a_connection_that_dies_in_a_transaction_is_told_of(far: tuple[SqlRecords, Proxy]) -> None:
     records, proxy = far
     with pytest.raises(DatabaseUnavailable, match="did not answer within"), records.write() as rows:
-        rows.studies.add("s", "p", "n", "running", 1.0)
+        rows.studies.add(StudyRecord(id="s", stream="p", name="n", state="running", submitted_at=1.0))
         proxy.forget()
         rows.studies.set_state("s", "paused")
     with records.read() as rows:
@@ -98,7 +98,7 @@ def test_a_primary_that_was_demoted_is_away(postgres_url: str, postgres_admin: E
     with pytest.raises(DatabaseUnavailable, match="read-only"):
         records.log.append("p", [FACT], expected=0, at=1.0)
     with pytest.raises(DatabaseUnavailable, match="read-only"), records.write() as rows:
-        rows.studies.add("s", "p", "n", "running", 1.0)
+        rows.studies.add(StudyRecord(id="s", stream="p", name="n", state="running", submitted_at=1.0))
     records.close()
 
 
@@ -115,7 +115,7 @@ def test_a_short_transaction_that_lost_a_race_is_done_again(postgres_url: str) -
     records, met, done = SqlRecords(Database(postgres_url)), threading.Barrier(2), []
     with records.write() as rows:
         for study in "xy":
-            rows.studies.add(study, "p", "n", "running", 1.0)
+            rows.studies.add(StudyRecord(id=study, stream="p", name="n", state="running", submitted_at=1.0))
 
     def lock(order: str) -> None:
         tries = []
@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_written_is_away(sqlite_url: str) -> None:
     with records.database.read() as session:
         session.execute(text("PRAGMA query_only = 1"))
     with pytest.raises(DatabaseUnavailable, match="readonly"), records.write() as rows:
-        rows.studies.add("s", "p", "n", "running", 1.0)
+        rows.studies.add(StudyRecord(id="s", stream="p", name="n", state="running", submitted_at=1.0))
     records.close()
 
 
@@ -158,7 +158,7 @@ def test_a_disk_that_is_full_is_away(sqlite_url: str) -> None:
         pages = session.scalar(text("PRAGMA page_count"))
         session.execute(text(f"PRAGMA max_page_count = {pages}"))
     with pytest.raises(DatabaseUnavailable, match="full"), records.write() as rows:
-        rows.studies.add("s", "p", "n" * 100_000, "running", 1.0)
+        rows.studies.add(StudyRecord(id="s", stream="p", name="n" * 100_000, state="running", submitted_at=1.0))
     records.close()
 
 

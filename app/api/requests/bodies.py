@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Body
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from app.api import examples
 from app.domain import commands as c
+from app.domain.access import Scope
 from app.domain.decide import MOST_CHARACTERS
 from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments
+from app.service.access import NAME
 from app.tuning.samplers import unavailable
 from stagetree.limits import Limits
+from stagetree.models.service import ScopeWord
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
@@ -110,6 +114,26 @@ def note_of(body: Any) -> tuple[str, int | None]:
     return given["text"], trial
 
 
+@dataclass(frozen=True, slots=True)
+class TokenAsked:
+    """A token to make, as of `app.service.access.create`."""
+
+    name: str
+    scope: Scope
+    project: str | None
+    days: float | None
+
+
+def token_of(body: Any) -> TokenAsked:
+    """The token that a body asks for. Raises `SpecError`."""
+    try:
+        given = TokenWanted.model_validate(body)
+    except ValidationError as wrong:
+        fields = [(".".join(map(str, each["loc"])), each["msg"]) for each in wrong.errors()]
+        raise SpecError([SpecProblem(field, f"is wrong: {said}") for field, said in fields]) from None
+    return TokenAsked(given.name, Scope.of(given.scope), given.project, given.days)
+
+
 def changes_of(body: Any) -> Json:
     """What another study file would say, by dotted path. Raises `SpecError`."""
     changes = body.get("changes") if isinstance(body, dict) and len(body) == 1 else None
@@ -166,6 +190,16 @@ class Changes(BaseModel):
     changes: Json = Field(description="new values by dotted path: tuner.reduction_factor")
 
 
+class TokenWanted(BaseModel):
+    """A token to make."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: str = Field(description="by which its holder is in the log", pattern=f"^{NAME.pattern}$")
+    scope: ScopeWord = "submit"
+    project: str | None = Field(default="", max_length=64, description="the one that it is for; null for all")
+    days: float | None = Field(default=90, gt=0, le=36_500, description="until it expires; null for never")
+
+
 NOTE = {"text": "diverges after the warm-up", "trial": 3}
 TRIAL = {"hp": examples.HP, "steps": 40}
 StudyBody = _typed(StudySpec, examples.STUDY_FILE)
@@ -174,3 +208,4 @@ AsksBody = _typed(TrialsAsked, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
 ChangesBody = _typed(Changes, {"changes": {"tuner.reduction_factor": 2}})
 ExtensionBody = _typed(Extension, {"steps": 80})
 NoteBody = _typed(NoteText, NOTE)
+TokenBody = _typed(TokenWanted, {"name": "ci", "scope": "submit", "project": "vision", "days": 90})

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
+from app.api.access import Who
 from app.api.errors import MEDIA_TYPE, answer
 from app.api.openapi import REF, refusals
 from app.api.requests import paging
@@ -63,9 +64,9 @@ NUMBERS = {
 
 
 @slots.get("/slots", summary="The slots, and what they do", response_model=SlotPage, responses=refusals())
-def list_slots(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> SlotPage:
+def list_slots(use: Use, who: Who, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> SlotPage:
     """All of them, by name."""
-    return reading.slots(use, limit, cursor)
+    return reading.slots(use, limit, cursor, who)
 
 
 @slots.get(
@@ -109,6 +110,6 @@ def readyz(request: Request, use: Use) -> Any:
     response_class=PlainTextResponse,
     responses={200: NUMBERS, **refusals()},
 )
-def get_metrics(use: Use) -> Response:
+def get_metrics(use: Use, who: Who) -> Response:
     """Studies, slots and chains by state, the head of the log, and what `/readyz` says."""
     return PlainTextResponse(text(use), media_type="text/plain; version=0.0.4; charset=utf-8")

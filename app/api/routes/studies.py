@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from app.api.access import Who
 from app.api.openapi import refusals
 from app.api.requests import paging
 from app.api.requests.bodies import NoteBody, StudyBody, note_of, study_of
@@ -41,6 +42,7 @@ Slots = Annotated[int, Query(ge=1, le=10_000, description="how many slots the st
 NumTrials = Annotated[int, Query(ge=1, description="how many trials the study has in all from here on")]
 States = Annotated[Sequence[StudyWord], Query(description="only studies in this state; may be repeated")]
 Name = Annotated[str | None, Query(max_length=200, description="only studies of this name")]
+Project = Annotated[str | None, Query(max_length=64, description="whose studies; by default those of your own")]
 WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the trials out, for cheap polling")]
 
 
@@ -52,9 +54,17 @@ WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the
     response_description="The study as it was submitted; `Location` says where to find it.",
     responses=refusals(400, 413, 415),
 )
-def submit_study(request: Request, response: Response, given: StudyBody, use: Use, write: WriterDep) -> StudyAnswer:
+def submit_study(
+    request: Request,
+    response: Response,
+    given: StudyBody,
+    use: Use,
+    write: WriterDep,
+    who: Who,
+    project: Project = None,
+) -> StudyAnswer:
     """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
-    submitted = submitting.submit(use, write, *study_of(given, use.trainers, use.limits))
+    submitted = submitting.submit(use, write, *study_of(given, use.trainers, use.limits), who, project)
     response.headers["Location"] = f"{request.url.path}/{submitted.study}"
     return documents.study(fold([submitted]), submitted.study, now=submitted.at)
 
@@ -66,9 +76,16 @@ def list_studies(
     cursor: paging.Cursor = None,
     state: States = (),
     name: Name = None,
+    *,
+    who: Who,
+    project: Project = None,
 ) -> StudyPage:
     """Studies submitted while one turns the pages do not appear on later ones, and nothing is shown twice."""
-    return reading.studies(use, limit, cursor, state, name)
+
+    def is_meant(other: str) -> bool:
+        return who.sees(other) and project in (None, other)
+
+    return reading.studies(use, limit, cursor, state, name, is_meant)
 
 
 @router.get(

@@ -13,7 +13,7 @@ from app.api.openapi import UNCHANGED, refusals
 from app.api.requests import paging
 from app.api.requests.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, start_of
 from app.api.requests.strict import StrictRoute
-from app.api.routes.kept import kept
+from app.api.routes.pictures import kept
 from app.api.services import ApiServices, StudyRowDep, TrialPath, Use
 from app.api.sharing.turns import heavy
 from app.api.writing import Write, WriterDep

@@ -91,13 +91,21 @@ def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator
     if plan.opened is None:
         yield command.plan
     elif plan.opened != command.plan:
-        raise StateConflict("this plan belongs to another trainer, version, arguments, seed, determinism or inputs")
+        raise StateConflict("this plan is of another trainer, version, arguments, seed, determinism, inputs or project")
     if command.study in plan.studies:
         raise StateConflict(f"there is a study {command.study} already")
     begin = command.begin
     if begin is not None and not command.has_new_weights and begin["key"] not in keeping.weights_in_use(plan):
         raise StateConflict("the weights that it begins from were just deleted with another study: submit it again")
-    yield e.StudySubmitted(study=command.study, spec=command.spec, at=command.at, begin=begin, inputs=command.inputs)
+    yield e.StudySubmitted(
+        study=command.study,
+        spec=command.spec,
+        at=command.at,
+        begin=begin,
+        inputs=command.inputs,
+        project=command.plan.project,
+        by=command.by,
+    )
     yield from isolate(plan, Study(command.study, command.spec, command.at), command.at)
 
 

@@ -68,6 +68,7 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
 def _submit(plan: SearchPlan, event: e.StudySubmitted) -> None:
     begin, version = event.begin, plan.version + 1
     study = Study(event.study, event.spec, event.at, version, begin=begin, inputs=event.inputs)
+    study.project, study.owner = event.project, event.by
     plan.studies[event.study], plan.unheard[event.study] = study, None
     plan.check_error, plan.check_failures = None, {}  # what was wrong may be mended: it is tried again
     if begin is not None and begin["key"] not in plan.weights:

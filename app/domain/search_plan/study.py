@@ -89,6 +89,7 @@ class Study:
     is_audited: whether a user wants all of it proven, and it is not yet. proof_steps: trained again for it, to compare.
     begin, inputs: as in `StudySubmitted`; of inputs that the server does not see, what the
     first slot saw. other_inputs: the paths of those of which a later slot saw something else.
+    project: that of the plan. owner: the principal that submitted it; "" for none.
     """
 
     id: StudyId
@@ -122,6 +123,8 @@ class Study:
     begin: dict[str, Any] | None = None
     inputs: list[dict[str, Any]] = field(default_factory=list)
     other_inputs: list[str] = field(default_factory=list)
+    project: str = ""
+    owner: str = ""
 
     @property
     def name(self) -> str:

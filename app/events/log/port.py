@@ -19,13 +19,17 @@ PART = 5000
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event in its place: `position` among all events, `version` in its stream, both counted from 1."""
+    """An event in its place: `position` among all events, `version` in its stream, both counted from 1.
+
+    by: the principal whose command it comes from, if there is one.
+    """
 
     position: int
     stream: str
     version: int
     event: Event
     at: float
+    by: str | None = None
 
 
 class VersionConflict(LostRace):
@@ -55,6 +59,7 @@ class Append:
     expected: the version that the stream must be at (0: it is new; None: any). alongside: runs in the same transaction
     before anything is added, and what it raises aborts all; it runs for no events too. decide: says what the events
     are, once the stream is locked, given what came after version `expected`; nobody can be faster then.
+    by: the principal who asked for it.
     """
 
     stream: str
@@ -64,6 +69,7 @@ class Append:
     idempotency: Idempotency | None = None
     alongside: Alongside | None = None
     decide: Callable[[Sequence[StoredEvent]], Sequence[Event]] | None = None
+    by: str | None = None
 
 
 class EventLog(ABC):
@@ -148,6 +154,7 @@ class Used:
             raise KeyReused("This idempotency key was used before, with another request.")
 
 
-def placed(stream: str, events: Sequence[Event], position: int, version: int, at: float) -> list[StoredEvent]:
+def placed(append: Append, events: Sequence[Event], position: int, version: int) -> list[StoredEvent]:
     """`events` in the places that follow `position` and `version`."""
-    return [StoredEvent(position + n, stream, version + n, event, at) for n, event in enumerate(events, 1)]
+    stream, at, by = append.stream, append.at, append.by
+    return [StoredEvent(position + n, stream, version + n, event, at, by) for n, event in enumerate(events, 1)]

@@ -110,7 +110,7 @@ def _append(session: Session, append: Append) -> list[StoredEvent]:
     if not append.events:
         return []
     encoded = [write(event) for event in append.events]
-    place = put(session.connection(), append.stream, append.expected, encoded, append.at)
+    place = put(session.connection(), append.stream, append.expected, encoded, append.at, append.by)
     if place is None:
         raise VersionConflict(f"Stream {append.stream} is not at version {append.expected}.")
     (position, version), count = place, len(encoded)
@@ -118,7 +118,7 @@ def _append(session: Session, append: Append) -> list[StoredEvent]:
         used = {"version": version, "count": count}
         session.execute(update(KEYS).where(KEYS.c.key == append.idempotency.key).values(used))
     events = [_as_read(*parts) for parts in encoded]
-    return placed(append.stream, events, position - count, version - count, append.at)
+    return placed(append, events, position - count, version - count)
 
 
 def _as_read(type: str, schema_version: int, data: str) -> Event:
@@ -156,7 +156,7 @@ def _fetch(session: Session, query: Select[Any]) -> list[StoredEvent]:
 
 def _recorded(row: Row[Any]) -> StoredEvent:
     event = decode(row.type, row.schema_version, row.data)
-    return StoredEvent(row.position, row.stream, row.version, event, row.at)
+    return StoredEvent(row.position, row.stream, row.version, event, row.at, row.by)
 
 
 def _check_no_gap(numbers: Iterable[int], after: int, what: str) -> None:

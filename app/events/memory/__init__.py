@@ -4,7 +4,6 @@
 and `records` stand behind the same doors as their likes on a database. Contract tests hold both to one meaning.
 """
 
-from app.events.memory.log import MemoryLog
-from app.events.memory.records import MemoryRecords
+from app.events.memory.log import MemoryLog, MemoryRecords
 
 __all__ = ["MemoryLog", "MemoryRecords"]

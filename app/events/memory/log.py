@@ -1,9 +1,10 @@
-"""The log in memory."""
+"""The log in memory, alone or with the rows beside it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from app.domain.events import PackingProfiled
@@ -13,6 +14,28 @@ from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict,
 from app.events.memory.rows import MemoryRows
 from app.events.memory.tables import Tables
 from app.events.projections import project
+
+
+class MemoryRecords:
+    """As `SqlRecords`, for one process. `clock`: what leases go by, in Unix seconds or in virtual ones."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._tables = Tables(clock)
+        self._rows = MemoryRows(self._tables)
+        self.log = MemoryLog(self._tables)
+
+    @contextmanager
+    def read(self) -> Iterator[MemoryRows]:
+        with self._tables.lock:
+            yield self._rows
+
+    @contextmanager
+    def write(self) -> Iterator[MemoryRows]:
+        with self._tables.transaction():
+            yield self._rows
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class MemoryLog(EventLog):
@@ -48,7 +71,7 @@ class MemoryLog(EventLog):
 
     def _add(self, append: Append) -> list[StoredEvent]:
         version = self.version(append.stream)
-        recorded = placed(append.stream, append.events, len(self._all), version, append.at)
+        recorded = placed(append, append.events, len(self._all), version)
         if append.idempotency is not None:
             used = Used(append.idempotency.fingerprint, append.stream, version + len(recorded), len(recorded))
             self._keys[append.idempotency.key] = used

@@ -11,7 +11,7 @@ from typing import Any
 from app.domain.assignment import ChainAssignment
 from app.domain.states import FINAL_STATES, ChainState
 from app.events.memory.tables import Tables
-from app.events.rows.ports import ChainsPort, RowsPort, SchedulersPort, SlotsPort, StudiesPort
+from app.events.rows.ports import ChainsPort, RowsPort, SchedulersPort, SlotsPort, StudiesPort, TokensPort
 from app.events.rows.values import (
     AT_WORK,
     HELD,
@@ -23,6 +23,7 @@ from app.events.rows.values import (
     SlotRecord,
     SlotTaken,
     StudyRecord,
+    TokenRecord,
     has_expired,
     not_yours,
 )
@@ -32,18 +33,8 @@ class MemoryStudies(StudiesPort):
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def add(
-        self,
-        id: str,
-        stream: str,
-        name: str,
-        state: str,
-        submitted_at: float,
-        begins: Mapping[str, Any] | None = None,
-    ) -> None:
-        about = None if begins is None else dict(begins)
-        row = StudyRecord(id=id, stream=stream, name=name, state=state, submitted_at=submitted_at, begins=about)
-        self._tables.studies.put(id, row)
+    def add(self, study: StudyRecord) -> None:
+        self._tables.studies.put(study.id, study)
 
     def set_state(self, id: str, state: str) -> None:
         self._set(id, state=state)
@@ -262,8 +253,26 @@ class MemoryChains(ChainsPort):
         slot = self._tables.slots.get(row.slot)
         if slot is not None and slot.chain == row.chain:
             model = None if resident_model is None else dict(resident_model)
-            left = [each.chain for each in self._tables.live.values() if each.slot == slot.name and _is_at_work(each)]
+            rest = [each for each in self._tables.live.values() if each.slot == slot.name]
+            left = [each.chain for each in rest if each.state in AT_WORK]
             self._tables.slots.put(slot.name, replace(slot, chain=min(left, default=None), resident_model=model))
+
+
+class MemoryTokens(TokensPort):
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def put(self, token: TokenRecord) -> None:
+        self._tables.tokens.put(token.name, token)
+
+    def find(self, name: str) -> TokenRecord | None:
+        return self._tables.tokens.get(name)
+
+    def find_digest(self, digest: str) -> TokenRecord | None:
+        return next((row for row in self._tables.tokens.values() if row.digest == digest), None)
+
+    def all(self) -> list[TokenRecord]:
+        return sorted(self._tables.tokens.values(), key=lambda row: row.name)
 
 
 class MemorySchedulers(SchedulersPort):
@@ -285,11 +294,7 @@ class MemoryRows(RowsPort):
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self.studies, self.slots, self.chains = MemoryStudies(tables), MemorySlots(tables), MemoryChains(tables)
-        self.schedulers = MemorySchedulers(tables)
+        self.schedulers, self.tokens = MemorySchedulers(tables), MemoryTokens(tables)
 
     def now(self) -> float:
         return self._tables.clock()
-
-
-def _is_at_work(row: ChainRecord) -> bool:
-    return row.state in AT_WORK

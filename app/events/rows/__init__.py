@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 from app.events.rows.chains import Chains
 from app.events.rows.clock import now
 from app.events.rows.ports import RowsPort
-from app.events.rows.schedulers import Schedulers
-from app.events.rows.slots import Slots
+from app.events.rows.slots import Schedulers, Slots
 from app.events.rows.studies import Studies
+from app.events.rows.tokens import Tokens
 from app.events.rows.values import (
     ChainFlags,
     ChainNotClaimable,
@@ -24,6 +24,7 @@ from app.events.rows.values import (
     SlotRecord,
     SlotTaken,
     StudyRecord,
+    TokenRecord,
     has_expired,
 )
 
@@ -32,7 +33,7 @@ class Rows(RowsPort):
     def __init__(self, session: Session) -> None:
         self._session = session
         self.studies, self.slots, self.chains = Studies(session), Slots(session), Chains(session)
-        self.schedulers = Schedulers(session)
+        self.schedulers, self.tokens = Schedulers(session), Tokens(session)
 
     def now(self) -> float:
         return self._session.execute(select(now(self._session))).scalar_one()
@@ -50,5 +51,6 @@ __all__ = [
     "SlotRecord",
     "SlotTaken",
     "StudyRecord",
+    "TokenRecord",
     "has_expired",
 ]

@@ -13,23 +13,15 @@ from math import inf
 from typing import Any
 
 from app.domain.assignment import ChainAssignment
-from app.events.rows.values import ChainFlags, ChainRecord, Lease, SlotRecord, StudyRecord
+from app.events.rows.values import ChainFlags, ChainRecord, Lease, SlotRecord, StudyRecord, TokenRecord
 
 
 class StudiesPort(ABC):
     """The read table of studies: which there are and how they stand. It follows from the log."""
 
     @abstractmethod
-    def add(
-        self,
-        id: str,
-        stream: str,
-        name: str,
-        state: str,
-        submitted_at: float,
-        begins: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Add a study. begins: the weights that it begins from, if it does."""
+    def add(self, study: StudyRecord) -> None:
+        """Add a study."""
 
     @abstractmethod
     def set_state(self, id: str, state: str) -> None:
@@ -69,6 +61,26 @@ class StudiesPort(ABC):
 
         That is a study that is not over or is audited, or a chain under way.
         """
+
+
+class TokensPort(ABC):
+    """The tokens of principals. A name is given once, since it is in the log."""
+
+    @abstractmethod
+    def put(self, token: TokenRecord) -> None:
+        """Have this token, in the place of the one of its name if there is one."""
+
+    @abstractmethod
+    def find(self, name: str) -> TokenRecord | None:
+        """The token of a name, also when it is revoked or has expired."""
+
+    @abstractmethod
+    def find_digest(self, digest: str) -> TokenRecord | None:
+        """The token of a digest, also when it is revoked or has expired."""
+
+    @abstractmethod
+    def all(self) -> list[TokenRecord]:
+        """All of them, by name."""
 
 
 class SlotsPort(ABC):
@@ -236,6 +248,7 @@ class RowsPort(ABC):
     """All rows, inside one transaction."""
 
     studies: StudiesPort
+    tokens: TokensPort
     slots: SlotsPort
     chains: ChainsPort
     schedulers: SchedulersPort

@@ -1,18 +1,35 @@
-"""The rows of slots in a database."""
+"""The rows of slots and of schedulers in a database."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, delete, select, text, update
+from sqlalchemy import ColumnElement, Select, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from app.events.database import insert
 from app.events.rows.clock import now
-from app.events.rows.ports import SlotsPort
+from app.events.rows.ports import SchedulersPort, SlotsPort
 from app.events.rows.values import SlotLost, SlotRecord, SlotTaken
-from app.events.tables import CHAINS, LIVE, SLOTS
+from app.events.tables import CHAINS, LIVE, SCHEDULERS, SLOTS
+
+
+class Schedulers(SchedulersPort):
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def ticked(self, owner: str, host: str, pid: int) -> None:
+        facts = {"host": host, "pid": pid, "ticked_at": now(self._session)}
+        row = insert(self._session, SCHEDULERS).values(owner=owner, **facts)
+        self._session.execute(row.on_conflict_do_update(index_elements=["owner"], set_=facts))
+
+    def forget(self, owner: str) -> None:
+        self._session.execute(delete(SCHEDULERS).where(SCHEDULERS.c.owner == owner))
+
+    def last_tick(self) -> float | None:
+        last: float | None = self._session.scalar(select(func.max(SCHEDULERS.c.ticked_at)))
+        return last
 
 
 class Slots(SlotsPort):

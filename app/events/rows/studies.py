@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict
 
 from sqlalchemy import delete, func, select, text, tuple_, update
 from sqlalchemy.orm import Session
@@ -17,17 +17,8 @@ class Studies(StudiesPort):
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def add(
-        self,
-        id: str,
-        stream: str,
-        name: str,
-        state: str,
-        submitted_at: float,
-        begins: Mapping[str, Any] | None = None,
-    ) -> None:
-        row = {"id": id, "stream": stream, "name": name, "state": state, "submitted_at": submitted_at, "begins": begins}
-        self._session.execute(STUDIES.insert().values(row))
+    def add(self, study: StudyRecord) -> None:
+        self._session.execute(STUDIES.insert().values(asdict(study)))
 
     def set_state(self, id: str, state: str) -> None:
         self._session.execute(update(STUDIES).where(STUDIES.c.id == id).values(state=state))

@@ -81,6 +81,25 @@ class StudyRecord:
     slots_due: float | None = None
     audited: bool | None = None
     begins: Mapping[str, Any] | None = None
+    project: str = ""
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRecord:
+    """A principal and its token. Times are Unix seconds.
+
+    digest: the SHA-256 of the token, in hexadecimal. project: None for all. expires_at: None for never.
+    """
+
+    name: str
+    digest: str
+    scope: str
+    created_at: float
+    project: str | None = None
+    expires_at: float | None = None
+    used_at: float | None = None
+    revoked_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

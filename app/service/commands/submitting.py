@@ -18,6 +18,7 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
+from app.domain.access import ANYBODY, Principal
 from app.domain.decide import decide
 from app.domain.errors import Unknown
 from app.domain.ids import PlanId, StudyId, plan_id
@@ -25,6 +26,7 @@ from app.domain.inputs import mark
 from app.inputs import InputMissing, look, may_be_read
 from app.object_store import PART, StoreUnavailable
 from app.registry import TrainerSource
+from app.service.errors import HttpProblem
 from app.service.files.checkpoints import kept_state
 from app.service.services import Services, Write
 from app.tuning.tuners.custom import with_version
@@ -44,9 +46,9 @@ class WeightSource:
     parts: Callable[[], Iterator[bytes]]
 
 
-def find_source(use: Services, given: BeginFrom) -> WeightSource:
+def find_source(use: Services, given: BeginFrom, who: Principal = ANYBODY) -> WeightSource:
     """The file, or the checkpoint of a trial, that is meant. Raises `SpecError`, `StoreUnavailable`."""
-    return _of_study(use, given) if given.file is None else _of_file(use, given, given.file)
+    return _of_study(use, given, who) if given.file is None else _of_file(use, given, given.file)
 
 
 def inputs_seen(use: Services, paths: Sequence[str]) -> list[Json]:
@@ -128,10 +130,10 @@ def _parts_of(path: Path) -> Iterator[bytes]:
             yield part
 
 
-def _of_study(use: Services, given: BeginFrom) -> WeightSource:
+def _of_study(use: Services, given: BeginFrom, who: Principal) -> WeightSource:
     trial = None if given.trial in (None, "best") else int(given.trial or 0)
     try:
-        row = use.find(str(given.study))
+        row = use.find(str(given.study), who)
         with use.open_study(row) as (plan, study):
             kept = kept_state(plan, study, trial, given.step)
     except Unknown as problem:
@@ -141,13 +143,27 @@ def _of_study(use: Services, given: BeginFrom) -> WeightSource:
     return WeightSource(said, checkpoint.sha256, checkpoint.size, lambda: use.store.read(checkpoint.key))
 
 
-def submit(use: Services, write: Write, spec: StudySpec, trainer: TrainerSource) -> e.StudySubmitted:
-    """The event that says so. The same idempotency key gives the same one. Raises what `write` raises."""
+def submit(
+    use: Services,
+    write: Write,
+    spec: StudySpec,
+    trainer: TrainerSource,
+    who: Principal = ANYBODY,
+    project: str | None = None,
+) -> e.StudySubmitted:
+    """The event that says so. The same idempotency key gives the same one. Raises what `write` raises.
+
+    project: that of the principal, or the one without a name, where none is named. Raises `HttpProblem` where the
+    principal is of another one.
+    """
+    project = who.project or "" if project is None else project
+    if not who.sees(project):
+        raise HttpProblem(403, f"{who.name} is of the project {who.project!r}, and not of {project!r}.")
     spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
     spec = spec.drawing_distinctly()
-    source = None if spec.begin_from is None else find_source(use, spec.begin_from)
+    source = None if spec.begin_from is None else find_source(use, spec.begin_from, who)
     inputs = inputs_seen(use, spec.inputs)
-    plan, study = opened(spec, trainer, source, inputs), _new_id(use, spec.name)
+    plan, study = opened(spec, trainer, source, inputs, project), _new_id(use, spec.name)
     stream = name_of(plan)
     begin, is_new = None, True
     if source is not None:
@@ -161,6 +177,7 @@ def submit(use: Services, write: Write, spec: StudySpec, trainer: TrainerSource)
         begin=begin,
         inputs=inputs,
         has_new_weights=is_new,
+        by=who.name,
     )
     submitted = write(stream, lambda plan: decide(plan, command, use.limits))[-1].event
     assert isinstance(submitted, e.StudySubmitted)
@@ -178,11 +195,16 @@ def name_of(plan: e.PlanOpened) -> PlanId:
         plan.packing,
         plan.begin,
         plan.inputs,
+        plan.project,
     )
 
 
 def opened(
-    spec: StudySpec, trainer: TrainerSource, source: WeightSource | None = None, inputs: Sequence[e.Json] = ()
+    spec: StudySpec,
+    trainer: TrainerSource,
+    source: WeightSource | None = None,
+    inputs: Sequence[e.Json] = (),
+    project: str = "",
 ) -> e.PlanOpened:
     """The plan that the study is on. source, inputs: of what it begins from and reads, what was found."""
     return e.PlanOpened(
@@ -194,6 +216,7 @@ def opened(
         packing=spec.lanes,
         begin=None if source is None else {"sha256": source.sha256, "state": source.said["state"]},
         inputs=[mark(each) for each in inputs],
+        project=project,
     )
 
 

@@ -19,13 +19,11 @@ from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.states import ChainState, ShownTrialState, StudyState, TrialState
 from app.events.rows import ChainRecord, StudyRecord
-from app.service.views.endings import ending_text
 from app.service.views.lineage import begins_shortly, lineage
-from app.service.views.packing import packing
 from app.service.views.plans import point
 from app.service.views.progress import progress
-from app.service.views.proofs import exactness as proven
-from app.service.views.proofs import marks
+from app.service.views.standing import ending_text, marks, packing
+from app.service.views.standing import exactness as proven
 from app.service.views.writable import writable
 from app.simulation.forecast import Forecast
 from stagetree.models.answer import unchecked
@@ -64,6 +62,8 @@ def study(
         name=found.name,
         state=found.state,
         error=writable(found.error),
+        project=found.project,
+        owner=found.owner,
         not_exact=writable(exactness.of_study(plan, found)),
         exactness=proven(plan, found),
         ending=ending_text(found),
@@ -161,6 +161,8 @@ def listed(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
         plan=row.stream,
         slots=share(row, live),
         begins="" if row.begins is None else str(writable(begins_shortly(row.begins))),
+        project=row.project,
+        owner=row.owner,
     )
 
 

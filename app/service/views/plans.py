@@ -92,4 +92,6 @@ def event(recorded: StoredEvent, before: int) -> Event:
     """A fact in its place: in its study, which was submitted behind version `before` of its plan, and in the plan."""
     name, _, data = encode(recorded.event)
     position, version = recorded.version - before, recorded.version
-    return Event(position=position, version=version, type=name, data=writable(data), at=recorded.at)
+    return Event(
+        position=position, version=version, type=name, data=writable(data), at=recorded.at, by=recorded.by or ""
+    )

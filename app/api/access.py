@@ -1,0 +1,174 @@
+"""The caller of a request, and what it may do.
+
+`Gate` finds the principal by a token, or by the headers of a trusted proxy, or refuses the request with 401. A caller
+on the server's own machine needs no token; a request that was forwarded came from another machine. Then each route
+needs a scope: reading `read`, changing `submit`, and changing the study of another owner `operate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Annotated
+
+from fastapi import Depends
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as Asgi
+
+from app.api.errors import TRY_AGAIN, answer
+from app.away import LostRace
+from app.domain.access import ANYBODY, Principal, Scope
+from app.events.database import DatabaseUnavailable
+from app.service.access import Doorkeeper
+from app.service.errors import HttpProblem
+
+OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz")
+"""They show nothing of studies: the page asks for its data, and probes must not need a secret."""
+
+ASSETS = "/assets/"
+PASSED_ON = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "x-forwarded-user")
+WHO = (
+    "This server asks who you are. Send a token, as `Authorization: Bearer TOKEN`, or in STAGETREE_TOKEN for commands "
+    "and clients; `stagetree token create NAME` makes one where the server runs."
+)
+INVALID = "This token lets nobody in: it is unknown, has expired or was revoked."
+
+
+@dataclass(frozen=True)
+class AccessPolicy:
+    """Which callers need a token: those on another machine (`loopback`), all (`always`) or none (`open`).
+
+    proxies: whose headers about their users are trusted.
+    """
+
+    access: str = "loopback"
+    proxies: Sequence[IPv4Network | IPv6Network] = ()
+
+    def believes(self, peer: str | None) -> bool:
+        """Whether a connection comes from a trusted proxy."""
+        address = _address(peer)
+        return address is not None and any(address in network for network in self.proxies)
+
+    def asks_nobody(self, peer: str | None, own: str | None, headers: Headers) -> bool:
+        """Whether a request may do all without a token. peer, own: the two ends of its connection.
+
+        Both are None for a socket in the file system. One address at both ends is this machine's.
+        """
+        if self.access != "loopback":
+            return self.access == "open"
+        address = _address(peer)
+        is_here = address is None or address.is_loopback or address == _address(own)
+        return is_here and not any(name in headers for name in PASSED_ON)
+
+
+class Gate:
+    """Finds the principal of each request, for the routes to use, and refuses requests without one."""
+
+    def __init__(self, app: ASGIApp, policy: AccessPolicy, doorkeeper: Doorkeeper) -> None:
+        self._app, self._policy, self._doorkeeper = app, policy, doorkeeper
+
+    async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            who = await self._find(scope, headers)
+        except (DatabaseUnavailable, LostRace) as error:
+            await answer(Request(scope), 503, str(error), TRY_AGAIN)(scope, receive, send)
+            return
+        if who is None and not is_open(scope["path"]):
+            detail = INVALID if sent_token(headers) else WHO
+            refusal = answer(Request(scope), 401, detail, {"WWW-Authenticate": "Bearer"})
+            await refusal(scope, receive, send)
+            return
+        scope.setdefault("state", {})["principal"] = who
+        await self._app(scope, receive, send)
+
+    async def _find(self, scope: Asgi, headers: Headers) -> Principal | None:
+        peer, own = ((scope.get(end) or (None,))[0] for end in ("client", "server"))
+        if self._policy.believes(peer) and (user := headers.get("x-forwarded-user")):
+            groups = [each.strip() for each in headers.get("x-forwarded-groups", "").split(",")]
+            return self._doorkeeper.user(user, groups)
+        if (token := sent_token(headers)) and (known := await self._recognise(token)):
+            return known
+        return ANYBODY if self._policy.asks_nobody(peer, own, headers) else None
+
+    async def _recognise(self, token: str) -> Principal | None:
+        is_fresh, who = self._doorkeeper.remembered(token)
+        return who if is_fresh else await run_in_threadpool(self._doorkeeper.recognise, token)
+
+
+def is_open(path: str) -> bool:
+    """Whether the path needs no token."""
+    return path in OPEN_PATHS or path.startswith(ASSETS)
+
+
+def sent_token(headers: Headers) -> str:
+    """The token that came with a request; "" for none. The page keeps its own in a cookie, which no script reads."""
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return given.strip()
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(cookie_of(headers))
+    except CookieError:
+        return ""
+    return cookie.value if cookie else ""
+
+
+def cookie_of(headers: Headers) -> str:
+    """The name of the cookie, one for each port: browsers send a cookie to all ports of a machine."""
+    port = headers.get("host", "").rpartition(":")[2]
+    return f"stagetree-{port}" if port.isdecimal() else "stagetree"
+
+
+def _address(peer: str | None) -> IPv4Address | IPv6Address | None:
+    """The address of a peer; None for one that has none."""
+    try:
+        address = ip_address(peer or "")
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+LOOKING = ("preview_study", "replay_study", "imagine_study")
+"""They are asked with a body or take long, hence POST, and change nothing."""
+
+ADMINISTERING = ("list_tokens", "create_token", "revoke_token")
+SIGNING = ("sign_in", "sign_out")
+
+
+def needed(route: str, method: str) -> Scope:
+    """The scope that a route needs, by its name."""
+    if route in ADMINISTERING:
+        return Scope.ADMIN
+    return Scope.READ if method == "GET" or route in LOOKING + SIGNING else Scope.SUBMIT
+
+
+def principal(request: Request) -> Principal:
+    """The caller, whose scope is wide enough for the route. Raises `HttpProblem` 403 where it is not."""
+    who: Principal = request.state.principal
+    wanted = needed(request.scope["route"].name, request.method)
+    if who.scope < wanted:
+        raise HttpProblem(403, f"{who.name} may {who.scope}, and this needs {wanted}.")
+    return who
+
+
+async def known(request: Request) -> Principal:
+    """As a dependency, once a request."""
+    return principal(request)
+
+
+Who = Annotated[Principal, Depends(known)]
+
+
+def check_owner(request: Request, who: Principal, owner: str) -> None:
+    """Refuse what would change somebody else's study. Raises `HttpProblem`."""
+    if needed(request.scope["route"].name, request.method) is Scope.SUBMIT and not who.may_change(owner):
+        whose = f"{owner}'s" if owner else "nobody's whom we know"
+        raise HttpProblem(403, f"The study is {whose}, and {who.name} may {who.scope}: this needs operate.")

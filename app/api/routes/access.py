@@ -1,0 +1,91 @@
+"""The session of a caller, and the tokens of all."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi import Path as PathParameter
+
+from app.api.access import Who, cookie_of, sent_token
+from app.api.openapi import refusals
+from app.api.requests import paging
+from app.api.requests.bodies import TokenBody, token_of
+from app.api.requests.strict import StrictRoute
+from app.api.services import Use
+from app.domain.access import Principal
+from app.service import access, reading
+from app.service.errors import HttpProblem
+from stagetree.models.service import NewToken, Session, TokenPage
+
+router = APIRouter(tags=["access"], route_class=StrictRoute)
+
+Json = dict[str, Any]
+BROWSER_SECONDS = 30 * 86_400
+TokenPath = Annotated[str, PathParameter(description="the name of a token", examples=["ci"])]
+
+
+@router.get("/session", summary="Who you are here", response_model=Session, responses=refusals())
+def get_session(who: Who) -> Session:
+    """And what you may do."""
+    return _session(who)
+
+
+@router.post("/session", summary="Stay known to a browser", response_model=Session, responses=refusals())
+def sign_in(request: Request, response: Response, who: Who) -> Session:
+    """The token that comes with the request is kept in a cookie that no script can read: the page does this once."""
+    if token := sent_token(request.headers):
+        response.set_cookie(
+            cookie_of(request.headers),
+            token,
+            max_age=BROWSER_SECONDS,
+            secure=request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https",
+            httponly=True,
+            samesite="strict",
+        )
+    return _session(who)
+
+
+@router.delete("/session", status_code=204, summary="Be forgotten by a browser", responses=refusals())
+def sign_out(request: Request, response: Response, who: Who) -> None:
+    """The token itself stays what it is."""
+    response.delete_cookie(cookie_of(request.headers), httponly=True, samesite="strict")
+
+
+def _session(who: Principal) -> Session:
+    return Session.model_validate({"name": who.name, "scope": str(who.scope), "project": who.project})
+
+
+@router.get("/tokens", summary="List tokens", response_model=TokenPage, responses=refusals())
+def list_tokens(use: Use, who: Who, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> TokenPage:
+    """All of them, by name, expired and revoked ones too: their names are in the log."""
+    return reading.tokens(use, limit, cursor, who)
+
+
+@router.post(
+    "/tokens",
+    status_code=201,
+    summary="Make a token",
+    response_model=NewToken,
+    response_description="The token; it is never shown again.",
+    responses=refusals(400, 409, 413, 415),
+)
+def create_token(given: TokenBody, use: Use, who: Who) -> NewToken:
+    """Its name is part of the log from then on, and is given once."""
+    asked = token_of(given)
+    if not who.sees_all_of(asked.project):
+        raise HttpProblem(403, f"{who.name} makes tokens of the project {who.project!r} alone.")
+    try:
+        token = access.create(use.records, asked.name, asked.scope, asked.project, asked.days, use.clock())
+    except access.TokenRefused as problem:
+        raise HttpProblem(409, f"{problem}.") from None
+    return NewToken(token=token, name=asked.name)
+
+
+@router.delete("/tokens/{name}", status_code=204, summary="Revoke a token", responses=refusals(404))
+def revoke_token(name: TokenPath, use: Use, who: Who) -> None:
+    """It is refused a few seconds later."""
+    try:
+        access.revoke(use.records, name, use.clock(), who)
+    except access.TokenRefused as problem:
+        raise HttpProblem(404, f"{problem}.") from None

@@ -1,0 +1,162 @@
+"""Tokens: how they are made, kept and recognised; and the users of a trusted proxy."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from hmac import compare_digest
+from pathlib import Path
+from threading import Lock
+
+from app.domain.access import ANYBODY, Principal, Scope
+from app.events.records import Records
+from app.events.rows import TokenRecord
+
+DAY = 86_400.0
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+PREFIX = "stagetree_"
+"""By which a token is recognised where it should not be, such as in a repository."""
+
+OPERATOR = "up"
+"""The name of the token of the user that starts a server for other machines."""
+
+KNOWN_SECONDS = 5.0
+"""How long a token that was looked up is known for: one that is revoked ends so much later."""
+
+SHOWN_SECONDS = 60.0
+"""The last use of a token is on record as exactly as that."""
+
+MOST_KNOWN = 1000
+
+
+class TokenRefused(ValueError):
+    """A token cannot be made or revoked; the message says why, and what would be right."""
+
+
+def digest_of(token: str) -> str:
+    """The SHA-256 of a token, in hexadecimal. A token of 32 random bytes needs no slower hash."""
+    return sha256(token.encode()).hexdigest()
+
+
+def create(
+    records: Records,
+    name: str,
+    scope: Scope,
+    project: str | None,
+    days: float | None,
+    now: float,
+    *,
+    instead: bool = False,
+) -> str:
+    """Make a token, and return it; it is shown once, and kept nowhere.
+
+    project: None for all of them. days: until it expires; None for never. instead: in the place of an earlier one of
+    this name. Raises `TokenRefused`.
+    """
+    if not NAME.fullmatch(name):
+        raise TokenRefused(f"NAME must be letters, digits and . _ @ -, at most 64, got {name!r}")
+    token = PREFIX + secrets.token_urlsafe(32)
+    row = TokenRecord(
+        name=name,
+        digest=digest_of(token),
+        scope=str(scope),
+        created_at=now,
+        project=project,
+        expires_at=None if days is None else now + days * DAY,
+    )
+    with records.write() as rows:
+        if rows.tokens.find(name) is not None and not instead:
+            raise TokenRefused(f"there is, or was, a token {name}: take another name, for it is in the log")
+        rows.tokens.put(row)
+    return token
+
+
+def revoke(records: Records, name: str, now: float, who: Principal = ANYBODY) -> None:
+    """Refuse the token from now on, or a few seconds later. Raises `TokenRefused` where there is none."""
+    with records.write() as rows:
+        row = rows.tokens.find(name)
+        if row is None or not who.sees_all_of(row.project):
+            raise TokenRefused(f"there is no token {name}")
+        if row.revoked_at is None:
+            rows.tokens.put(replace(row, revoked_at=now))
+
+
+def kept_in(file: Path, records: Records, now: float) -> str:
+    """The token of a server's own user, of the widest scope, in a file with mode 0600.
+
+    It stays the same from one start to the next, until it is revoked.
+    """
+    with suppress(OSError):
+        token = file.read_text(encoding="utf-8").strip()
+        with records.read() as rows:
+            row = rows.tokens.find_digest(digest_of(token))
+        if row is not None and is_valid(row, now):
+            return token
+    token = create(records, OPERATOR, Scope.ADMIN, None, None, now, instead=True)
+    file.unlink(missing_ok=True)
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as written:
+        written.write(token + "\n")
+    return token
+
+
+def is_valid(row: TokenRecord, now: float) -> bool:
+    """Whether it is neither expired nor revoked."""
+    return row.revoked_at is None and (row.expires_at is None or now < row.expires_at)
+
+
+@dataclass
+class Doorkeeper:
+    """Knows principals by their tokens. Safe to share between threads.
+
+    groups: by group of a proxy's users, what its members may do; `*` for every user.
+    """
+
+    records: Records
+    clock: Callable[[], float]
+    groups: Mapping[str, Principal] = field(default_factory=dict)
+    _known: OrderedDict[str, tuple[float, TokenRecord | None]] = field(default_factory=OrderedDict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def remembered(self, token: str) -> tuple[bool, Principal | None]:
+        """Whether the token was looked up a moment ago, and its principal then. Touches no database."""
+        with self._lock:
+            until, row = self._known.get(digest_of(token), (0.0, None))
+        return self.clock() < until, self._principal(row)
+
+    def recognise(self, token: str) -> Principal | None:
+        """The principal of a token; None for a token that is unknown or ended. Raises `DatabaseUnavailable`."""
+        now, digest = self.clock(), digest_of(token)
+        with self.records.read() as rows:
+            row = rows.tokens.find_digest(digest)
+        if row is not None and not compare_digest(row.digest, digest):
+            row = None
+        if row is not None and is_valid(row, now) and now - (row.used_at or 0.0) > SHOWN_SECONDS:
+            self._note_use(row.name, now)
+        with self._lock:
+            self._known[digest] = now + KNOWN_SECONDS, row
+            self._known.move_to_end(digest)
+            while len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
+        return self._principal(row)
+
+    def user(self, name: str, groups: Iterable[str]) -> Principal | None:
+        """A user whom a proxy has let in, with the widest scope of their groups; None where no group has any."""
+        found = [self.groups[group] for group in (*groups, "*") if group in self.groups]
+        best = max(found, key=lambda each: each.scope, default=None)
+        return None if best is None else replace(best, name=name)
+
+    def _principal(self, row: TokenRecord | None) -> Principal | None:
+        if row is None or not is_valid(row, self.clock()):
+            return None
+        return Principal(row.name, Scope.of(row.scope), row.project)
+
+    def _note_use(self, name: str, now: float) -> None:
+        with self.records.write() as rows:
+            if (row := rows.tokens.find(name)) is not None:
+                rows.tokens.put(replace(row, used_at=now))
