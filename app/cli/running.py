@@ -173,7 +173,15 @@ def _said_to_others(url: str, token: str | None) -> str:
     )
 
 
-def submit(study: StudyFile, server: Server = None, changes: Changes = None, output: Output = Format.table) -> None:
+def submit(
+    study: StudyFile,
+    server: Server = None,
+    changes: Changes = None,
+    project: Annotated[
+        str | None, typer.Option("--project", metavar="P", help="Whose it is; by default that of your token.")
+    ] = None,
+    output: Output = Format.table,
+) -> None:
     """Submit a study to a server, and leave it to it.
 
     \b
@@ -183,7 +191,7 @@ def submit(study: StudyFile, server: Server = None, changes: Changes = None, out
 
     spec = specs.load(study, changes or (), None)
     with stacks.server(server) as service:
-        found = service.client.submit(spec)
+        found = service.client.submit(spec, project=project)
     if output is Format.json:
         print_json(found)
     else:

@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 from commandline import Stagetree
 from stacks import ROOT, wait_for
@@ -38,9 +40,16 @@ def test_another_address_is_listened_at(tmp_path: Path) -> None:
         try:
             said = "".join(up.stdout.readline() for _ in range(4))
             port = said.split("stagetree is up at http://127.0.0.1:")[1].split()[0]
-            assert f"Other machines reach it at http://{NAME}:{port}; it asks nobody who they are." in said
+            token = said.split(f"Other machines reach it at http://{NAME}:{port}/#token=")[1].split()[0]
+            file = tmp_path / ".stagetree" / "token"
+            assert (file.read_text().strip(), file.stat().st_mode & 0o777) == (token, 0o600)
             with closing(Client(f"http://127.0.0.2:{port}", retries=0)) as client:
                 assert "mine" in {trainer.name for trainer in client.trainers()}
+            forwarded = {"X-Forwarded-For": "192.0.2.7"}
+            asked = partial(httpx.get, f"http://127.0.0.1:{port}/api/v1/session")
+            assert asked(headers=forwarded).status_code == 401
+            known = asked(headers=forwarded | {"Authorization": f"Bearer {token}"}).json()
+            assert known == {"name": "up", "scope": "admin", "project": None}
         finally:
             up.send_signal(signal.SIGINT)
             wait_for("its end", lambda: up.poll() is not None)

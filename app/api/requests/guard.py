@@ -1,7 +1,8 @@
 """Who may have a browser talk to this server: only pages of its own, under a name that is its own.
 
-The API asks nobody who they are, so it must not take a web page for its user. A page elsewhere may send requests that
-carry its `Origin`, or have its own name point at this machine, which `Host` shows (DNS rebinding).
+A browser on this machine needs no token, and elsewhere its cookie goes along, so a web page must not be taken for its
+user. A page elsewhere may send requests that carry its `Origin`, or have its own name point at this machine, which
+`Host` shows (DNS rebinding).
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 /** The page: what is always there, and the view that its address names. */
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
-import { isReport, savedStudy } from "./data.ts";
+import { isReport, isTokenNeeded, savedStudy } from "./data.ts";
 import { AwayNote } from "./parts/badge.tsx";
 import { Guarded } from "./parts/panel.tsx";
 import { formatRoute, route } from "./route.ts";
 import { choice, choose, type Choice } from "./theme.ts";
 import { AllSlots } from "./views/all_slots.tsx";
+import { SignIn } from "./views/sign_in.tsx";
 import { Studies } from "./views/studies.tsx";
 import { StudyPage } from "./views/study.tsx";
 import { Submit } from "./views/submit.tsx";
@@ -33,6 +34,7 @@ function skip(event: Event): void {
 }
 
 function view([room, study, ...rest]: string[]): ComponentChildren {
+  if (isTokenNeeded.value) return <SignIn />;
   if (isReport && !study) return <StudyPage study={savedStudy()} view={[]} />;
   if (room === "studies" && study) return <StudyPage key={study} study={study} view={rest} />;
   if (room === "slots") return <AllSlots />;

@@ -39,6 +39,9 @@ const entries = new Map<string, Entry>();
 /** The moment since which the server did not answer; null while it does. */
 export const awaySince = signal<number | null>(null);
 
+/** Whether the server refused to answer without a token. */
+export const isTokenNeeded = signal(false);
+
 /** Counts what happened; whoever shows something that may have changed asks again. */
 export const happened = signal(0);
 
@@ -86,6 +89,7 @@ export async function ask<T>(path: string, init: RequestInit = {}): Promise<T> {
     throw new Trouble(0, "The server does not answer.");
   }
   awaySince.value = answer.status === 503 || answer.status === 502 ? (awaySince.value ?? Date.now()) : null;
+  if (answer.status === 401) isTokenNeeded.value = true;
   const text = await answer.text();
   let body: unknown;
   try {

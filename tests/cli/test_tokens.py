@@ -1,0 +1,81 @@
+"""`stagetree token`, and where clients find theirs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commandline import Stagetree
+
+from stagetree.client import StagetreeError
+from stagetree.client.http import known_token
+
+
+@pytest.fixture
+def store(tmp_path: Path, make_store: Callable[..., str]) -> Path:
+    make_store(tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+def test_a_token_is_printed_once_listed_and_revoked(stagetree: Stagetree, store: Path) -> None:
+    made = stagetree("token", "create", "ci", "--project", "vision", "--dir", store)
+    assert made.code == 0 and made.out.startswith("stagetree_")
+    listed = stagetree("token", "list", "--dir", store)
+    assert listed.out.split("\n")[1].split()[:5] == [
+        "ci",
+        "submit",
+        "vision",
+        "-",
+        listed.out.split("\n")[1].split()[4],
+    ]
+    assert made.out.strip() not in listed.out
+    assert stagetree("token", "revoke", "ci", "--dir", store).out == "ci is revoked\n"
+    found = json.loads(stagetree("token", "list", "--dir", store, "-o", "json").out)
+    assert found[0]["revoked_at"] > 1e9 and "digest" not in found[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("create", "a b"), "NAME must be letters, digits and . _ @ -, at most 64, got 'a b'"),
+        (("create", "x", "--scope", "root"), "--scope must be one of read, submit, operate, admin, got 'root'"),
+        (("revoke", "nobody"), "there is no token nobody"),
+    ],
+)
+def test_what_is_wrong_is_said(stagetree: Stagetree, store: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    said = stagetree("token", *arguments, "--dir", store)
+    assert (said.code, said.out) == (2, "")
+    assert sentence in said.err
+
+
+def test_a_name_is_given_once(stagetree: Stagetree, store: Path) -> None:
+    assert stagetree("token", "create", "ci", "--dir", store).code == 0
+    said = stagetree("token", "create", "ci", "--dir", store)
+    assert said.code == 2 and "there is, or was, a token ci" in said.err
+
+
+def test_without_a_store_no_database_is_made(
+    stagetree: Stagetree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert stagetree("token", "create", "ci").code != 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_client_finds_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("STAGETREE_TOKEN", raising=False)
+    assert known_token(None) == ""
+    file = tmp_path / "stagetree" / "token"
+    file.parent.mkdir()
+    file.write_text("of-the-file\n")
+    file.chmod(0o644)
+    with pytest.raises(StagetreeError, match=f"others can read {file}: chmod 600 {file}"):
+        known_token(None)
+    file.chmod(0o600)
+    assert known_token(None) == "of-the-file"
+    monkeypatch.setenv("STAGETREE_TOKEN", "of-the-environment")
+    assert known_token(None) == "of-the-environment"
+    assert known_token("given") == "given"
