@@ -45,6 +45,10 @@ class ObjectStore(Protocol):
     """Holds bytes under a key. Whatever is wrong, each raises what its library raises; a missing object is
     FileNotFoundError."""
 
+    @property
+    def prefix(self) -> str:
+        """What the keys of new objects begin with."""
+
     def write(self, key: str, parts: Iterable[memoryview]) -> None: ...
 
     def read(self, key: str) -> Iterator[bytes]: ...
@@ -70,6 +74,8 @@ class LocalStore:
     Where the folder is not there, its disk is not mounted: nothing is missing, and the store is away. But a folder
     beside its own log is on the same disk as the log, and was deleted (docs/decisions/0036-lost-states.md).
     """
+
+    prefix = ""
 
     def __init__(self, root: str) -> None:
         self._root = Path(root)
@@ -112,6 +118,8 @@ class LocalStore:
 
 class FsspecStore:
     """Any file system that fsspec knows, S3 first of all; large objects go up in parts, as far as it can do that."""
+
+    prefix = ""
 
     def __init__(self, url: str) -> None:
         import fsspec

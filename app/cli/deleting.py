@@ -12,7 +12,7 @@ import typer
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Output, Server, Store, StudyId
 from app.cli.output import Format, memory, plural, print_json
-from app.cli.places import folder_or_default, open_records, places
+from app.cli.places import folder_or_default, open_records, open_store
 
 if TYPE_CHECKING:
     from app.domain.search_plan import Checkpoint, KeptAt
@@ -30,6 +30,14 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.
 Budget = Annotated[
     str | None,
     typer.Option("--budget", metavar="SIZE", help="Keep at most this: 20GiB; else STAGETREE_CHECKPOINT_BUDGET."),
+]
+
+
+Adopt = Annotated[
+    bool, typer.Option("--adopt", help="This database is a copy, and the other is gone: take its checkpoints over.")
+]
+Separate = Annotated[
+    bool, typer.Option("--separate", help="This database is a copy, and both go on: write apart from the other.")
 ]
 
 
@@ -54,7 +62,13 @@ def delete(
 
 
 def gc(
-    yes: Yes = False, dry_run: DryRun = False, budget: Budget = None, dir: Store = None, output: Output = Format.table
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    budget: Budget = None,
+    adopt: Adopt = False,
+    separate: Separate = False,
+    dir: Store = None,
+    output: Output = Format.table,
 ) -> None:
     """Delete the checkpoints that no study is left to ask for, as many others as are more than a budget, and what
     workers wrote that were killed before it was on record.
@@ -64,11 +78,13 @@ def gc(
     \b
     Example:  stagetree gc --budget 20GiB
     """
-    from app.object_store import open_store
-
     folder = folder_or_default(dir)
     with open_records(folder) as records:
-        store = open_store(places(folder)[1])
+        if separate:
+            _separate(records)
+        store = open_store(folder, records)
+        if adopt:
+            store.adopt()
         retention, garbage = _survey(records, store, _bytes(budget))
         if output is Format.table:
             _show(garbage)
@@ -94,6 +110,14 @@ class _Garbage:
     @property
     def checkpoints(self) -> list[Checkpoint]:
         return [each.checkpoint for plan in self.chosen.values() for each in plan]
+
+
+def _separate(records: SqlRecords) -> None:
+    """Give the installation a new name, with which the keys of what it writes from here on begin."""
+    from uuid import uuid4
+
+    with records.write() as rows:
+        rows.name_installation(uuid4().hex[:12])
 
 
 def _survey(records: SqlRecords, store: ObjectStore, budget: int | None) -> tuple[Retention, _Garbage]:

@@ -11,6 +11,7 @@ from app.cli.errors import NOT_FOUND, fail
 
 if TYPE_CHECKING:
     from app.events.records import SqlRecords
+    from app.owned_store import OwnedStore
 
 DEFAULT = Path(".stagetree")
 DATABASE = "stagetree.db"
@@ -51,6 +52,13 @@ def places(folder: Path | None) -> tuple[str, str]:
         where = "--dir FOLDER or STAGETREE_DATABASE_URL says where the studies are"
         fail(f"there is no {DEFAULT} here: {where}", NOT_FOUND)
     return settings().database_url, settings().checkpoints
+
+
+def open_store(folder: Path | None, records: SqlRecords) -> OwnedStore:
+    """The store of the checkpoints that are on these records."""
+    from app.owned_store import open_owned
+
+    return open_owned(records, places(folder)[1])
 
 
 @contextmanager

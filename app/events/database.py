@@ -111,6 +111,14 @@ def insert(session: Session, table: Any) -> Any:
     return (postgresql if session.get_bind().dialect.name == "postgresql" else sqlite).insert(table)
 
 
+def place_of(session: Session) -> str:
+    """Which database this is: another one than any copy of it, wherever it is reached."""
+    if session.get_bind().dialect.name == "sqlite":
+        return str(Path(session.execute(text("PRAGMA database_list")).one().file).resolve())
+    query = "SELECT system_identifier::text || '/' || oid FROM pg_control_system(), pg_database"
+    return str(session.execute(text(f"{query} WHERE datname = current_database()")).scalar_one())
+
+
 def migration_config(connection: Connection) -> Any:
     """Alembic's settings for the migrations that lie beside the package, or inside it once it is installed."""
     from alembic.config import Config

@@ -40,6 +40,15 @@ class EventRow(SQLModel, table=True):
     by: str | None = None
 
 
+class InstallationRow(SQLModel, table=True):
+    """One row: the name of this installation, with which the keys of its checkpoints begin."""
+
+    __tablename__ = "installation"
+
+    id: int = Field(primary_key=True)
+    name: str
+
+
 class StreamRow(SQLModel, table=True):
     """The head of one stream: appending moves it, so that of two writers at one version only one succeeds."""
 
@@ -176,4 +185,5 @@ class ChainRow(SQLModel, table=True):
 metadata = SQLModel.metadata
 EVENTS, STREAMS, HEAD = (metadata.tables[name] for name in ("events", "streams", "log_head"))
 KEYS, STUDIES, TOKENS = (metadata.tables[name] for name in ("idempotency", "studies", "tokens"))
+INSTALLATION = metadata.tables["installation"]
 SLOTS, CHAINS, SCHEDULERS = (metadata.tables[name] for name in ("slots", "chains", "schedulers"))

@@ -22,7 +22,8 @@ from app.events.plans import Moments, Plans
 from app.events.records import Records
 from app.events.rows import ChainRecord, StudyRecord
 from app.events.transact import Decide
-from app.object_store import ObjectStore, open_store
+from app.object_store import ObjectStore
+from app.owned_store import open_owned
 from app.registry import Catalogue
 from app.service.chronicle import Chronicle, Chronicles
 from app.service.errors import InvalidField
@@ -110,7 +111,7 @@ class Services:
     @cached_property
     def store(self) -> ObjectStore:
         """Where checkpoints lie."""
-        return open_store(self.checkpoints)
+        return open_owned(self.records, self.checkpoints)
 
     def find(self, study: str, who: Principal = ANYBODY) -> StudyRecord:
         """The study's row, for somebody. Raises `Unknown`, also where it is of a project that they do not see."""

@@ -17,7 +17,7 @@ from app.events.database import Database
 from app.events.housekeeping import Ages, clean
 from app.events.plans import Plans
 from app.events.records import SqlRecords, change
-from app.object_store import open_store
+from app.owned_store import open_owned
 from app.processes import collect_young, freeze_survivors
 from app.scheduling.policies import POLICIES
 from app.settings import settings
@@ -89,8 +89,9 @@ class SchedulerRole:
 
     @cached_property
     def _deleting(self) -> Retention:
-        store, budget = open_store(settings().checkpoints), settings().checkpoint_budget
-        return Retention(SqlRecords(self._database), self._plans, store, budget, time.time, say_once())
+        records, budget = SqlRecords(self._database), settings().checkpoint_budget
+        store = open_owned(records, settings().checkpoints)
+        return Retention(records, self._plans, store, budget, time.time, say_once())
 
     @cached_property
     def _plans(self) -> Plans:

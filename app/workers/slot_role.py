@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from app.events.database import Database
 from app.events.records import SqlRecords
-from app.object_store import open_store
+from app.owned_store import open_owned
 from app.registry import Catalogue
 from app.settings import settings
 from app.workers.ownership import Ownership
@@ -37,9 +37,10 @@ def make_slot(
     sys.setswitchinterval(SWITCH_SECONDS)
     device, here = device_here(ownership.slot), settings()
     logger.warning("slot %s trains on %s", ownership.slot, device)
+    records = SqlRecords(database)
     given = SlotDependencies(
-        records=SqlRecords(database),
-        store=open_store(here.checkpoints),
+        records=records,
+        store=open_owned(records, here.checkpoints),
         start=_starter(device),
         sources=Catalogue(here.trainer_files).describe,
         notify=notify,

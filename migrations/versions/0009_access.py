@@ -1,4 +1,6 @@
-"""Who may do what: tokens, whose studies are whose, and by whom a fact was asked for."""
+"""Tokens, the projects and owners of studies, the principals behind events, and the name of the installation."""
+
+from uuid import uuid4
 
 import sqlalchemy as sa
 from alembic import op
@@ -26,9 +28,16 @@ def upgrade() -> None:
         sa.Column("used_at", sa.Float()),
         sa.Column("revoked_at", sa.Float()),
     )
+    installation = op.create_table(
+        "installation",
+        sa.Column("id", sa.Integer(), primary_key=True),
+        sa.Column("name", sa.String(), nullable=False),
+    )
+    op.bulk_insert(installation, [{"id": 1, "name": uuid4().hex[:12]}])
 
 
 def downgrade() -> None:
+    op.drop_table("installation")
     op.drop_table("tokens")
     op.drop_column("events", "by")
     for name in reversed(STUDY_COLUMNS):

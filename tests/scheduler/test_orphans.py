@@ -27,6 +27,8 @@ Move = tuple[str, int]
 class Store:
     """Objects by name. meanwhile: called once the store is listed, before anything else is looked at."""
 
+    prefix = ""
+
     def __init__(self) -> None:
         self.objects: dict[str, Written] = {}
         self.meanwhile: Callable[[], None] = lambda: None

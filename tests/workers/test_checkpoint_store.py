@@ -84,6 +84,8 @@ def test_what_is_there_is_listed_with_its_size_and_age(store: ObjectStore) -> No
 class Broken:
     """A store whose client raises what it likes."""
 
+    prefix = ""
+
     def __init__(self, error: Exception) -> None:
         self.error = error
 

@@ -29,6 +29,8 @@ CLAIM = Claim("c", "plan", 1)
 class Refusing:
     """A store that takes nothing, and deletes nothing."""
 
+    prefix = ""
+
     def write(self, key: str, parts: Any) -> None:
         raise ConnectionError("no store")
 
@@ -56,6 +58,8 @@ def test_what_cannot_be_deleted_is_left_to_the_scheduler(caplog: pytest.LogCaptu
 
 class Slow(Refusing):
     """A store that takes nothing so many times."""
+
+    prefix = ""
 
     def __init__(self, times: int) -> None:
         self._left = times

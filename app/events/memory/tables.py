@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import Generic, TypeVar
 
-from app.events.rows.values import ChainRecord, SlotRecord, StudyRecord, TokenRecord
+from app.events.rows.values import ChainRecord, Installation, SlotRecord, StudyRecord, TokenRecord
 
 Row = TypeVar("Row")
 Undo = list[Callable[[], object]]
@@ -47,6 +47,7 @@ class Tables:
         self.lock = RLock()
         self._undo: Undo = []
         self.studies: Table[StudyRecord] = Table(self._undo)
+        self.installation = Installation("memory", None)
         self.tokens: Table[TokenRecord] = Table(self._undo)
         self.slots: Table[SlotRecord] = Table(self._undo)
         self.live: Table[ChainRecord] = Table(self._undo)  # the chains that nobody has ended

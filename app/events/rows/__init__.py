@@ -5,9 +5,10 @@ Time is the database's, or that of the clock given to `Database`. What each oper
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from app.events.database import place_of
 from app.events.rows.chains import Chains
 from app.events.rows.clock import now
 from app.events.rows.ports import RowsPort
@@ -19,6 +20,7 @@ from app.events.rows.values import (
     ChainNotClaimable,
     ChainRecord,
     Fenced,
+    Installation,
     Lease,
     SlotLost,
     SlotRecord,
@@ -27,6 +29,7 @@ from app.events.rows.values import (
     TokenRecord,
     has_expired,
 )
+from app.events.tables import INSTALLATION
 
 
 class Rows(RowsPort):
@@ -34,6 +37,13 @@ class Rows(RowsPort):
         self._session = session
         self.studies, self.slots, self.chains = Studies(session), Slots(session), Chains(session)
         self.schedulers, self.tokens = Schedulers(session), Tokens(session)
+
+    def installation(self) -> Installation:
+        name = self._session.execute(select(INSTALLATION.c.name)).scalar_one()
+        return Installation(name, place_of(self._session))
+
+    def name_installation(self, name: str) -> None:
+        self._session.execute(update(INSTALLATION).values(name=name))
 
     def now(self) -> float:
         return self._session.execute(select(now(self._session))).scalar_one()
@@ -44,6 +54,7 @@ __all__ = [
     "ChainNotClaimable",
     "ChainRecord",
     "Fenced",
+    "Installation",
     "Lease",
     "Rows",
     "RowsPort",

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from app.domain.assignment import ChainAssignment
-from app.events.rows.values import ChainFlags, ChainRecord, Lease, SlotRecord, StudyRecord, TokenRecord
+from app.events.rows.values import ChainFlags, ChainRecord, Installation, Lease, SlotRecord, StudyRecord, TokenRecord
 
 
 class StudiesPort(ABC):
@@ -252,6 +252,14 @@ class RowsPort(ABC):
     slots: SlotsPort
     chains: ChainsPort
     schedulers: SchedulersPort
+
+    @abstractmethod
+    def installation(self) -> Installation:
+        """Whose rows these are."""
+
+    @abstractmethod
+    def name_installation(self, name: str) -> None:
+        """Give it another name: new checkpoints have keys that begin with that."""
 
     @abstractmethod
     def now(self) -> float:

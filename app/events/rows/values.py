@@ -85,6 +85,17 @@ class StudyRecord:
     owner: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """name: what the keys of its checkpoints begin with. database: which database it is in, as the database says.
+
+    A copy of a database has the same name and is another database. None where that cannot be known.
+    """
+
+    name: str
+    database: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecord:
     """A principal and its token. Times are Unix seconds.

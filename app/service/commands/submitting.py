@@ -77,7 +77,7 @@ def stored(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]
         with use.plans.holding(stream) as plan:
             if there := sorted(keeping.weights_in_use(plan)):  # all hold the same: it is in the plan's name
                 return there[0], False
-    key, digest = f"{stream}/begin-{use.new_id()[:12]}", sha256()
+    key, digest = f"{use.store.prefix}{stream}/begin-{use.new_id()[:12]}", sha256()
     try:
         use.store.write(key, _hashed(source.parts(), digest))
     except Exception as error:  # whatever the client of the store raises

@@ -14,8 +14,7 @@ from app.domain.results import sign
 from app.domain.search_plan import Node, SearchPlan, Study
 from app.domain.standing import RungRanking, standing
 from app.service.chronicle import Chronicle, DecisionMade, Measured, SlotSpan
-from app.service.views.forms import form_text
-from app.service.views.writable import writable
+from app.service.views.writable import form_text, writable
 from stagetree.models import Answer
 from stagetree.models.pictures import (
     BetterResult,

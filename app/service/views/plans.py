@@ -11,8 +11,7 @@ from app.domain.events import Metrics
 from app.domain.search_plan import SearchPlan, Study
 from app.events.codec import encode
 from app.events.log import StoredEvent
-from app.service.views.forms import form_text
-from app.service.views.writable import writable
+from app.service.views.writable import form_text, writable
 from stagetree.models.events import Event
 from stagetree.models.plans import Node, Place, Plan, Running, Stage, StageTree, Waiting
 from stagetree.models.trials import Point

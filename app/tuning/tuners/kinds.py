@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 
+from app.domain.commands import Start
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
 from app.tuning.tuners.asha import Asha, AshaByPrediction
 from app.tuning.tuners.base import Tuner
 from app.tuning.tuners.custom import custom
-from app.tuning.tuners.fixed import External, Fixed
 from app.tuning.tuners.hyperband import AshaInBrackets, AsyncHyperband, Hyperband
 from app.tuning.tuners.pop import Pop
 from app.tuning.tuners.population import Pbt
@@ -15,7 +18,51 @@ from app.tuning.tuners.sha import Sha
 from app.tuning.tuners.stopping import AshaStopping, Bandit, EarlyTerm, Median
 from app.tuning.tuners.wrappers import Finishing, watched
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners import AshaTuner
+from stagetree.spec.tuners import AshaTuner, GridTuner, RandomTuner, TrialsTuner
+
+
+class Fixed(Tuner):
+    """Wants all its trials at once, in the order of the study file, and nothing after that."""
+
+    eager = True
+
+    def __init__(self, spec: StudySpec) -> None:
+        super().__init__(spec)
+        self._started = 0
+        self._starts = tuple(
+            Start(hp={name: sequence.to_json() for name, sequence in configuration.items()}, steps=steps)
+            for configuration, steps in zip(spec.configurations(), _steps(spec), strict=False)
+        )
+
+    def observe(self, event: TrialEvent) -> None:
+        self._started += event.kind == TrialEventKind.START
+
+    def suggest(self) -> Start | None:
+        return self._starts[self._started] if self._started < len(self._starts) else None
+
+    def suggest_many(self, most: int) -> tuple[Start, ...]:
+        return self._starts[self._started : self._started + most]
+
+
+def _steps(spec: StudySpec) -> Iterable[int]:
+    """For how many steps each of the trials is trained."""
+    if isinstance(spec.tuner, TrialsTuner):
+        return (trial.steps for trial in spec.tuner.trials)
+    assert isinstance(spec.tuner, GridTuner | RandomTuner)
+    return repeat(spec.tuner.max_steps)
+
+
+class External(Tuner):
+    """Ask and tell from outside. The study stays open until it is closed on request (`CloseStudy`) or cancelled."""
+
+    open_ended = True
+
+    def observe(self, event: TrialEvent) -> None:
+        """Nothing to learn: whoever adds the trials decides."""
+
+    def suggest(self) -> None:
+        return None
+
 
 TUNERS: dict[str, Callable[[StudySpec], Tuner]] = {
     "grid": Fixed,

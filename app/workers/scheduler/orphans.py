@@ -50,7 +50,7 @@ def _listed(store: ObjectStore) -> Mapping[str, Sequence[str]]:
     listed = defaultdict[str, list[str]](list)
     try:
         for key in store.all_keys():
-            listed[key.partition("/")[0]].append(key)
+            listed[key.removeprefix(store.prefix).partition("/")[0]].append(key)
     except Exception as error:  # whatever the client of the store raises
         raise StoreUnavailable(f"the store cannot be listed: {type(error).__name__}: {error}") from error
     return listed

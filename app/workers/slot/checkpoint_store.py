@@ -64,11 +64,12 @@ class CheckpointStore:
 
         is_branch_point: several stages wait to begin there. Raises `StoreUnavailable`.
         """
-        key, digest = f"{place}-{uuid4().hex[:12]}.safetensors", hashlib.sha256()
+        name, digest = f"{place}-{uuid4().hex[:12]}.safetensors", hashlib.sha256()
         try:
+            key = self._store.prefix + name
             self._store.write(key, _hashed(state, digest))
         except Exception as error:  # whatever the client of the store raises
-            raise StoreUnavailable(f"checkpoint {key} cannot be written: {_say(error)}") from error
+            raise StoreUnavailable(f"checkpoint {name} cannot be written: {_say(error)}") from error
         self._recent.keep(key, state, is_branch_point=is_branch_point)
         return Stored(key, digest.hexdigest(), state.size)
 

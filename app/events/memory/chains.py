@@ -1,0 +1,140 @@
+"""Chains in memory: who may write for each."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+from app.domain.assignment import ChainAssignment
+from app.domain.states import ChainState
+from app.events.memory.tables import Tables
+from app.events.rows.ports import ChainsPort
+from app.events.rows.values import (
+    AT_WORK,
+    HELD,
+    ChainFlags,
+    ChainNotClaimable,
+    ChainRecord,
+    Lease,
+    SlotTaken,
+    has_expired,
+    not_yours,
+)
+
+
+class MemoryChains(ChainsPort):
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def assign(
+        self, chain: str, stream: str, slot: str, assignment: ChainAssignment, ttl: float, beside: str | None = None
+    ) -> None:
+        row = self._tables.slots.get(slot)
+        if row is None or row.chain != beside:
+            raise SlotTaken(f"Slot {slot} is not free.")
+        self._tables.slots.put(slot, replace(row, chain=beside or chain))
+        at = self._tables.clock()
+        new = ChainRecord(
+            chain=chain, stream=stream, slot=slot, assignment=assignment, lease_until=at + ttl, dispatched_at=at
+        )
+        self._put(new)
+
+    def ask_evaluation(self, chain: str, steps: Iterable[int]) -> None:
+        if (row := self._tables.live.get(chain)) is not None:
+            self._put(replace(row, extra_eval_steps=tuple(sorted({*row.extra_eval_steps, *steps}))))
+
+    def ask_states(self, chain: str, steps: Iterable[int]) -> None:
+        if (row := self._tables.live.get(chain)) is not None:
+            self._put(replace(row, branch_steps=tuple(sorted({*row.branch_steps, *steps}))))
+
+    def ask_stop(self, chain: str) -> None:
+        if (row := self._tables.live.get(chain)) is not None:
+            self._put(replace(row, stop=True))
+
+    def ask_preempt(self, chain: str) -> None:
+        if (row := self._tables.live.get(chain)) is not None:
+            self._put(replace(row, preempt=True))
+
+    def end(self, chain: str, fence: int | None = None) -> None:
+        row = self._tables.live.get(chain)
+        if row is None or (fence is not None and row.fence != fence):
+            raise not_yours(chain)
+        self._close(replace(row, state=ChainState.ENDED, fence=row.fence + 1))
+        self._free(row, None)
+
+    def end_expired(self, chain: str, longest: float = inf) -> None:
+        row = self._tables.live.get(chain)
+        if row is None or not has_expired(row.lease_until, self._tables.clock(), longest):
+            raise not_yours(chain)
+        self.end(chain)
+
+    def mark_dispatched(self, chain: str) -> None:
+        if (row := self._tables.live.get(chain)) is not None:
+            self._put(replace(row, dispatched_at=self._tables.clock()))
+
+    def get(self, chain: str) -> ChainRecord | None:
+        return self._tables.live.get(chain) or self._tables.over.get(chain)
+
+    def live(self, stream: str | None = None) -> list[ChainRecord]:
+        rows = (row for row in self._tables.live.values() if stream is None or row.stream == stream)
+        return sorted(rows, key=lambda row: row.chain)
+
+    def claim(self, chain: str, owner: str, ttl: float) -> Lease:
+        row = self._tables.live.get(chain)
+        if row is None or row.state != ChainState.READY:
+            raise ChainNotClaimable(f"Chain {chain} is not ready.")
+        until = self._tables.clock() + ttl
+        begun = replace(row, state=ChainState.RUNNING, owner=owner, fence=row.fence + 1, lease_until=until)
+        self._put(begun)
+        return begun.lease
+
+    def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
+        row = self._held(chain, fence)
+        left = tuple(at for at in row.extra_eval_steps if at >= step or at in kept)
+        beat = replace(row, lease_until=self._tables.clock() + ttl, step=step, extra_eval_steps=left)
+        self._put(beat)
+        return beat.flags
+
+    def flags(self, chain: str, fence: int) -> ChainFlags:
+        return self._held(chain, fence).flags
+
+    def advance(self, chain: str, fence: int, index: int) -> None:
+        self._put(replace(self._held(chain, fence), index=index))
+
+    def release(self, chain: str, fence: int, resident_model: Mapping[str, Any] | None) -> None:
+        row = replace(self._held(chain, fence), state=ChainState.SAVING)
+        self._put(row)
+        self._free(row, resident_model)
+
+    def finish(self, chain: str, fence: int) -> None:
+        row = replace(self._held(chain, fence), state=ChainState.DONE)
+        self._close(row)
+        self._free(row, None)
+
+    def guard(self, chain: str, fence: int) -> None:
+        row = self.get(chain)
+        if row is None or row.fence != fence or row.state not in (*HELD, ChainState.DONE):
+            raise not_yours(chain)
+
+    def _held(self, chain: str, fence: int) -> ChainRecord:
+        row = self._tables.live.get(chain)
+        if row is None or row.fence != fence or row.state not in HELD:
+            raise not_yours(chain)
+        return row
+
+    def _put(self, row: ChainRecord) -> None:
+        self._tables.live.put(row.chain, row)
+
+    def _close(self, row: ChainRecord) -> None:
+        self._tables.live.remove(row.chain)
+        self._tables.over.put(row.chain, row)
+
+    def _free(self, row: ChainRecord, resident_model: Mapping[str, Any] | None) -> None:
+        slot = self._tables.slots.get(row.slot)
+        if slot is not None and slot.chain == row.chain:
+            model = None if resident_model is None else dict(resident_model)
+            rest = [each for each in self._tables.live.values() if each.slot == slot.name]
+            left = [each.chain for each in rest if each.state in AT_WORK]
+            self._tables.slots.put(slot.name, replace(slot, chain=min(left, default=None), resident_model=model))

@@ -1,0 +1,134 @@
+"""The store of one installation: its objects are apart from the objects of others, and no other database deletes them.
+
+Keys of new objects begin with the name of the installation. Under that name lies an object that says which database
+it is in: a copy of the database, such as a backup that was restored, has the same name, and knows of none of the
+objects that the other one writes from then on. Before each write and each deletion it is read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from app.events.records import Records
+from app.events.rows import Installation
+from app.object_store import LOG, ObjectStore, StoreUnavailable, Written, open_store
+
+OWNER = "owner.json"
+NAME = re.compile("[0-9a-f]{12}")
+"""Of an installation. Keys from before there were names begin with that of a plan."""
+
+SURE_SECONDS = 60.0
+"""How long the owner is taken for what it was."""
+
+
+class NotOurs(StoreUnavailable):
+    """The objects belong to another database; the message says to which, and what can be done."""
+
+
+class OwnedStore:
+    """An `ObjectStore` in which only one database writes and deletes under the name of its installation.
+
+    Both raise `NotOurs`, and what `identify` raises. What has the name of another installation is never deleted:
+    that one does it.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        identify: Callable[[], Installation],
+        *,
+        place: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._identify, self._place, self._clock = store, identify, place, clock
+        self._known: Installation | None = None
+        self._sure_until = float("-inf")
+
+    @property
+    def prefix(self) -> str:
+        """What keys of new objects begin with."""
+        return f"{self._installation.name}/"
+
+    def write(self, key: str, parts: Iterable[memoryview]) -> None:
+        if not self._is_sure() and self._owner() is None:
+            self.adopt()
+        self._check_owner()
+        self._store.write(key, parts)
+
+    def delete(self, key: str) -> None:
+        first = key.partition("/")[0]
+        if NAME.fullmatch(first) and first != self._installation.name:
+            return
+        self._check_owner()
+        self._store.delete(key)
+
+    def read(self, key: str) -> Iterator[bytes]:
+        return self._store.read(key)
+
+    def open(self, key: str) -> int | None:
+        return self._store.open(key)
+
+    def all_keys(self) -> Iterator[str]:
+        """The keys of this installation."""
+        return (key for key in self._store.all_keys() if key.startswith(self.prefix) and key != self._owner_key)
+
+    def written(self, key: str) -> Written:
+        return self._store.written(key)
+
+    def adopt(self) -> None:
+        """Take over from the database that had the objects so far."""
+        database = json.dumps({"database": self._installation.database}).encode()
+        self._store.write(self._owner_key, [memoryview(database)])
+        self._sure_until = float("-inf")
+
+    @property
+    def _installation(self) -> Installation:
+        if self._known is None:
+            self._known = self._identify()
+        return self._known
+
+    @property
+    def _owner_key(self) -> str:
+        return f"{self.prefix}{OWNER}"
+
+    def _check_owner(self) -> None:
+        if self._is_sure():
+            return
+        ours, owner = self._installation.database, self._owner()
+        if owner not in (None, ours):
+            raise NotOurs(
+                f"the checkpoints{self._place} belong to the database {owner}, and this one, {ours}, is a copy of it: "
+                "`stagetree gc --adopt` takes them over where the other is gone, and `stagetree gc --separate` begins "
+                "with some of its own where both go on"
+            )
+        self._sure_until = self._clock() + SURE_SECONDS
+
+    def _is_sure(self) -> bool:
+        return self._installation.database is None or self._clock() < self._sure_until
+
+    def _owner(self) -> str | None:
+        """None where no database has written anything yet."""
+        try:
+            found = json.loads(b"".join(self._store.read(self._owner_key)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return str(found["database"])
+
+
+def open_owned(records: Records, root: str) -> OwnedStore:
+    """The store of the installation that these records are of. root: as in `open_store`.
+
+    A folder beside its own log is copied and moved together with it, and so belongs to no other.
+    """
+    is_beside_log = "://" not in root and (Path(root).parent / LOG).is_file()
+
+    def identify() -> Installation:
+        with records.read() as rows:
+            found = rows.installation()
+        return Installation(found.name, None) if is_beside_log else found
+
+    return OwnedStore(open_store(root), identify, place=f" in {root}")
