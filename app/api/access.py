@@ -139,6 +139,7 @@ def _address(peer: str | None) -> IPv4Address | IPv6Address | None:
 LOOKING = ("preview_study", "replay_study", "imagine_study")
 """They are asked with a body or take long, hence POST, and change nothing."""
 
+OPERATING = ("release_slot",)
 ADMINISTERING = ("list_tokens", "create_token", "revoke_token")
 SIGNING = ("sign_in", "sign_out")
 
@@ -147,6 +148,8 @@ def needed(route: str, method: str) -> Scope:
     """The scope that a route needs, by its name."""
     if route in ADMINISTERING:
         return Scope.ADMIN
+    if route in OPERATING:
+        return Scope.OPERATE
     return Scope.READ if method == "GET" or route in LOOKING + SIGNING else Scope.SUBMIT
 
 

@@ -226,7 +226,14 @@ def logs(id: StudyId, number: TrialNumber, server: Server = None, dir: Store = N
         print(harmless(service.client.trial_log(name, number)).rstrip("\n"))
 
 
-def slots(server: Server = None, dir: Store = None, output: ListOutput = ListFormat.table) -> None:
+def slots(
+    server: Server = None,
+    dir: Store = None,
+    release: Annotated[
+        str | None, typer.Option("--release", metavar="SLOT", help="End the quarantine of this slot first.")
+    ] = None,
+    output: ListOutput = ListFormat.table,
+) -> None:
     """List the slots, and what each of them trains.
 
     \b
@@ -235,6 +242,8 @@ def slots(server: Server = None, dir: Store = None, output: ListOutput = ListFor
     from app.cli import stacks
 
     with stacks.reading(server, dir) as service:
+        if release is not None:
+            service.client.release_slot(release)
         found = service.client.slots()
     rows = [(slot["name"], slot["device"], slot["host"], slot["state"], slot["study"], _steps(slot)) for slot in found]
     print_list(found, output, ("slot", "device", "host", "state", "study", "steps"), rows)

@@ -24,7 +24,7 @@ from app.events.transact import Decide, Write, transact
 from app.registry import Catalogue
 from app.service import reading, replaying
 from app.service.chronicle import Chronicles
-from app.service.commands.changing import add_note, delete_study, retry_trial
+from app.service.commands.changing import add_note, delete_study, release_slot, retry_trial
 from app.service.files.logged import trial_metrics
 from app.service.health import Checks, NotReady, check_schema
 from app.service.report import report
@@ -110,6 +110,9 @@ class Store:
 
     def slots(self) -> list[Json]:
         return list(_pages(lambda cursor: reading.slots(self._use, PAGE, cursor)))
+
+    def release_slot(self, slot: str) -> None:
+        release_slot(self._use, slot)
 
     def profile(self, opened: PlanOpened, batch: Json) -> PackingProfiled | None:
         """What was measured last of packs of the same trainer, with such a batch."""

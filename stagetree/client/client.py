@@ -124,12 +124,10 @@ class AsyncClient:
     ) -> Path:
         """Write the weights of a trial to a safetensors file in the folder `to`; its path.
 
-        By default those of the best trial, where its value was measured. The whole state is what `load_state` reads.
-        Raises `NotFound`, which says at which steps a state is kept.
+        By default of the best trial, at its best step. `load_state` reads a whole state. Raises `NotFound`.
         """
         wanted = {"trial": trial, "step": step, "holds": holds}
-        params = {name: value for name, value in wanted.items() if value is not None}
-        return await self.http.download(f"{path_of(study)}/checkpoint", Path(to), params)
+        return await self.http.download(f"{path_of(study)}/checkpoint", Path(to), wanted)
 
     async def complete(self, study: str) -> models.StudyAnswer:
         """End a study of the kind `external`, which has got all it was asked for."""
@@ -190,8 +188,8 @@ class AsyncClient:
         """Ask for one more trial: `hp` maps names to sequences, or to their JSON."""
         from stagetree.space.distributions import plain
 
-        body = {"hp": plain(hp), "steps": plain(steps)}
-        return models.TrialDetail.of(await self.http.post(f"{path_of(study)}/trials", body))
+        answer = await self.http.post(f"{path_of(study)}/trials", {"hp": plain(hp), "steps": plain(steps)})
+        return models.TrialDetail.of(answer)
 
     async def extend_trial(self, study: str, number: int, steps: int) -> models.TrialDetail:
         """Ask for a trial of your own to be trained longer, to so many steps in all."""
@@ -201,8 +199,7 @@ class AsyncClient:
         """Ask for many at once, all or nothing: `{hp, steps}` is a new trial, `{trial, steps}` more of one there is."""
         from stagetree.space.distributions import plain
 
-        body = {"trials": [plain(trial) for trial in trials]}
-        answer = await self.http.post(f"{path_of(study)}/trials:batch", body)
+        answer = await self.http.post(f"{path_of(study)}/trials:batch", {"trials": [plain(each) for each in trials]})
         return [models.TrialDetail.of(item) for item in answer["items"]]
 
     async def retry_trial(self, study: str, number: int) -> models.TrialDetail:
@@ -221,8 +218,7 @@ class AsyncClient:
     async def follow(self, study: str, after: int = 0) -> AsyncIterator[models.Event]:
         """What has happened after event number `after`, then what happens from now on, as in `events`.
 
-        A broken connection is made again after the last event received; when that fails too often in a row, the error
-        is raised. The iterator ends with the study.
+        A broken connection is made again after the last event; it ends with the study, or raises after many failures.
         """
         async with aclosing(self.http.follow(f"{path_of(study)}/events", after)) as items:
             async for item in items:
@@ -231,6 +227,10 @@ class AsyncClient:
     async def slots(self) -> list[models.Slot]:
         """The slots, and what they do."""
         return [models.Slot.of(item) async for item in self.http.pages("/slots")]
+
+    async def release_slot(self, slot: str) -> None:
+        """End the quarantine of a slot. Raises `NotFound`."""
+        await self.http.send("POST", f"{API}/slots/{slot}:release")
 
     async def trainers(self) -> list[models.TrainerListed]:
         """The trainers that studies may name, each with its version."""
@@ -294,6 +294,7 @@ class Client(Blocking):
     events = blocking_iterator(AsyncClient.events)
     follow = blocking_iterator(AsyncClient.follow)
     slots = blocking(AsyncClient.slots)
+    release_slot = blocking(AsyncClient.release_slot)
     trainers = blocking(AsyncClient.trainers)
     health = blocking(AsyncClient.health)
     ready = blocking(AsyncClient.ready)

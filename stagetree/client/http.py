@@ -123,6 +123,7 @@ class Http:
 
     async def download(self, path: str, folder: Path, params: Json) -> Path:
         """Write a file that the server names into a folder; its path. Tried as `send` is."""
+        params = {name: value for name, value in params.items() if value is not None}
         for attempt in count(1):
             try:
                 return await self._download(path, folder, params)

@@ -50,6 +50,7 @@ def test_blocks_without_a_language_are_commands_of_elsewhere() -> None:
         "stagetree api",
         "stagetree worker",
         "stagetree sinks",
+        "stagetree token",
         "curl -N",
         "celery ",
         "alembic ",

@@ -257,3 +257,59 @@ def test_a_chain_that_nobody_claimed_goes_to_another_slot() -> None:
     scene.scheduler.tick()
     assert scene.outcomes() == ["undelivered"]
     assert scene.slots_of() == ["gpu0", "gpu1"]
+
+
+def hears(scene: Scene, *slots: str) -> None:
+    """The workers of these slots begin what was sent to them, and beat; the others hear nothing."""
+    with scene.records.write() as rows:
+        for row in rows.chains.live():
+            if row.slot in slots and row.state == "ready":
+                rows.chains.claim(row.chain, "anna", LEASE)
+            elif row.slot in slots:
+                rows.chains.heartbeat(row.chain, row.fence, LEASE, row.step + 1)
+
+
+def a_lease(scene: Scene, *hearing: str) -> None:
+    for _ in range(4):
+        scene.at += LEASE / 4 + 1
+        for slot in ("gpu0", "gpu1"):
+            scene.touch(slot)
+        hears(scene, *hearing)
+        scene.scheduler.tick()
+
+
+def quarantined(scene: Scene) -> list[str]:
+    with scene.records.read() as rows:
+        return [row.name for row in rows.slots.all() if row.quarantined_until is not None]
+
+
+def test_a_worker_that_begins_nothing_while_another_does_is_passed_over_and_shown() -> None:
+    """Its heartbeat said that it was well, and it was sent the same work for ever."""
+    scene = Scene(slots=2)
+    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 1000} for lr in (0.1, 0.2)]})
+    scene.scheduler.tick()
+    a_lease(scene, "gpu1")
+    assert quarantined(scene) == []
+    for _ in range(3):
+        a_lease(scene, "gpu1")
+    assert quarantined(scene) == ["gpu0"]
+    with scene.records.read() as rows:
+        slot = rows.slots.get("gpu0")
+    assert (
+        slot is not None
+        and slot.note == "2 chains in a row were sent here, and its worker began none: it may hear nothing"
+    )
+    sent = scene.slots_of().count("gpu0")
+    a_lease(scene, "gpu1")
+    assert scene.slots_of().count("gpu0") == sent
+    scene.register("gpu0", owner="the next worker")
+    assert quarantined(scene) == []
+
+
+def test_no_worker_is_to_blame_where_none_is_sent_anything() -> None:
+    scene = Scene(slots=2)
+    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 1000} for lr in (0.1, 0.2)]})
+    scene.scheduler.tick()
+    for _ in range(5):
+        a_lease(scene)
+    assert len(scene.outcomes()) > 4 and quarantined(scene) == []

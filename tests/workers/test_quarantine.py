@@ -12,6 +12,7 @@ from app.domain.ids import ChainId
 from app.events.memory import MemoryRecords
 from app.workers.slot.claim import Claim
 from app.workers.slot.health import MOST_ACCIDENTS, MOST_NODES, Health, Quarantine
+from app.workers.slot.outbox import QuarantineSlot
 from app.workers.slot.retry import RetryPolicy, SlotStatus
 
 HERE = {"device": "cpu", "host": "here", "pid": 1}
@@ -72,3 +73,45 @@ def test_what_no_slot_in_its_state_could_do_is_not_waited_for() -> None:
 def test_only_the_first_quarantine_is_ended_by_a_test(quarantines: int) -> None:
     health = Health(quarantines=quarantines)
     quarantine(MemoryRecords(), health).lift(lambda: pytest.fail("it is not tested"))
+
+
+def slots_of(records: MemoryRecords, names: str, host: str = "here") -> None:
+    with records.write() as rows:
+        for name in names.split():
+            rows.slots.take(name, f"worker of {name}", instead_of=None, device="cpu", host=host, pid=1)
+
+
+def put_out(records: MemoryRecords, name: str) -> None:
+    with records.write() as rows:
+        QuarantineSlot(name, f"worker of {name}", 60.0, "it fails").apply(rows)
+
+
+def out(records: MemoryRecords) -> list[str]:
+    with records.read() as rows:
+        return [row.name for row in rows.slots.all() if row.quarantined_until is not None]
+
+
+def test_half_of_a_host_at_most_is_in_quarantine_at_once() -> None:
+    """All slots but one were, for a search in which most trials fail."""
+    records = MemoryRecords()
+    slots_of(records, "gpu0 gpu1 gpu2 gpu3 gpu4")
+    slots_of(records, "far-gpu0", host="far")
+    for name in ("gpu0", "gpu1", "gpu2", "gpu3", "far-gpu0"):
+        put_out(records, name)
+    assert out(records) == ["far-gpu0", "gpu0", "gpu1"]
+    put_out(records, "gpu1")  # once more
+    assert out(records) == ["far-gpu0", "gpu0", "gpu1"]
+
+
+def test_each_quarantine_ends_with_a_test() -> None:
+    health = Health()
+    here = quarantine(MemoryRecords(), health)
+    assert not here.needs_test
+    seconds = set()
+    for _ in range(3):
+        sentence = here.after_accident("no torch", is_hopeless=True)
+        assert sentence is not None and here.needs_test
+        seconds.add(sentence.seconds)
+    assert seconds == {60.0}, "it was an hour in the end"
+    here.passed()
+    assert not here.needs_test

@@ -8,7 +8,7 @@ from threading import enumerate as enumerate_threads
 import pytest
 from stacks import wait_for
 
-from app.workers.slot.health import FIRST_SECONDS, LONGEST_SECONDS, MOST_NODES, Health
+from app.workers.slot.health import MOST_NODES, SECONDS, Health
 from app.workers.slot.heartbeat import STOP_SECONDS, UNWANTED_SECONDS, StopWatch
 from app.workers.slot.retry import LONGEST_PAUSE, Closing, RetryPolicy, SlotStatus
 from app.workers.slot.worker_thread import WorkerThread
@@ -158,17 +158,12 @@ def test_a_slot_is_suspect_when_different_nodes_fail_in_a_row() -> None:
     assert health.since == {"plan": 8}
 
 
-def test_quarantine_doubles_until_a_stage_is_completed() -> None:
+def test_only_the_first_quarantine_may_end_at_once() -> None:
     health = Health()
-    assert health.quarantined() == FIRST_SECONDS
-    assert health.may_return_at_once
-    assert health.quarantined() == 2 * FIRST_SECONDS
-    assert not health.may_return_at_once
-    for _ in range(20):
-        health.quarantined()
-    assert health.quarantined() == LONGEST_SECONDS
+    assert (health.quarantined(), health.may_return_at_once) == (SECONDS, True)
+    assert (health.quarantined(), health.may_return_at_once) == (SECONDS, False)
     health.succeeded()
-    assert health.quarantined() == FIRST_SECONDS
+    assert (health.quarantined(), health.may_return_at_once) == (SECONDS, True)
 
 
 class Watched:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
+from fastapi import Path as PathParameter
 from fastapi.responses import PlainTextResponse, Response
 
 from app.api.access import Who
@@ -17,9 +18,11 @@ from app.api.requests.strict import StrictRoute
 from app.api.services import ApiServices, Use
 from app.domain.states import ChainState, StudyState
 from app.service import reading
+from app.service.commands import changing
 from app.service.views import slots as slot_views
 from stagetree.models.pages import Health, Readiness, SlotPage, TrainerPage
 
+SlotPath = Annotated[str, PathParameter(description="the name of a slot", examples=["gpu0"])]
 LIVE_CHAINS = (ChainState.READY, ChainState.RUNNING, ChainState.SAVING)
 
 
@@ -67,6 +70,18 @@ NUMBERS = {
 def list_slots(use: Use, who: Who, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> SlotPage:
     """All of them, by name."""
     return reading.slots(use, limit, cursor, who)
+
+
+@slots.post(
+    "/slots/{name}:release",
+    status_code=204,
+    summary="End the quarantine of a slot",
+    response_description="It is given chains again.",
+    responses=refusals(404),
+)
+def release_slot(name: SlotPath, use: Use) -> None:
+    """A slot that is still not well is put there again by its worker."""
+    changing.release_slot(use, name)
 
 
 @slots.get(

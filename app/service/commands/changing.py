@@ -11,6 +11,7 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
+from app.domain.errors import Unknown
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.rows import StudyRecord
@@ -75,6 +76,15 @@ def retry_trial(use: Services, row: StudyRecord, write: Write, number: int) -> N
     """Have a failed trial tried again. Raises `Unknown`, and `StateConflict` where that cannot be."""
     command = c.RetryTrial(study=StudyId(row.id), trial=number, at=use.clock())
     write(row.stream, lambda plan: decide(plan, command))
+
+
+def release_slot(use: Services, name: str) -> None:
+    """End the quarantine of a slot; a worker that is not well puts it there again. Raises `Unknown`."""
+    with use.records.write() as rows:
+        if (slot := rows.slots.get(name)) is None:
+            raise Unknown(f"there is no slot {name}")
+        rows.slots.quarantine(name, slot.owner, seconds=None, reason=None)
+    use.wake_scheduler()
 
 
 def add_note(use: Services, row: StudyRecord, write: Write, text: str, trial: int | None) -> Event:

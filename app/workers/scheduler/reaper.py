@@ -6,7 +6,9 @@ Ends the chains whose lease has run out, and says why: only a worker that is gon
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -18,7 +20,7 @@ from app.domain.search_plan import SearchPlan
 from app.domain.states import ChainOutcome, ChainState
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
-from app.events.rows import ChainRecord, Fenced, RowsPort
+from app.events.rows import ChainRecord, Fenced, RowsPort, SlotLost
 from app.workers.ownership import are_forks_of_one
 from app.workers.scheduler.overview import Overview, longest_lease
 from app.workers.scheduler.ports import Ports
@@ -67,6 +69,12 @@ class Hearing:
 
 logger = logging.getLogger(__name__)
 
+MOST_IN_VAIN = 2
+"""So many chains in a row that a worker did not begin, and it is given none for a while."""
+
+DEAF_SECONDS = 300.0
+DEAF = f"{MOST_IN_VAIN} chains in a row were sent here, and its worker began none: it may hear nothing"
+
 JUMP = 0.5
 """The share of a lease by which two clocks may differ from one look to the next, as when the database answers late."""
 
@@ -83,6 +91,8 @@ class Reaper:
         self._ports, self._hearing = ports, Hearing(ports.lease_seconds)
         self._answered_since: float | None = None
         self._clocks: tuple[float, float] | None = None  # the database's, and one that does not jump
+        self._delivered: dict[str, float] = {}  # by slot: when the last chain was sent that its worker began
+        self._in_vain: Counter[tuple[str, str]] = Counter()  # by slot and its worker: chains that it did not begin
 
     def interrupted(self) -> None:
         """The database did not answer, or took nothing."""
@@ -95,10 +105,28 @@ class Reaper:
         if self._answered_since is None or self._has_jumped(seen.now, now):
             self._answered_since = now
         is_patient = now - self._answered_since < self._ports.lease_seconds
+        for row in seen.live:
+            if row.state != ChainState.READY:
+                self._delivered[row.slot] = row.dispatched_at
         over = [row for row in seen.expired if not (is_patient and _may_be_heard_of(row))]
         for row in over:
-            self._end(row, _outcome(row, seen), died_alone=_died_alone(row, seen))
+            self._end(row, _outcome(row, seen), died_alone=_died_alone(row, seen), deaf=self._deaf_worker(row, seen))
         return bool(over)
+
+    def _deaf_worker(self, row: ChainRecord, seen: Overview) -> str | None:
+        """The worker of a slot that began none of several chains, while workers of other slots began theirs."""
+        slot = seen.slots.get(row.slot)
+        if slot is None or row.state != ChainState.READY:
+            return None
+        worker = (slot.name, slot.owner)
+        for each in [each for each in self._in_vain if each[0] == slot.name and each != worker]:
+            del self._in_vain[each]
+        if self._delivered.get(slot.name, 0.0) >= row.dispatched_at - self._ports.lease_seconds:
+            self._in_vain.pop(worker, None)
+        self._in_vain[worker] += 1
+        since = row.dispatched_at - MOST_IN_VAIN * self._ports.lease_seconds
+        others = any(sent >= since for name, sent in self._delivered.items() if name != slot.name)
+        return slot.owner if others and self._in_vain[worker] >= MOST_IN_VAIN else None
 
     def _has_jumped(self, theirs: float, ours: float) -> bool:
         """Whether the database's clock went by much more or less than ours since the last look."""
@@ -108,7 +136,7 @@ class Reaper:
         logger.warning("the database's clock has jumped by %.1f s", (theirs - before[0]) - (ours - before[1]))
         return True
 
-    def _end(self, row: ChainRecord, outcome: ChainOutcome, *, died_alone: bool) -> None:
+    def _end(self, row: ChainRecord, outcome: ChainOutcome, *, died_alone: bool, deaf: str | None) -> None:
         logger.warning("chain %s on %s was not heard of in time and is over: %s", row.chain, row.slot, outcome)
 
         def decided(plan: SearchPlan) -> Sequence[Event]:
@@ -116,6 +144,9 @@ class Reaper:
 
         def over(rows: RowsPort) -> None:
             rows.chains.end_expired(row.chain, longest_lease(self._ports.lease_seconds))
+            if deaf is not None:
+                with suppress(SlotLost):
+                    rows.slots.quarantine(row.slot, deaf, seconds=DEAF_SECONDS, reason=DEAF)
 
         try:
             self._ports.transact(row.stream, decided, alongside=over)

@@ -27,21 +27,22 @@ MOST_NODES = 3
 MOST_ACCIDENTS = 3
 """So many accidents in a row are no accident: what happens at once, again and again, would keep everybody busy."""
 
-FIRST_SECONDS, LONGEST_SECONDS = 60.0, 3600.0
-"""In quarantine: for so long, and twice as long each time that it comes again, up to that."""
+SECONDS = 60.0
+"""In quarantine. Then the slot is tested before the next chain, and one that fails is out for as long again."""
 
 
 @dataclass(slots=True)
 class Health:
     """failed_nodes: in a row, with no stage completed in between, each with the last step before it failed.
 
-    since: the version of each stream at the first of them.
+    since: the version of each stream at the first of them. is_untested: since it was put into quarantine.
     """
 
     failed_nodes: dict[str, int] = field(default_factory=dict)
     since: dict[str, int] = field(default_factory=dict)
     accidents: int = 0
     quarantines: int = 0
+    is_untested: bool = False
 
     def succeeded(self) -> None:
         """A stage was completed."""
@@ -73,12 +74,12 @@ class Health:
 
     def quarantined(self) -> float:
         """It is given nothing for a time: for how many seconds."""
-        seconds = min(FIRST_SECONDS * 2.0**self.quarantines, LONGEST_SECONDS)
         self.quarantines += 1
         self.failed_nodes.clear()
         self.since.clear()
         self.accidents = 0
-        return seconds
+        self.is_untested = True
+        return SECONDS
 
     @property
     def may_return_at_once(self) -> bool:
@@ -121,6 +122,16 @@ class Quarantine:
             return None
         return self._impose(f"chains cannot be trained here: {reason}")
 
+    @property
+    def needs_test(self) -> bool:
+        """Whether the slot was in quarantine, and was not tested since."""
+        return self._health.is_untested
+
+    def passed(self) -> None:
+        """The slot was tested, and is well."""
+        self._health.is_untested = False
+        self._status.remove("health")
+
     def lift(self, is_well: Callable[[], bool]) -> None:
         """Once a quarantine after a failure is on record: test the slot, which ends it if that is enough."""
         if self._health.may_return_at_once and is_well():
@@ -134,7 +145,7 @@ class Quarantine:
         return QuarantineSlot(self._me.slot, self._me.owner, seconds, reason)
 
     def _lift(self) -> None:
-        self._status.remove("health")
+        self.passed()
         for _ in self._retry.attempts():
             try:
                 with self._records.write() as rows:

@@ -116,8 +116,20 @@ class QuarantineSlot(RowChange):
     reason: str | None
 
     def apply(self, rows: RowsPort, chain: str = "", fence: int = 0) -> None:
+        if self.seconds is not None and _most_are_out(rows, self.slot):
+            logger.warning("slot %s goes on: half of the slots of its host are in quarantine", self.slot)
+            return
         with contextlib.suppress(SlotLost):
             rows.slots.quarantine(self.slot, self.owner, seconds=self.seconds, reason=self.reason)
+
+
+def _most_are_out(rows: RowsPort, slot: str) -> bool:
+    """Whether one slot more in quarantine would be more than half of those of its host, or than one."""
+    now, found = rows.now(), rows.slots.all()
+    host = next((row.host for row in found if row.name == slot), "")
+    same = [row for row in found if row.host == host]
+    others = [row for row in same if row.name != slot and (row.quarantined_until or now) > now]
+    return len(others) + 1 > max(1, len(same) // 2)
 
 
 @dataclass(frozen=True, slots=True)

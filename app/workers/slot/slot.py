@@ -15,7 +15,7 @@ from app.domain.assignment import Unreadable
 from app.domain.ids import ChainId
 from app.events.rows import ChainFlags, ChainNotClaimable
 from app.workers.ownership import Owner
-from app.workers.slot.claim import Claim, Claimed, Claiming, Pulse
+from app.workers.slot.claim import Claim, Claimed, Claiming, NoTrainerProcess, Pulse
 from app.workers.slot.context import SlotContext
 from app.workers.slot.dependencies import Limits, SlotDependencies
 from app.workers.slot.group import Groups, LaneGroup
@@ -110,12 +110,27 @@ class Slot:
         first = self._claimed(chain)
         works = [] if first is None else [first, *(self._claimed(other) for other in first.work.pack if other != chain)]
         claimed = [each for each in works if each is not None]
+        if claimed and (problem := self._failed_test()) is not None:
+            for each in claimed:
+                refuse(self._context, each.claim, problem)
+            return ()
         if not claimed:  # whatever waits for its next message goes on waiting
             return ()
         self._current = self._groups.of(claimed)
         self._at_work = [lane for group in self._current for lane in group.lanes.values()]
         self._live = (*self._live, *self._at_work)
         return self._at_work
+
+    def _failed_test(self) -> str | None:
+        """Why the slot is not well after a quarantine; None where it is, or was in none."""
+        if not self._context.quarantine.needs_test:
+            return None
+        try:
+            self._context.trainer.check()
+        except NoTrainerProcess as problem:
+            return str(problem)
+        self._context.quarantine.passed()
+        return None
 
     def _claimed(self, chain: str) -> Claimed | None:
         try:
