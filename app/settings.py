@@ -122,6 +122,11 @@ class Settings(BaseSettings):
         description="a trainer that is silent for so long, and ten times longer than ever, hangs; after its first step,"
         " one that takes a minute, and ten times longer than any",
     )
+    trainer_env: str = Field(
+        default="*",
+        description="the environment variables that trainers get, separated by commas, such as HF_*,DATA; never those "
+        "of the service, STAGETREE_...",
+    )
     logs: str = Field(
         default="", description="the folder for what trainers print; by default `logs` beside a local database, or here"
     )

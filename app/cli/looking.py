@@ -26,6 +26,9 @@ from app.domain.states import ShownTrialState, StudyState
 from app.service.views.ordering import KEYS, ordered
 
 Json = dict[str, Any]
+Release = Annotated[
+    str | None, typer.Option("--release", metavar="SLOT", help="End the quarantine of this slot first.")
+]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many.")]
 States = Annotated[
     list[str] | None, typer.Option("--state", metavar="STATE", help="Only those in this state; may be repeated.")
@@ -227,12 +230,7 @@ def logs(id: StudyId, number: TrialNumber, server: Server = None, dir: Store = N
 
 
 def slots(
-    server: Server = None,
-    dir: Store = None,
-    release: Annotated[
-        str | None, typer.Option("--release", metavar="SLOT", help="End the quarantine of this slot first.")
-    ] = None,
-    output: ListOutput = ListFormat.table,
+    server: Server = None, dir: Store = None, release: Release = None, output: ListOutput = ListFormat.table
 ) -> None:
     """List the slots, and what each of them trains.
 

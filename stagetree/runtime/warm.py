@@ -23,7 +23,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
+from fnmatch import fnmatchcase
 from typing import IO
 
 from stagetree.runtime.wire import Message, Wire, pair
@@ -78,8 +79,38 @@ def launch(
     return process, ours
 
 
+SERVICE = "STAGETREE_"
+KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LC_*", "XDG_*", "LD_*", "PYTHON*", "MKL_*")
+KEPT += (
+    "CUDA_*",
+    "NVIDIA_*",
+    "NCCL_*",
+    "GLOO_*",
+    "ROCM_*",
+    "HIP_*",
+    "TORCH*",
+    "PYTORCH_*",
+    "CUBLAS_*",
+    "OMP_*",
+    "MKL_*",
+)
+"""What every trainer gets, besides the variables that the operator lists: the machine's own, and those of libraries."""
+
+
+def keep_for_trainers(environment: MutableMapping[str, str]) -> None:
+    """Take out what is not for trainers: what the service itself is set up with, such as the database's password.
+
+    `STAGETREE_TRAINER_ENV` lists, separated by commas, what trainers get besides `KEPT`; all if it is not set.
+    """
+    allowed = [*KEPT, *environment.get(f"{SERVICE}TRAINER_ENV", "*").replace(" ", "").split(",")]
+    for name in list(environment):
+        if name.startswith(SERVICE) or not any(fnmatchcase(name, pattern) for pattern in allowed):
+            del environment[name]
+
+
 def main() -> int:
     _leave_sigterm_to_the_worker()
+    keep_for_trainers(os.environ)
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **one_thread}
     fds = [int(each) for each in sys.argv[1:] if each.isdigit()]

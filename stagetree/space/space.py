@@ -71,6 +71,16 @@ class Space:
             if self._where(configuration):
                 yield configuration
 
+    def is_empty(self, most: int) -> bool:
+        """Whether `where` lets no combination of the grid through, as far as the first `most` of them show."""
+        options = {name: grid_options(name, pattern) for name, pattern in self._patterns.items()}
+        looked_at = 0
+        for configuration in islice(self._combined(options), most):
+            if self._where(configuration):
+                return False
+            looked_at += 1
+        return looked_at < most
+
     def _combined(self, options: Mapping[str, list[Sequence]]) -> Iterator[dict[str, Sequence]]:
         """Every combination of the options of those that exist in it."""
         if self.is_conditional:

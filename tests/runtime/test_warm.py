@@ -20,9 +20,9 @@ from opened import opened
 from app.workers import warm as warm_module
 from app.workers.trainer_connection import Deadline
 from app.workers.warm import Warm, WarmFailed
-from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.failures import TrainerFailed, text_of
 from stagetree.runtime.preimports import PACKAGES
-from stagetree.runtime.warm import launch
+from stagetree.runtime.warm import keep_for_trainers, launch
 from stagetree.runtime.wire import pair
 
 
@@ -256,3 +256,26 @@ def test_a_machines_interpreter_that_hangs_up_each_time_is_said(tmp_path: Path) 
             pool.submit(hang_up)
             with pytest.raises(WarmFailed, match=r"cannot be started: (.*Broken pipe|the other process closed)"):
                 Warm(str(tmp_path / "rude")).fork()
+
+
+def test_trainers_get_nothing_that_the_service_is_set_up_with() -> None:
+    """A trainer's error that quoted its environment showed the database's password to all who may look."""
+    given = {"PATH": "/bin", "STAGETREE_DATABASE_URL": "postgresql://u:secret@db/x", "HF_TOKEN": "t", "DATA": "/data"}
+    found = dict(given)
+    keep_for_trainers(found)
+    assert found == {"PATH": "/bin", "HF_TOKEN": "t", "DATA": "/data"}
+    found = {**given, "STAGETREE_TRAINER_ENV": "HF_*, NONE"}
+    keep_for_trainers(found)
+    assert found == {"PATH": "/bin", "HF_TOKEN": "t"}
+
+
+def test_secrets_of_the_environment_are_masked_in_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "sk-VERYSECRET")
+    monkeypatch.setenv("MIRROR", "https://me:hunter22@mirror/x")
+    monkeypatch.setenv("KEYBOARD", "us")
+    try:
+        raise ValueError(f"no us here: {dict(os.environ)}")
+    except ValueError as error:
+        text = text_of(error)
+    assert "sk-VERYSECRET" not in text and "hunter22" not in text
+    assert "no us here" in text and "WANDB_API_KEY" in text and "***" in text

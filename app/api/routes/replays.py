@@ -34,6 +34,7 @@ LINE = (
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
+@heavy
 def replay_study(row: StudyRowDep, use: Use, at: At = None) -> Replay:
     """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
     return replaying.replay(use, row, at)

@@ -168,7 +168,8 @@ class Slot:
         return self._is_closing or self._given.is_retiring()
 
     def _look(self) -> None:
-        """A trainer that should stop and does not is ended."""
+        """A trainer that should stop and does not is ended, and what it prints is bounded."""
+        self._context.logs.keep_short()
         self._watch.look(
             self._given.clock(),
             is_retiring=self._is_retiring(),

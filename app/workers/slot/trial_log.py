@@ -1,4 +1,4 @@
-"""Runs on: the thread that trains.
+"""Runs on: the thread that trains; the heartbeat's keeps the files short.
 
 What trainers print and log, kept on the machine where it ran.
 """
@@ -18,6 +18,10 @@ logger = logging.getLogger(__name__)
 PROOFS = "proofs.log"
 """What is printed while steps are trained again, in the folder of the study."""
 
+MOST_BYTES = 64 * 2**20
+HEAD_BYTES, TAIL_BYTES = 2**20, 16 * 2**20
+"""A trainer that prints more than the most keeps its head and its tail: a loop could fill the disk of the log."""
+
 UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -34,6 +38,7 @@ class TrialLogs:
 
     def __init__(self, root: Path, slot: str) -> None:
         self._root, self._slot = root, slot
+        self._printed: Path | None = None
 
     def begin(self, chain: str, work: ChainAssignment, index: int) -> StageFiles | None:
         """The files of a stage, with a line in each that says what begins there; None if none can be kept."""
@@ -50,7 +55,30 @@ class TrialLogs:
         except OSError as problem:
             logger.warning("what trial %s of study %s prints is not kept: %s", work.trial, work.study, problem)
             return None
+        self._printed = files.printed
         return files
+
+    def keep_short(self) -> None:
+        """Bound the file of the stage under way, or of the last one."""
+        if self._printed is not None:
+            shorten(self._printed)
+
+
+def shorten(path: Path) -> None:
+    """Leave out the middle of a file that is longer than the most. Its writers append, and go on."""
+    try:
+        if (size := path.stat().st_size) <= MOST_BYTES:
+            return
+        with path.open("r+b") as file:
+            head = file.read(HEAD_BYTES)
+            file.seek(size - TAIL_BYTES)
+            tail = file.read().partition(b"\n")[2]
+            left_out = size - len(head) - len(tail)
+            file.seek(len(head))
+            file.write(f"\n--- {left_out:,} bytes are left out: a trial may print {MOST_BYTES:,}\n".encode() + tail)
+            file.truncate()
+    except OSError as problem:
+        logger.warning("what a trainer prints to %s is not shortened: %s", path, problem)
 
 
 def _append(path: Path, text: str) -> None:
