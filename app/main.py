@@ -27,6 +27,7 @@ from app.tuner_files import register
 from app.urls import without_secrets
 from app.workers.celery_app import wake_scheduler
 from app.workers.threads import Notifier
+from stagetree.sinks.opening import Configured
 
 CHECK_PATIENCE_SECONDS = 5.0
 LATE_TICKS = 4
@@ -57,6 +58,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         checkpoints=settings.checkpoints,
         study_files=settings.study_folders,
         proofs=settings.proofs,
+        sinks=Configured.of(settings.sinks),
         policy=AccessPolicy(settings.access, settings.proxy_networks),
         groups=settings.principals_by_group,
         checks=Checks(_checks(settings)),

@@ -72,6 +72,11 @@ class Settings(BaseSettings):
         description="folders of the API's machine whose files studies may name in begin_from and inputs, separated by "
         "commas; / for all",
     )
+    sinks: str = Field(
+        default="",
+        description="sinks that study files may name besides tensorboard:DIR, as NAME=ADDRESS, separated by commas; "
+        "* for any",
+    )
     proofs: bool = Field(
         default=True,
         description="whether slots train some steps again to prove that trainers are exact; without, every study that "

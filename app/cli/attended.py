@@ -35,7 +35,7 @@ def main(options: dict[str, Any]) -> int:
         stack = Embedded(folder, slots, options["trainers"], slots_per_gpu=per_gpu)
         with embedded(stack, await_slots=True):
             _say(url=stack.url, slots=slots)
-            with study_sinks(stack.url, folder / "sinks"):
+            with study_sinks(stack.url, folder / "sinks", stack.environment().get("STAGETREE_SINKS", "")):
                 while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
                     stack.check()
     except (OSError, SettingsError, StackFailed, TrainerFileError) as problem:

@@ -169,11 +169,12 @@ def sinks(server: Server = None) -> None:
     """
     from app.cli import stacks
     from app.cli.sinks import StudySinks
+    from app.settings import settings
     from stagetree.sinks.opening import POSITIONS
 
     with stacks.server(server) as service, stacks.ended_in_order():
         print(f"Writing the sinks of the studies at {without_secrets(service.client.url)}. Ctrl-C ends it.", flush=True)
-        found = StudySinks(service.client.url, POSITIONS)
+        found = StudySinks(service.client.url, POSITIONS, settings().sinks)
         try:
             found.run()
         finally:

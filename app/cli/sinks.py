@@ -34,13 +34,13 @@ def to_stderr(sentence: str) -> None:
 
 
 @contextmanager
-def study_sinks(url: str, positions: Path, say: Say = to_stderr) -> Iterator[None]:
+def study_sinks(url: str, positions: Path, configured: str, say: Say = to_stderr) -> Iterator[None]:
     """In the block, what studies measure is written to the sinks that they name.
 
     At its end, what studies that are over have measured is waited for. A block that is left by an error leaves the
-    sinks where they are.
+    sinks where they are. configured: as STAGETREE_SINKS.
     """
-    found = StudySinks(url, positions, say)
+    found = StudySinks(url, positions, configured, say)
     found.start()
     try:
         yield
@@ -52,11 +52,15 @@ def study_sinks(url: str, positions: Path, say: Say = to_stderr) -> Iterator[Non
 class StudySinks(threading.Thread):
     """Looks for studies that name sinks, until it is ended; the end of the process does not wait for it.
 
-    positions: the folder in which it is noted what was written to sinks that are no folders.
+    positions: the folder in which it is noted what was written to sinks that are no folders. configured: as
+    STAGETREE_SINKS. Raises `SinkError`.
     """
 
-    def __init__(self, url: str, positions: Path, say: Say = to_stderr) -> None:
+    def __init__(self, url: str, positions: Path, configured: str, say: Say = to_stderr) -> None:
+        from stagetree.sinks.opening import Configured
+
         super().__init__(name="study sinks", daemon=True)
+        self._configured = Configured.of(configured)
         self._url, self._positions, self._say = url, positions, say
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -98,8 +102,18 @@ class StudySinks(threading.Thread):
             except ProblemError:
                 return ()
             spec = {} if submitted is None else submitted.data["spec"]
-            self._named[study] = tuple(dict.fromkeys(spec.get("sinks", ())))
+            self._named[study] = tuple(dict.fromkeys(self._allowed(study, spec.get("sinks", ()))))
         return self._named[study]
+
+    def _allowed(self, study: str, named: Sequence[str]) -> Iterator[str]:
+        """The addresses of the sinks that are configured here; the others are reported."""
+        from stagetree.sinks import SinkError
+
+        for sink in named:
+            try:
+                yield self._configured.address(sink)
+            except SinkError as error:
+                self._say(f"{sink} of {study} is not written: it {error}")
 
     def _follow(self, study: str, address: str, *, is_open: bool) -> None:
         before = self._following.get((study, address))

@@ -102,7 +102,7 @@ def own_stack(own: OwnStack, *, await_slots: bool = False) -> Iterator[Service[D
         )
         with ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
             began = True
-            with study_sinks(stack.url, stack.folder / "sinks"):
+            with study_sinks(stack.url, stack.folder / "sinks", stack.environment().get("STAGETREE_SINKS", "")):
                 asked, others = Documents(client), stack.url_for_others
                 yield Service(asked, stack.check, stack.folder, url_for_others=others, token=stack.token)
     except BaseException as error:

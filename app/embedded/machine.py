@@ -99,6 +99,10 @@ def reserve(host: str, port: int) -> tuple[int, socket.socket]:
         raise StackFailed(f"port {port} of {host} cannot be used ({reason}): {advice}") from None
 
 
+OF_ONE_USER = {"STAGETREE_STUDY_FILES": "/", "STAGETREE_SINKS": "*"}
+"""Settings of a stack that no other machine reaches: a caller could read these files, and write there, anyway."""
+
+
 def url(host: str, port: int) -> str:
     """Where this machine reaches the API."""
     if _is_any(host):

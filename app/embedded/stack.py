@@ -136,7 +136,7 @@ class Embedded:
             "STAGETREE_CHECKPOINT_BUDGET": BUDGET,
             "STAGETREE_STOP_SECONDS": str(STOP_SECONDS),
             "STAGETREE_STRIKE_AFTER_SECONDS": str(STRIKE_AFTER_SECONDS),
-            "STAGETREE_STUDY_FILES": "/" if self.url_for_others is None else "",  # whoever asks may read them anyway
+            **(machine.OF_ONE_USER if self.url_for_others is None else {}),
             **os.environ,
             "STAGETREE_SLOTS_PER_GPU": str(self.slots_per_gpu),
             "STAGETREE_LOCKS": f"{self._scratch_path}/locks",

@@ -23,9 +23,8 @@ from app.events.rows.ports import RowsPort
 from app.service import waiting
 from app.service.errors import InvalidField
 from app.service.services import ID, Services
-from app.service.slot_use import gpu_sharing, lanes_at_once
+from app.service.slot_use import gpu_sharing, lanes_at_once, view_of
 from app.service.views import documents, ordering, plans
-from app.service.views import slots as slot_views
 from app.service.views.lineage import environments
 from app.service.views.standing import packing
 from app.simulation.forecast import Forecast, forecast
@@ -253,7 +252,7 @@ def slots(use: Services, limit: int, cursor: str | None = None, who: Principal =
     with use.records.read() as rows:
         chains = {row.chain: row for row in rows.chains.live() if who.project is None or _is_of(rows, row, who)}
         now, lease = rows.now(), use.lease_seconds
-        found = [slot_views.view(row, chains.get(row.chain or ""), now, lease) for row in rows.slots.all()]
+        found = [view_of(row, chains.get(row.chain or ""), now, lease) for row in rows.slots.all()]
     items, more = _page(found, limit, cursor)
     return SlotPage(items=items, next_cursor=more)
 

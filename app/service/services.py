@@ -30,6 +30,7 @@ from app.service.errors import InvalidField
 from app.service.feed import Feed
 from app.service.health import Checks
 from stagetree.limits import LIMITS, Limits
+from stagetree.sinks.opening import Configured
 
 T = TypeVar("T")
 Write = Callable[[str, Decide], list[StoredEvent]]
@@ -69,7 +70,7 @@ class Services:
     take. logs: the folder in which slots keep what trainers print, None where there is none. hosts: the names that the
     server answers to, besides addresses and localhost. checkpoints: where they lie, see `app.object_store.open_store`.
     study_files: the folders with what studies may name in `begin_from` and `inputs`. proofs: whether slots train steps
-    again to compare.
+    again to compare. sinks: what studies may name in `sinks`.
     """
 
     records: Records
@@ -89,6 +90,7 @@ class Services:
     checkpoints: str = ""
     study_files: Sequence[str] = ()
     proofs: bool = True
+    sinks: Configured = field(default_factory=Configured)
 
     def close(self) -> None:
         """Let go of everything, before the process ends."""

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import signal
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+
+from stagetree.runtime.secrets import masked
 
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 IMPORTING = ("<frozen importlib", importlib.__file__)
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 LONGEST = 100_000
 """A longer text of an error loses its middle."""
-
-SECRET = re.compile("pass|secret|token|key|credential", re.IGNORECASE)
-PASSWORD = re.compile("://[^/@:]*:([^/@]{3,})@")
-SHORTEST_SECRET = 8
-"""Shorter values are words that texts are full of."""
 
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 """Of torch's RuntimeError where the machine's memory is out; that of a device has a class."""
@@ -101,18 +97,6 @@ def plain(text: str) -> str:
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 4]}\n[...]\n{text[-3 * LONGEST // 4 :]}"
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
-
-
-def masked(text: str, environment: Mapping[str, str]) -> str:
-    """The text without the values of variables that sound secret, and without the passwords in those that are URLs.
-
-    What an error says is shown to all who may look at the study.
-    """
-    secrets = {value for name, value in environment.items() if SECRET.search(name) and len(value) >= SHORTEST_SECRET}
-    secrets |= {found for value in environment.values() for found in PASSWORD.findall(value)}
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

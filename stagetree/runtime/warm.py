@@ -23,10 +23,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, MutableMapping
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable
 from typing import IO
 
+from stagetree.runtime.secrets import keep_for_trainers
 from stagetree.runtime.wire import Message, Wire, pair
 from stagetree.source.versions import know_modules
 
@@ -77,35 +77,6 @@ def launch(
             start_new_session=True,  # Ctrl-C is not for it
         )
     return process, ours
-
-
-SERVICE = "STAGETREE_"
-KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LC_*", "XDG_*", "LD_*", "PYTHON*", "MKL_*")
-KEPT += (
-    "CUDA_*",
-    "NVIDIA_*",
-    "NCCL_*",
-    "GLOO_*",
-    "ROCM_*",
-    "HIP_*",
-    "TORCH*",
-    "PYTORCH_*",
-    "CUBLAS_*",
-    "OMP_*",
-    "MKL_*",
-)
-"""What every trainer gets, besides the variables that the operator lists: the machine's own, and those of libraries."""
-
-
-def keep_for_trainers(environment: MutableMapping[str, str]) -> None:
-    """Take out what is not for trainers: what the service itself is set up with, such as the database's password.
-
-    `STAGETREE_TRAINER_ENV` lists, separated by commas, what trainers get besides `KEPT`; all if it is not set.
-    """
-    allowed = [*KEPT, *environment.get(f"{SERVICE}TRAINER_ENV", "*").replace(" ", "").split(",")]
-    for name in list(environment):
-        if name.startswith(SERVICE) or not any(fnmatchcase(name, pattern) for pattern in allowed):
-            del environment[name]
 
 
 def main() -> int:

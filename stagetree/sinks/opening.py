@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from stagetree.sinks.base import Sink, SinkError
@@ -10,6 +13,9 @@ KINDS = ("tensorboard:DIR", "wandb:PROJECT", "mlflow:URI")
 STORE = ".stagetree"
 ACCOUNTS = (("databricks",), ("databricks-uc",), ("uc",))
 """Words that MLflow takes for an account in the profile of the user that it runs as."""
+
+NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""What an operator calls a sink."""
 
 POSITIONS = Path(STORE, "sinks")
 """Where it is noted what was written to a sink that is no folder."""
@@ -28,6 +34,8 @@ def check_of_study(address: str) -> None:
 
     Raises `SinkError`.
     """
+    if NAMED.fullmatch(address):
+        return
     kind, where = split(address)
     if kind == "wandb" or (kind == "mlflow" and where.startswith(("http://", "https://"))):
         return
@@ -42,6 +50,37 @@ def check_of_study(address: str) -> None:
             f"must name {there} below the folder where sinks are written, got {address!r}; "
             f"stagetree watch --to takes any"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What study files may name: sinks that the operator has configured, by name, and folders of TensorBoard's.
+
+    is_open: any address, where a service is for one user alone.
+    """
+
+    named: Mapping[str, str] = field(default_factory=dict)
+    is_open: bool = False
+
+    @classmethod
+    def of(cls, written: str) -> Configured:
+        """As in STAGETREE_SINKS: `team=mlflow:https://tracking, *`. Raises `SinkError`."""
+        parts = [each.strip() for each in written.split(",") if each.strip()]
+        pairs = [each.partition("=") for each in parts if each != "*"]
+        for name, _, address in pairs:
+            if not NAMED.fullmatch(name):
+                raise SinkError(f"must be NAME=ADDRESS, such as team=mlflow:https://tracking, got {name!r}")
+            split(address)
+        return cls({name: address for name, _, address in pairs}, "*" in parts)
+
+    def address(self, given: str) -> str:
+        """Where a sink of a study file writes. Raises `SinkError` where it may not name that."""
+        if given in self.named:
+            return self.named[given]
+        if not NAMED.fullmatch(given) and (self.is_open or split(given)[0] == "tensorboard"):
+            return given
+        known = ", ".join([*self.named, "tensorboard:DIR"])
+        raise SinkError(f"must be one of {known}, which the operator has configured (STAGETREE_SINKS), got {given!r}")
 
 
 def noted_in(address: str, positions: Path = POSITIONS) -> Path:

@@ -356,3 +356,11 @@ def test_how_far_a_study_will_go_is_reckoned_while_nobody_is_kept_from_its_plan(
         shown = http.get(f"/studies/{study}{moment}").json()["progress"]
         assert shown["steps"]["expected"] == reckoned[-1] > 0
     assert len(reckoned) == 2
+
+
+def test_a_study_names_only_sinks_that_are_configured(http: TestClient) -> None:
+    refused = http.post("/studies", json=changed(sinks=["tensorboard:runs", "mlflow:http://169.254.169.254/"]))
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["field"] == "sinks[1]"
+    assert "which the operator has configured (STAGETREE_SINKS)" in refused.json()["detail"]
+    assert http.post("/studies", json=changed(sinks=["tensorboard:runs"])).status_code == 201

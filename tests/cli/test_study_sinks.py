@@ -119,7 +119,7 @@ def test_a_run_has_written_all_when_it_ends(stagetree: Stagetree, here: Path) ->
 def sinks(stack: Service, here: Path) -> Iterator[tuple[StudySinks, Callable[[], list[str]]]]:
     """Those of a process that looks when it is told to, and all that it has said."""
     said = list[str]()
-    found = StudySinks(stack.url, here / "positions", said.append)
+    found = StudySinks(stack.url, here / "positions", "*", said.append)
     yield found, lambda: said
     found.finish(60.0)  # what other tests submitted is followed, too, and must not be when this is no longer the folder
     found.end()

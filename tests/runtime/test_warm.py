@@ -22,7 +22,8 @@ from app.workers.trainer_connection import Deadline
 from app.workers.warm import Warm, WarmFailed
 from stagetree.runtime.failures import TrainerFailed, text_of
 from stagetree.runtime.preimports import PACKAGES
-from stagetree.runtime.warm import keep_for_trainers, launch
+from stagetree.runtime.secrets import keep_for_trainers
+from stagetree.runtime.warm import launch
 from stagetree.runtime.wire import pair
 
 

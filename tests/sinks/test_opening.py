@@ -9,6 +9,7 @@ from toys import SMALLEST
 
 from stagetree.sinks import SinkError, follow, open_sink
 from stagetree.sinks.ledger import Ledger, completed_at, path_in
+from stagetree.sinks.opening import Configured
 from stagetree.spec import SpecError, StudySpec
 from tests.sinks.scripted import LOGGED, STUDY, Scripted, busy_study
 
@@ -25,7 +26,7 @@ def test_a_study_without_sinks_is_written_as_ever() -> None:
     assert "sinks" not in StudySpec.from_dict(SMALLEST).to_json()
 
 
-@pytest.mark.parametrize("address", ["nowhere", "tensorboard:", "ftp:there", ""])
+@pytest.mark.parametrize("address", ["no where", "tensorboard:", "ftp:there", ""])
 def test_what_is_no_sink_is_a_sentence(address: str) -> None:
     with pytest.raises(SpecError, match=r"^sinks\[0\]: must be tensorboard:DIR, wandb:PROJECT or mlflow:URI, got '"):
         StudySpec.from_dict({**SMALLEST, "sinks": [address]})
@@ -90,3 +91,22 @@ def test_it_is_noted_when_all_is_written(tmp_path: Path) -> None:
     assert completed_at(path) is None
     path.write_bytes(b"[4611686018427387904, nul")
     assert completed_at(path) is None
+
+
+def test_a_study_names_what_the_operator_has_configured() -> None:
+    """An address of its own was reached with the operator's credentials."""
+    team = Configured.of("team=mlflow:https://tracking, board=wandb:ours")
+    assert team.address("team") == "mlflow:https://tracking"
+    assert team.address("tensorboard:runs") == "tensorboard:runs"
+    for given in ("mlflow:http://169.254.169.254/latest", "wandb:theirs", "teams"):
+        with pytest.raises(SinkError, match="must be one of team, board, tensorboard:DIR, which the operator"):
+            team.address(given)
+    assert Configured.of("*").address("mlflow:http://tracking") == "mlflow:http://tracking"
+    with pytest.raises(SinkError):
+        Configured.of("*").address("team")
+
+
+@pytest.mark.parametrize("written", ["mlflow:http://tracking", "a b=wandb:x", "team=ftp:x", "=wandb:x"])
+def test_a_wrong_list_of_sinks_is_refused(written: str) -> None:
+    with pytest.raises(SinkError):
+        Configured.of(written)

@@ -19,7 +19,7 @@ from app.api.services import ApiServices, Use
 from app.domain.states import ChainState, StudyState
 from app.service import reading
 from app.service.commands import changing
-from app.service.views import slots as slot_views
+from app.service.slot_use import STATES, state_of
 from stagetree.models.pages import Health, Readiness, SlotPage, TrainerPage
 
 SlotPath = Annotated[str, PathParameter(description="the name of a slot", examples=["gpu0"])]
@@ -32,12 +32,12 @@ def text(use: ApiServices) -> str:
         now, last_tick, slots = rows.now(), rows.schedulers.last_tick(), rows.slots.all()
         studies = rows.studies.count_by_state()
         chains = Counter(row.state for row in rows.chains.live())
-    states = Counter(slot_views.state_of(row, now, use.lease_seconds) for row in slots)
+    states = Counter(state_of(row, now, use.lease_seconds) for row in slots)
     checks = {name: int(said == "ok") for name, said in use.checks.ask().items()}
     ticked = {} if last_tick is None else {"": round(now - last_tick, 3)}
     lines = [
         *_metric("stagetree_studies", "Studies by state.", "state", {s: studies.get(s, 0) for s in StudyState}),
-        *_metric("stagetree_slots", "Slots by state.", "state", {s: states[s] for s in slot_views.STATES}),
+        *_metric("stagetree_slots", "Slots by state.", "state", {s: states[s] for s in STATES}),
         *_metric("stagetree_chains", "Chains under way by state.", "state", {s: chains[s] for s in LIVE_CHAINS}),
         *_metric("stagetree_log_head", "The position of the last event.", "", {"": use.log.head()}),
         *_metric("stagetree_scheduler_tick_age_seconds", "Since a scheduler last looked.", "", ticked),

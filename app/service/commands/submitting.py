@@ -31,6 +31,7 @@ from app.service.files.checkpoints import kept_state
 from app.service.services import Services, Write
 from app.tuning.tuners.custom import with_version
 from stagetree.runtime.weight_files import kind_of
+from stagetree.sinks import SinkError
 from stagetree.spec import BeginFrom, Problem, SpecError, StudySpec
 
 Json = dict[str, Any]
@@ -159,6 +160,7 @@ def submit(
     project = who.project or "" if project is None else project
     if not who.sees(project):
         raise HttpProblem(403, f"{who.name} is of the project {who.project!r}, and not of {project!r}.")
+    _check_sinks(use, spec)
     spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
     spec = spec.drawing_distinctly()
     source = None if spec.begin_from is None else find_source(use, spec.begin_from, who)
@@ -182,6 +184,15 @@ def submit(
     submitted = write(stream, lambda plan: decide(plan, command, use.limits))[-1].event
     assert isinstance(submitted, e.StudySubmitted)
     return submitted
+
+
+def _check_sinks(use: Services, spec: StudySpec) -> None:
+    """Raises `SpecError` where it names a sink that the operator has not configured."""
+    for number, sink in enumerate(spec.sinks):
+        try:
+            use.sinks.address(sink)
+        except SinkError as error:
+            raise SpecError([Problem(f"sinks[{number}]", str(error))]) from None
 
 
 def name_of(plan: e.PlanOpened) -> PlanId:

@@ -124,7 +124,7 @@ class QuarantineSlot(RowChange):
 
 
 def _most_are_out(rows: RowsPort, slot: str) -> bool:
-    """Whether one slot more in quarantine would be more than half of those of its host, or than one."""
+    """Whether one slot more in quarantine would be more than half of its host's slots, or more than one."""
     now, found = rows.now(), rows.slots.all()
     host = next((row.host for row in found if row.name == slot), "")
     same = [row for row in found if row.host == host]

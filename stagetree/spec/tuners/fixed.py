@@ -39,7 +39,7 @@ class TrialSpec(SpecPart):
 
 
 MOST_LOOKED_AT = 200_000
-"""Combinations that `where` is asked about before any is counted: a grid of 10^20 kept a server busy for ever."""
+"""Combinations that `where` is asked about before any is counted: a grid of 10^20 had kept a server busy."""
 
 
 class GridTuner(TunerSpec):
