@@ -132,3 +132,9 @@ def open_owned(records: Records, root: str) -> OwnedStore:
         return Installation(found.name, None) if is_beside_log else found
 
     return OwnedStore(open_store(root), identify, place=f" in {root}")
+
+
+def is_paused(records: Records) -> bool:
+    """Whether nothing may be deleted now, since a backup is made that names it."""
+    with records.read() as rows:
+        return (rows.installation().paused_until or 0.0) > rows.now()

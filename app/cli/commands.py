@@ -94,7 +94,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         deleting.delete,
         changing.strike,
     ),
-    "Run a cluster": (serving.api, serving.worker, serving.workers, serving.sinks),
+    "Run a cluster": (serving.api, serving.worker, serving.workers, serving.sinks, serving.backup, serving.restore),
     "Look at the installation": (
         looking.slots,
         looking.trainers,

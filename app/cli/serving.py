@@ -1,4 +1,4 @@
-"""Commands that run a cluster: the API, workers, the script of a Slurm job, and sinks."""
+"""Commands that run a cluster: the API, workers, the script of a Slurm job, sinks, tokens, and backups."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.backing import backup, restore
 from app.cli.errors import USAGE, fail
 from app.cli.options import Insecure, Server
 from app.cli.output import without_secrets
@@ -95,7 +96,7 @@ def _numbers(written: str) -> list[int]:
     return found
 
 
-__all__ = ["api", "queue_of", "script", "sinks", "token", "worker", "workers"]
+__all__ = ["api", "backup", "queue_of", "restore", "script", "sinks", "token", "worker", "workers"]
 
 Queue = Annotated[
     str, typer.Argument(metavar="QUEUE", help="The slot, as gpu0, gpu0a, cpu3 or host-gpu0; or scheduler; or slurm.")

@@ -80,6 +80,12 @@ def named(plan: SearchPlan) -> set[str]:
     )
 
 
+def kept_objects(plan: SearchPlan) -> list[Checkpoint]:
+    """The objects that are kept."""
+    nodes = (*plan.nodes.values(), *plan.aside.values())
+    return [*(each for node in nodes for each in node.checkpoints.values()), *plan.weights.values()]
+
+
 def states_of(plan: SearchPlan, trial: Trial) -> dict[int, KeptAt]:
     """The checkpoints on a trial's path up to the steps that it was asked for, by step."""
     found: dict[int, KeptAt] = {}

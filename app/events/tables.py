@@ -41,12 +41,16 @@ class EventRow(SQLModel, table=True):
 
 
 class InstallationRow(SQLModel, table=True):
-    """One row: the name of this installation, with which the keys of its checkpoints begin."""
+    """One row: the name of this installation, with which the keys of its checkpoints begin.
+
+    paused_until: no checkpoint is deleted before, since a backup is made.
+    """
 
     __tablename__ = "installation"
 
     id: int = Field(primary_key=True)
     name: str
+    paused_until: float | None = None
 
 
 class StreamRow(SQLModel, table=True):

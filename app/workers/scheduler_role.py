@@ -23,8 +23,7 @@ from app.scheduling.policies import POLICIES
 from app.settings import settings
 from app.tuner_files import register
 from app.workers.celery_app import publish
-from app.workers.scheduler.ports import Ports
-from app.workers.scheduler.problems import say_once
+from app.workers.scheduler.ports import Ports, say_once
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
 from app.workers.threads import PeriodicThread, RateLimit, TickLoop

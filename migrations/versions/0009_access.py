@@ -32,6 +32,7 @@ def upgrade() -> None:
         "installation",
         sa.Column("id", sa.Integer(), primary_key=True),
         sa.Column("name", sa.String(), nullable=False),
+        sa.Column("paused_until", sa.Float()),
     )
     op.bulk_insert(installation, [{"id": 1, "name": uuid4().hex[:12]}])
 

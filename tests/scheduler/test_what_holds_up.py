@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.workers.scheduler.problems import Problems, say_once
+from app.workers.scheduler.ports import Problems, say_once
 
 
 def test_a_sentence_is_logged_when_it_is_new_and_is_there_until_it_is_cleared(caplog: pytest.LogCaptureFixture) -> None:

@@ -177,7 +177,11 @@ class MemoryRows(RowsPort):
         return self._tables.installation
 
     def name_installation(self, name: str) -> None:
-        self._tables.installation = Installation(name, None)
+        self._tables.installation = replace(self._tables.installation, name=name)
+
+    def pause_deletion(self, seconds: float | None) -> None:
+        until = None if seconds is None else self.now() + seconds
+        self._tables.installation = replace(self._tables.installation, paused_until=until)
 
     def now(self) -> float:
         return self._tables.clock()

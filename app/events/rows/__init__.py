@@ -39,11 +39,15 @@ class Rows(RowsPort):
         self.schedulers, self.tokens = Schedulers(session), Tokens(session)
 
     def installation(self) -> Installation:
-        name = self._session.execute(select(INSTALLATION.c.name)).scalar_one()
-        return Installation(name, place_of(self._session))
+        found = self._session.execute(select(INSTALLATION.c.name, INSTALLATION.c.paused_until)).one()
+        return Installation(found.name, place_of(self._session), found.paused_until)
 
     def name_installation(self, name: str) -> None:
         self._session.execute(update(INSTALLATION).values(name=name))
+
+    def pause_deletion(self, seconds: float | None) -> None:
+        until = None if seconds is None else now(self._session) + seconds
+        self._session.execute(update(INSTALLATION).values(paused_until=until))
 
     def now(self) -> float:
         return self._session.execute(select(now(self._session))).scalar_one()

@@ -262,5 +262,9 @@ class RowsPort(ABC):
         """Give it another name: new checkpoints have keys that begin with that."""
 
     @abstractmethod
+    def pause_deletion(self, seconds: float | None) -> None:
+        """Have no checkpoint deleted for so long; None: as ever again."""
+
+    @abstractmethod
     def now(self) -> float:
         """Unix seconds by the clock that leases go by."""

@@ -89,11 +89,13 @@ class StudyRecord:
 class Installation:
     """name: what the keys of its checkpoints begin with. database: which database it is in, as the database says.
 
-    A copy of a database has the same name and is another database. None where that cannot be known.
+    A copy of a database has the same name and is another database. None where that cannot be known. paused_until: no
+    checkpoint is deleted before.
     """
 
     name: str
     database: str | None
+    paused_until: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

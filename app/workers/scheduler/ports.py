@@ -1,10 +1,11 @@
-"""Runs on: the tick's thread.
+"""Runs on: the tick's thread; `say_once` on the retention thread.
 
-What the scheduler is given, in one value that its parts share.
+What the scheduler is given, in one value that its parts share, and what holds something up, in a sentence each.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,44 @@ from app.events.transact import Write, transact
 from app.scheduling.costs import Costs
 from app.scheduling.policies import Policy
 from app.tuning.tuners.driver import MakeDriver, make_driver
-from app.workers.scheduler.problems import Problems
 from stagetree.limits import LIMITS, Limits
+
+logger = logging.getLogger(__name__)
+
+
+class Problems:
+    """Sentences by what they are about: a plan, a study, or a chain."""
+
+    def __init__(self) -> None:
+        self._sentences: dict[str, str] = {}
+
+    def report(self, about: str, sentence: str) -> None:
+        """Something is held up."""
+        if self._sentences.get(about) != sentence:
+            logger.warning("%s", sentence)
+        self._sentences[about] = sentence
+
+    def clear(self, about: str) -> None:
+        """It is not, or not any more."""
+        self._sentences.pop(about, None)
+
+    def all(self) -> Mapping[str, str]:
+        """What holds something up now."""
+        return dict(self._sentences)
+
+
+def say_once() -> Callable[[str], None]:
+    """Logs a sentence when something begins to be held up, and none as long as it is: an empty one says it is not."""
+    said = ""
+
+    def say(text: str) -> None:
+        nonlocal said
+        if text and not said:
+            logger.warning("%s", text)
+        said = text
+
+    return say
+
 
 Publisher = Callable[[str, int, str], None]
 """Sends a chain (id, number of stages, slot) to the broker. Raises whatever the broker's library raises."""

@@ -3,9 +3,8 @@
 Deletes checkpoints: those that no study is left to ask for, and as many others as are more than the budget allows.
 
 In two steps, each a fact: a checkpoint is released, so that nothing begins with it any more, and its object is deleted.
-Whoever comes after a crash in between finds it among the released ones, and goes on. All of it is done on a thread of
-its own, a few objects at a time; the tick calls `chains_that_fit`, which reads one `Budget` that this thread publishes
-whole. Two schedulers may do it at once: a release is decided on the plan, and deleting twice does no harm.
+After a crash in between, the next look finds it among released ones. It is done on a thread of its own, a few at a
+time, and not during a backup; the tick calls `chains_that_fit`, which reads a `Budget` that it publishes whole.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from app.events.plans import Plans, PlanUnusable
 from app.events.records import Records
 from app.events.transact import Write, transact
 from app.object_store import ObjectStore
+from app.owned_store import is_paused
 from app.scheduling.retention import chosen_of, garbage_of
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class Retention:
     def look(self) -> Freed:
         """Look once, and delete a few. Raises `DatabaseUnavailable`, `LostRace`."""
         try:
-            return self._look()
+            return Freed(0, 0, True) if is_paused(self._records) else self._look()
         finally:
             self._publish()
 
