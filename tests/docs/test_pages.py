@@ -290,3 +290,10 @@ def test_versions_agree() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
     changes = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert changes[0] == "Unreleased" or changes[0] == version
+
+
+def test_every_promise_names_a_test_that_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "operations.md").read_text())
+    assert len(named) > 20
+    for path, name in named:
+        assert f"def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
