@@ -13,6 +13,7 @@ import tempfile
 from ipaddress import ip_address
 from pathlib import Path
 from string import ascii_lowercase
+from typing import IO
 
 from app.workers.slot.device import visible_gpus
 
@@ -99,6 +100,7 @@ def reserve(host: str, port: int) -> tuple[int, socket.socket]:
         raise StackFailed(f"port {port} of {host} cannot be used ({reason}): {advice}") from None
 
 
+MOST_LOG_BYTES = 16 * 2**20
 OF_ONE_USER = {"STAGETREE_STUDY_FILES": "/", "STAGETREE_SINKS": "*"}
 """Settings of a stack that no other machine reaches: a caller could read these files, and write there, anyway."""
 
@@ -134,6 +136,14 @@ def _is_of_this_machine_alone(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """The log of a process, to go on with. A long one is put aside, in the place of the one that was before it."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > MOST_LOG_BYTES:
+            path.replace(path.with_suffix(".log.1"))
+    return path.open("ab")
 
 
 def last_words(log: Path) -> str:

@@ -261,7 +261,7 @@ class Embedded:
         pass_fds: Sequence[int] = (),
         **settings: str,
     ) -> subprocess.Popen[bytes]:
-        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
+        with machine.open_log(self.folder / "logs" / f"{name}.log") as log:
             self._processes[name] = subprocess.Popen(
                 command,
                 env={**self.environment(), **settings},

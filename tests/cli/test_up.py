@@ -17,7 +17,7 @@ from commandline import Stagetree
 from stacks import ROOT, wait_for
 
 from app.cli import stacks
-from app.embedded import StackFailed
+from app.embedded import StackFailed, machine
 from app.embedded.machine import reserve, url, url_for_others
 from stagetree.client import Client
 
@@ -111,3 +111,13 @@ def test_the_trainer_of_the_current_folder_is_found(
     assert "mine" in stagetree("trainers").out
     assert "mine" in stagetree("doctor").out
     assert "trainer.py" in stacks.trainer_files([])
+
+
+def test_a_long_log_of_a_process_is_put_aside_when_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "MOST_LOG_BYTES", 10)
+    path = tmp_path / "api.log"
+    for text in (b"short", b" and long", b"the next", b" goes on"):
+        with machine.open_log(path) as log:
+            log.write(text)
+    assert (tmp_path / "api.log.1").read_bytes() == b"short and long"
+    assert path.read_bytes() == b"the next goes on"
