@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import schemathesis
 from fastapi import FastAPI
@@ -11,6 +13,11 @@ from schemathesis import GenerationMode
 from schemathesis.checks import positive_data_acceptance
 from schemathesis.schemas import APIOperation
 
+from app.api.access import needed
+from app.domain.access import Scope
+from app.main import create_app
+from app.service.access import create
+from app.settings import Settings
 from tests.api.world import Workers
 from tests.plans import MORE
 
@@ -57,3 +64,36 @@ def _ask(case: schemathesis.Case, study: str | None) -> None:
     if study is not None and "study" in case.path_parameters:
         case.path_parameters["study"] = study
     case.call_and_validate(excluded_checks=NOT_ASKED)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("scope", Scope)
+def test_no_token_does_more_than_its_scope(
+    sqlite_url: str, trainers: str, workers: Workers, tuned: str, scope: Scope
+) -> None:
+    """Whatever is asked, of a study that somebody else submitted, or of none."""
+    how = {"database_url": sqlite_url, "trainers": trainers, "broker_url": "memory://", "hosts": "test,testserver,x"}
+    guarded = create_app(Settings(access="always", **how))
+    token = create(guarded.state.services.records, "someone", scope, "", 1, time.time())
+    document = schemathesis.openapi.from_asgi("/openapi.json", guarded)
+    for found in document.get_all_operations():
+        workers.look()
+        operation = found.ok()
+        if operation.path.startswith("/api/"):
+            stay_within(operation, tuned, scope, {"Authorization": f"Bearer {token}"})
+
+
+def stay_within(operation: APIOperation, study: str, scope: Scope, headers: dict[str, str]) -> None:
+    """Ask for one operation with a token of a scope."""
+    least = needed(operation.definition.raw["operationId"], operation.method.upper())
+
+    @settings(SAME_EACH_TIME, max_examples=2 * MORE)
+    @given(operation.as_strategy(generation_mode=GenerationMode.POSITIVE), st.booleans())
+    def ask(case: schemathesis.Case, is_there: bool) -> None:
+        if is_there and "study" in case.path_parameters:
+            case.path_parameters["study"] = study
+        status = case.call(headers=headers).status_code
+        assert status < 500 and status != 401
+        assert status == 403 if scope < least else status != 403 or (scope is Scope.SUBMIT and is_there)
+
+    ask()
