@@ -48,7 +48,8 @@ def events(
         else:
             for event in found:
                 at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
-                print(f"{event['position']:>7}  {at}  {event['type']:<18} {brief(event['data'])}", flush=True)
+                by = f"by {harmless(event['by'])}  " if event.get("by") else ""
+                print(f"{event['position']:>7}  {at}  {event['type']:<18} {by}{brief(event['data'])}", flush=True)
 
 
 def environment(id: StudyId, server: Server = None, dir: Store = None, output: Output = Format.table) -> None:

@@ -48,6 +48,9 @@ def test_an_address_with_a_token_signs_in_and_forgets_it(
     page.locator(".acts").get_by_role("button", name="Pause").click()
     page.get_by_role("dialog").get_by_role("button", name="Pause").click()
     expect(page.locator("header.study")).to_contain_text("paused")
+    page.get_by_role("button", name="Close").click()
+    page.get_by_role("link", name="Events", exact=True).click()
+    expect(page.locator("ol.events")).to_contain_text("by anna")
 
 
 def test_without_one_the_page_asks_for_it(open_page: Callable[..., Page], guarded: tuple[str, str]) -> None:

@@ -100,7 +100,10 @@ function Item({ study, event, isWanted }: { study: string; event: LoggedEvent; i
         <summary>
           <span class="n">{event.position}</span>
           <time>{time(event.at)}</time>
-          <span>{sentence(event)}</span>
+          <span>
+            {sentence(event)}
+            {event.by && <span class="quiet">, by {event.by}</span>}
+          </span>
         </summary>
         <p class="buttons">
           {!isReport && <a href={studyLink(study, [], { at: String(event.position) })}>look at this moment</a>}
