@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,8 @@ class StudySinks(threading.Thread):
 
         if study not in self._named:
             try:
-                submitted = next(iter(client.events(study, limit=1)), None)
+                with closing(client.events(study, limit=1)) as events:  # else a signal may be lost
+                    submitted = next(events, None)
             except ProblemError:
                 return ()
             spec = {} if submitted is None else submitted.data["spec"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
 from functools import cache, update_wrapper
@@ -142,10 +142,13 @@ def chained(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Any]]) -> 
 
 def blocking_iterator(
     method: Callable[Concatenate[Any, P], AsyncIterator[T]],
-) -> Callable[Concatenate[Any, P], Iterator[T]]:
-    """The method, giving item after item as they come."""
+) -> Callable[Concatenate[Any, P], Generator[T, None, None]]:
+    """The method, giving item after item as they come.
 
-    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+    Close it where you leave it before its end: what a signal raises while Python collects it is lost.
+    """
+
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
         items = _Items(method(self._core, *args, **kwargs))
         try:
             while (item := self._run(items.next())) is not _NO_MORE:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,6 +169,24 @@ def test_a_study_that_cannot_be_looked_at_holds_up_no_other(stack: Service, here
         found.look(client)
     wait_for("the other", lambda: is_complete(here / "runs", other))
     assert not path_in(here / "runs", struck).exists()
+
+
+def test_a_signal_that_comes_while_events_are_left_is_not_lost(tmp_path: Path) -> None:
+    """The process went on for ever: what is raised while Python collects a generator is only printed."""
+
+    class Ended:
+        def studies(self, limit: int) -> Iterator[Any]:
+            yield SimpleNamespace(study="s", state="running")
+
+        def events(self, study: str, limit: int) -> Iterator[Any]:
+            try:
+                yield SimpleNamespace(data={"spec": {}})
+            finally:
+                sys.exit(143)
+
+    found = StudySinks("http://nowhere", tmp_path, "*")
+    with pytest.raises(SystemExit):
+        found.look(Ended())  # type: ignore[arg-type]
 
 
 def test_a_study_that_goes_on_is_followed_again(stack: Service, here: Path, sinks: Any) -> None:

@@ -47,10 +47,11 @@ def test_a_backup_of_a_running_study_goes_on_elsewhere_to_the_same_values(tmp_pa
     restored = command("restore", kept, "--dir", there)
     assert restored.returncode == 0, restored.stderr
     assert "damaged" not in restored.stdout
+    (listed,) = json.loads(command("studies", "--dir", there, "-o", "json").stdout)
+    assert listed["state"] == "running"
     second = Embedded(there, 2, TOYS)
     second.start(await_slots=True)
     with Client(second.url) as client:
-        assert client.study(study).state == "running"
         Service(client).wait(study)
         assert values(client, study) == right
         assert client.replay(study).identical
