@@ -10,7 +10,10 @@ from stacks import ROOT
 DATES = {
     "app/cli/deleting.py": "when a study was deleted, or a checkpoint given up",
     "app/cli/store.py": "for how long a study has gone on",
+    "app/cli/backing.py": "when a backup was made",
     "app/cli/changing.py": "when a study was struck",
+    "app/cli/tokens.py": "when a token was made, and until when it lasts",
+    "app/embedded/stack.py": "when the token of its user was made",
     "app/events/memory/log.py": "the clock of a database in memory",
     "app/main.py": "when a fact was stated",
     "app/registry.py": "how old a file is by its own dates",
