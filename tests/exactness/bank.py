@@ -22,6 +22,8 @@ Json = dict[str, Any]
 FOLDER = Path(__file__).parent
 WRONG = ("wrong_state", "wrong_chance", "wrong_process", "wrong_modules")
 RIGHT = ("right", "right_modules")
+SAVED = ("saving-rounds", "saving-counts")
+"""A trial alone is saved where its hyper-parameters change, too: what that changes is marked, and not undone."""
 
 
 def trainers(modules: Iterable[str]) -> Iterator[tuple[str, type[Trainer]]]:

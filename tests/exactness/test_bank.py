@@ -9,16 +9,13 @@ from pathlib import Path
 
 import pytest
 from alone import Alone
-from bank import RIGHT, WRONG, changes, file_of, held, hold, sources, trainers
+from bank import RIGHT, SAVED, WRONG, changes, file_of, held, hold, sources, trainers
 from causes import is_true
 from cluster import Cluster
 
 from app.events.database import Database
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
-
-SAVED = ("saving-rounds", "saving-counts")
-"""A trial alone is saved where its hyper-parameters change, too: what that changes is marked, and not undone."""
 
 Start = Callable[[bool], Cluster]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from alone import Alone
-from bank import RIGHT, WRONG, differences, file_of, grid, steps_of, trainers
+from bank import RIGHT, SAVED, STUDIES, WRONG, differences, file_of, steps_of, trainers
 from stacks import TOYS, Service
 from toys import trials as packed
 
@@ -29,10 +29,15 @@ FILES = sorted({file_of(KINDS[name]) for name in WRONG_ONES + RIGHT_ONES})
 Json = dict[str, Any]
 
 
+def spec_of(name: str, **more: Any) -> Json:
+    """The study in which it shows that a trainer is wrong."""
+    return STUDIES[KINDS[name].shows_in](name, **more)
+
+
 def tell(study: Json, trials: list[Json], name: str, seed: int, alone: Alone) -> str:
     """How the study came out; fails where a number is wrong in silence. trials: with their curves."""
-    spec = grid(name)
-    is_marked = False
+    spec = spec_of(name)
+    is_marked, may_differ = False, name in SAVED or not KINDS[name].is_repeatable
     for trial in trials:
         shown = {point["step"]: point["metrics"] for point in trial["curve"]}
         steps = steps_of(spec["eval_every"], trial["asked"])
@@ -40,7 +45,7 @@ def tell(study: Json, trials: list[Json], name: str, seed: int, alone: Alone) ->
         wrong = list(differences(shown, right))
         assert trial["state"] == "completed", trial
         assert not wrong or trial.get("exactness"), wrong
-        assert not (wrong and study["exactness"]["isolated"]), wrong
+        assert may_differ or not (wrong and study["exactness"]["isolated"]), wrong
         is_marked = is_marked or bool(trial.get("exactness"))
     return "caught" if study["exactness"]["isolated"] else "marked" if is_marked else "plain"
 
@@ -69,7 +74,7 @@ def told(client: Client, study: str, name: str, seed: int, alone: Alone) -> tupl
 
 
 def test_over_rest(up: Service, alone: Alone) -> None:
-    studies = {name: up.submit(grid(name)) for name in WRONG_ONES + RIGHT_ONES}
+    studies = {name: up.submit(spec_of(name)) for name in WRONG_ONES + RIGHT_ONES}
     for study in studies.values():
         up.wait(study)
     check({name: told(up.client, study, name, 3, alone) for name, study in studies.items()})
@@ -106,7 +111,7 @@ def test_over_run(up: Service, alone: Alone, tmp_path: Path) -> None:
     """The command shows the marks beside the values."""
     found = {}
     for name in WRONG_ONES + RIGHT_ONES:
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(grid(name, seed=4)))
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec_of(name, seed=4)))
         command = [sys.executable, "-m", "stagetree", "run", f"{name}.yaml", "-o", "json", "--server", up.url]
         said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         study = json.loads(said.stdout)
@@ -119,7 +124,7 @@ def test_over_run(up: Service, alone: Alone, tmp_path: Path) -> None:
 def test_over_local(alone: Alone, tmp_path: Path) -> None:
     with stagetree.local(slots=2, dir=tmp_path / "kept", trainers=FILES) as server, Client(server.url) as client:
         service = Service(client)
-        studies = {name: service.submit(grid(name, seed=5)) for name in WRONG_ONES + RIGHT_ONES}
+        studies = {name: service.submit(spec_of(name, seed=5)) for name in WRONG_ONES + RIGHT_ONES}
         for study in studies.values():
             service.wait(study)
         check({name: told(client, study, name, 5, alone) for name, study in studies.items()})
