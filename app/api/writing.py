@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import BackgroundTasks, Depends, Header, Request
 
@@ -33,7 +34,8 @@ def writer(request: Request, background: BackgroundTasks, use: Use, raw: Raw, wh
     fingerprint = sha256(b"\n".join([*(part.encode() for part in asked), raw])).hexdigest()
 
     def write(stream: str, decide: Decide) -> list[StoredEvent]:
-        once = None if key is None else Idempotency(f"api:{who.name}:{key}", fingerprint)  # never a slot's
+        whose = f"api:{quote(who.name, safe='')}"  # never a slot's, nor another's
+        once = None if key is None else Idempotency(f"{whose}:{key}", fingerprint)
         transaction = Transaction(stream=stream, decide=decide, at=use.clock(), idempotency=once, by=who.name or None)
         recorded = transact(use.log, use.plans, transaction)
         background.add_task(use.wake_scheduler)
