@@ -51,6 +51,7 @@ def test_blocks_without_a_language_are_commands_of_elsewhere() -> None:
         "stagetree worker",
         "stagetree sinks",
         "stagetree token",
+        "stagetree backup",
         "curl -N",
         "celery ",
         "alembic ",

@@ -31,14 +31,18 @@ def values(client: Client, study: str) -> list[tuple[int, float | None]]:
 
 def test_a_backup_of_a_running_study_goes_on_elsewhere_to_the_same_values(tmp_path: Path) -> None:
     here, there, kept = tmp_path / "here", tmp_path / "there", tmp_path / "kept"
+    slow = tmp_path / "slow"
+    slow.touch()
     first = Embedded(here, 2, TOYS)
     first.start(await_slots=True)
     with Client(first.url) as client:
         service = Service(client)
-        study = service.submit(grid("backed-up", seconds=0.05))
+        trainer = {"tag": "backed-up", "seconds": 2.0, "slow_while": str(slow)}
+        study = service.submit(grid("backed-up", trainer_args=trainer))
         wait_for("a checkpoint", lambda: any((here / "checkpoints").rglob("*.safetensors")))
         made = command("backup", kept, "--dir", here)
         assert made.returncode == 0, made.stderr
+        slow.unlink()
         service.wait(study)
         right = values(client, study)
     first.stop()
