@@ -1,15 +1,19 @@
 """Runs on: the ticking thread, the retention thread and the notifier's thread, which it makes.
 
 What a worker's process does beside its tasks: again and again, not too often, or without anybody waiting for it.
+
+How it does so is an `Executor`'s: threads in production; in the simulated world, steps that one seed puts in order.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from threading import Event as Flag
-from threading import Lock, Thread
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from app.away import Away, LostRace
 
@@ -22,6 +26,69 @@ CLOSE_SECONDS = 2.0
 """How long the last message to the scheduler is waited for."""
 
 
+class Flag(Protocol):
+    """As `threading.Event`."""
+
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def is_set(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Condition(AbstractContextManager[object], Protocol):
+    """As `threading.Condition`."""
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+    def wait_for(self, predicate: Callable[[], object], timeout: float | None = None) -> object: ...
+    def notify_all(self) -> None: ...
+
+
+class Task(Protocol):
+    """As `threading.Thread`, once it was started."""
+
+    def join(self, timeout: float | None = None) -> None: ...
+    def is_alive(self) -> bool: ...
+
+
+class Executor(ABC):
+    """Where what a process does at once is done, and what its parts wait for each other with."""
+
+    @abstractmethod
+    def spawn(self, name: str, run: Callable[[], None]) -> Task:
+        """Do it beside everything else. The process may end without it."""
+
+    @abstractmethod
+    def flag(self) -> Flag: ...
+
+    @abstractmethod
+    def condition(self) -> Condition: ...
+
+    @abstractmethod
+    def lock(self) -> AbstractContextManager[object]:
+        """For what may wait within, as for a database; locks that are held for a moment are the interpreter's own."""
+
+
+class Threads(Executor):
+    """Threads of this process."""
+
+    def spawn(self, name: str, run: Callable[[], None]) -> Task:
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def flag(self) -> Flag:
+        return threading.Event()
+
+    def condition(self) -> Condition:
+        return threading.Condition()
+
+    def lock(self) -> AbstractContextManager[object]:
+        return threading.Lock()
+
+
+THREADS = Threads()
+
+
 class PeriodicThread:
     """Does one thing every so many seconds, and sooner when it is told to.
 
@@ -30,13 +97,16 @@ class PeriodicThread:
     rest: who wakes it waits for so many seconds, so that it is done once for all who do meanwhile.
     """
 
-    def __init__(self, name: str, do: Callable[[], bool], seconds: float, rest: float = 0.0) -> None:
+    def __init__(
+        self, name: str, do: Callable[[], bool], seconds: float, rest: float = 0.0, executor: Executor = THREADS
+    ) -> None:
         self._name, self._do, self._seconds, self._rest = name, do, seconds, rest
-        self._woken, self._closed, self._is_away = Flag(), Flag(), False
-        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._executor: Executor = executor
+        self._task: Task | None = None
+        self._woken, self._closed, self._is_away = executor.flag(), executor.flag(), False
 
     def start(self) -> None:
-        self._thread.start()
+        self._task = self._executor.spawn(self._name, self._run)
 
     def wake(self) -> None:
         """Do it soon."""
@@ -49,8 +119,10 @@ class PeriodicThread:
 
     def join(self, seconds: float) -> bool:
         """Wait for its end after `close`; whether it has come in time."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+        if self._task is None:
+            return True
+        self._task.join(seconds)
+        return not self._task.is_alive()
 
     def _run(self) -> None:
         is_done = False
@@ -89,14 +161,14 @@ class TickLoop:
         *,
         after: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        executor: Executor = THREADS,
     ) -> None:
         self._look, self._after, self._seconds, self._clock = look, after, seconds, clock
-        self._looked_at = clock()
-        self._lock, self._stopped, self._is_away = Lock(), Flag(), False
-        self._thread = Thread(target=self._watch, name="ticking", daemon=True)
+        self._looked_at, self._executor = clock(), executor
+        self._lock, self._stopped, self._is_away = executor.lock(), executor.flag(), False
 
     def start(self) -> None:
-        self._thread.start()
+        self._executor.spawn("ticking", self._watch)
 
     def close(self) -> None:
         """What is under way is not waited for."""
@@ -149,10 +221,9 @@ class Notifier:
 
     Calls `tell` on a thread of its own after each `notify`; what comes while it does so is one more call."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell, self._asked, self._is_closed = tell, Flag(), False
-        self._thread = Thread(target=self._work, name="notifier", daemon=True)
-        self._thread.start()
+    def __init__(self, tell: Callable[[], None], executor: Executor = THREADS) -> None:
+        self._tell, self._asked, self._is_closed = tell, executor.flag(), False
+        self._task = executor.spawn("notifier", self._work)
 
     def notify(self) -> None:
         """Returns at once."""
@@ -162,7 +233,7 @@ class Notifier:
         """Tell once more, and end; a broker that is away is not waited for."""
         self._is_closed = True
         self._asked.set()
-        self._thread.join(CLOSE_SECONDS)
+        self._task.join(CLOSE_SECONDS)
 
     def _work(self) -> None:
         is_last = False

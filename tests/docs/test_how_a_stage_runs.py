@@ -58,7 +58,7 @@ def test_there_is_no_thread_that_the_page_does_not_name() -> None:
     made = set[str]()
     for file in FILES:
         text = (WORKERS / file).read_text(encoding="utf-8")
-        made |= set(re.findall(r'(?:WorkerThread(?:\[\w+\])?|PeriodicThread)\("(\w+)"|Thread\(.*name="(\w+)"', text))
+        made |= set(re.findall(r'(?:WorkerThread(?:\[\w+\])?|PeriodicThread)\("(\w+)"|spawn\("(\w+)"', text))
     names = {first or second for first, second in made}
     assert names == {"outbox", "saver", "heartbeat", "notifier", "ticking", "retention"}
     assert all(any(name in row[0] for row in rows(section("The threads"))) for name in names)

@@ -49,10 +49,10 @@ class SlotContext:
         cls, me: Owner, device: str, given: SlotDependencies, limits: Limits, flags: Callable[[str], ChainFlags]
     ) -> SlotContext:
         """All of it, with the threads of outbox and saver begun."""
-        retry, status = RetryPolicy(given.wait), SlotStatus()
+        retry, status = RetryPolicy(given.wait, given.executor), SlotStatus()
         store = CheckpointStore(given.store, limits.memory_bytes)
-        outbox = FactOutbox(given.records, retry, clock=given.wall_clock, notify=given.notify)
-        saver = Saver(store, retry, status, given.clock)
+        outbox = FactOutbox(given.records, retry, clock=given.wall_clock, notify=given.notify, executor=given.executor)
+        saver = Saver(store, retry, status, given.clock, given.executor)
         return cls(
             me=me,
             device=device,

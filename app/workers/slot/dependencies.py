@@ -14,6 +14,7 @@ from app.events.records import Records
 from app.object_store import ObjectStore
 from app.registry import TrainerSource
 from app.workers.slot.times import Clock, monotonic
+from app.workers.threads import THREADS, Executor
 from app.workers.trainer_process import TrainerProcess
 
 
@@ -43,7 +44,7 @@ class SlotDependencies:
     start: a fresh process that trains. sources: the trainers that are here, by name. notify: tells the scheduler that
     something happened, without waiting. logs: the folder for what trainers print. is_retiring: whether the worker is to
     end. end: asks that it does, and says why. clock: any that does not go back. wall_clock: Unix seconds. wait: for
-    at most so many seconds.
+    at most so many seconds. executor: of what it does beside training.
     """
 
     records: Records
@@ -57,3 +58,4 @@ class SlotDependencies:
     clock: Clock = monotonic
     wall_clock: Callable[[], float] = time.time
     wait: Callable[[float], object] | None = None
+    executor: Executor = THREADS

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from threading import Event as Flag
-from threading import Thread
 
 from app.away import LostRace
 from app.domain.states import ChainState
@@ -23,6 +21,7 @@ from app.events.rows.ports import RowsPort
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Pulse
 from app.workers.slot.times import Clock, Instant
+from app.workers.threads import THREADS, Executor, Task
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +71,7 @@ class Heartbeat:
         clock: Clock,
         lease_seconds: float,
         heartbeat_seconds: float,
+        executor: Executor = THREADS,
     ) -> None:
         self._me, self._device, self._records = me, device, records
         self._pulses, self._describe, self._is_retiring = pulses, describe, is_retiring
@@ -84,19 +84,19 @@ class Heartbeat:
         self._is_away = self._is_retired = False
         self._beat_at = -heartbeat_seconds
         self._look_again_at = -inf
-        self._stopped = Flag()
-        self._thread = Thread(target=self._run, name="heartbeat", daemon=True)
+        self._executor, self._stopped = executor, executor.flag()
+        self._task: Task | None = None
 
     def start(self) -> None:
         """Put the slot on record as soon as the database answers, and keep it there."""
         self.round()
-        self._thread.start()
+        self._task = self._executor.spawn("heartbeat", self._run)
 
     def close(self, seconds: float) -> None:
         """Take the slot off the record, if the database answers within so many seconds."""
         self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join(seconds)
+        if self._task is not None and self._task.is_alive():
+            self._task.join(seconds)
         else:  # each round is somebody else's to call
             self.round()
 

@@ -25,6 +25,7 @@ from app.events.rows.ports import RowsPort
 from app.workers.slot.claim import Claim
 from app.workers.slot.retry import RetryPolicy
 from app.workers.slot.worker_thread import WorkerThread
+from app.workers.threads import THREADS, Executor
 
 logger = logging.getLogger(__name__)
 
@@ -172,12 +173,18 @@ class FactOutbox:
     """clock: Unix seconds. notify: tells the scheduler that something happened; it must not wait."""
 
     def __init__(
-        self, records: Records, retry: RetryPolicy, *, clock: Callable[[], float], notify: Callable[[], None]
+        self,
+        records: Records,
+        retry: RetryPolicy,
+        *,
+        clock: Callable[[], float],
+        notify: Callable[[], None],
+        executor: Executor = THREADS,
     ) -> None:
         self._log, self._clock, self._notify, self._retry = records.log, clock, notify, retry
         self._numbers = count(1)
         self._versions: Mapping[str, int] = {}  # put in place whole: others read it
-        self._thread = WorkerThread("outbox", self._record, retry, CAPACITY)
+        self._thread = WorkerThread("outbox", self._record, retry, CAPACITY, executor)
 
     def put(
         self,

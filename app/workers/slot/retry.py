@@ -6,9 +6,9 @@ How long a slot waits for what is away, forever, but not once it is to close; an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from threading import Event as Flag
 from threading import Lock
 
+from app.workers.threads import THREADS, Executor
 from stagetree.backoff import Backoff
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
@@ -22,8 +22,8 @@ class Closing(Exception):
 class RetryPolicy:
     """Shared by the threads of a slot. wait: takes so many seconds, or fewer if the slot must end meanwhile."""
 
-    def __init__(self, wait: Callable[[float], object] | None = None) -> None:
-        self._closed = Flag()
+    def __init__(self, wait: Callable[[float], object] | None = None, executor: Executor = THREADS) -> None:
+        self._closed = executor.flag()
         self._wait = wait or self._closed.wait
 
     def close(self) -> None:

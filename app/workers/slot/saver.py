@@ -19,6 +19,7 @@ from app.workers.slot.retry import RetryPolicy, SlotStatus
 from app.workers.slot.times import Clock
 from app.workers.slot.worker_thread import WorkerThread
 from app.workers.state import State
+from app.workers.threads import THREADS, Executor
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +42,17 @@ class _Job:
 class Saver:
     """clock: of how long it takes."""
 
-    def __init__(self, store: CheckpointStore, retry: RetryPolicy, status: SlotStatus, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: CheckpointStore,
+        retry: RetryPolicy,
+        status: SlotStatus,
+        clock: Clock,
+        executor: Executor = THREADS,
+    ) -> None:
         self._store, self._retry, self._status, self._clock = store, retry, status, clock
         self._costs: Mapping[str, float] = {}  # put in place whole: others read it
-        self._thread = WorkerThread[_Job]("saver", self._do, retry, BACKLOG)
+        self._thread = WorkerThread[_Job]("saver", self._do, retry, BACKLOG, executor)
 
     @property
     def is_idle(self) -> bool:

@@ -7,7 +7,6 @@ way. The message that begins a stage is a hint; the chain's row is the truth.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -52,6 +51,7 @@ class Slot:
             clock=given.clock,
             lease_seconds=limits.lease,
             heartbeat_seconds=limits.heartbeat,
+            executor=given.executor,
         )
 
     def start(self) -> None:
@@ -79,22 +79,23 @@ class Slot:
 
     def drain(self, seconds: float | None = None) -> bool:
         """Wait until all checkpoints are stored and all facts on record, or for so many seconds; whether they are."""
-        ends_at = None if seconds is None else time.monotonic() + seconds
+        clock = self._given.clock
+        ends_at = None if seconds is None else clock() + seconds
         saver, outbox = self._context.saver, self._context.outbox
         while not (saver.is_idle and outbox.is_idle):  # each may bring the other something to do
             for part in (saver, outbox):
-                if not part.drain(None if ends_at is None else max(0.0, ends_at - time.monotonic())):
+                if not part.drain(None if ends_at is None else max(0.0, ends_at - clock())):
                     return False
         return True
 
     def close(self) -> None:
         """Give back what is not begun, and end within the grace; what is not on record at that point is done again."""
-        self._is_closing, ends_at = True, time.monotonic() + self._limits.grace
+        self._is_closing, ends_at = True, self._given.clock() + self._limits.grace
         for lane in self._at_work:
             lane.give_back()
         if not self.drain(self._limits.grace):
             logger.warning("slot %s ends before all was saved: that will be trained again", self._me.slot)
-        self.heartbeat.close(max(1.0, ends_at - time.monotonic()))
+        self.heartbeat.close(max(1.0, ends_at - self._given.clock()))
         context = self._context
         context.retry.close()
         for part in (context.saver, context.outbox, context.store):

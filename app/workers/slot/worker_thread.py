@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from threading import Condition, Thread
 from typing import Generic, TypeVar
 
 from app.workers.slot.retry import Closing, RetryPolicy
+from app.workers.threads import THREADS, Executor
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +33,15 @@ class WorkerThread(Generic[Item]):
     capacity: as many may wait; who brings one more waits, too.
     """
 
-    def __init__(self, name: str, do: Callable[[Item], None], retry: RetryPolicy, capacity: int) -> None:
+    def __init__(
+        self, name: str, do: Callable[[Item], None], retry: RetryPolicy, capacity: int, executor: Executor = THREADS
+    ) -> None:
         self._name, self._do, self._retry, self._capacity = name, do, retry, capacity
         self._items: deque[Item] = deque()  # what is under way is the first of them
-        self._changed = Condition()
+        self._changed = executor.condition()
         self._under_way = 0  # how many of the items
         self._is_closed = False
-        self._thread = Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._task = executor.spawn(name, self._run)
 
     @property
     def is_idle(self) -> bool:
@@ -72,7 +73,7 @@ class WorkerThread(Generic[Item]):
     def drain(self, seconds: float | None = None) -> bool:
         """Wait until everything is done that was given so far, or for so many seconds; whether all is done."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._items, seconds)
+            return bool(self._changed.wait_for(lambda: not self._items, seconds))
 
     def close(self) -> None:
         """What is not begun is not done any more; what is under way is not waited for longer than a moment."""
@@ -80,7 +81,7 @@ class WorkerThread(Generic[Item]):
             self._is_closed = True
             self._items.clear()
             self._changed.notify_all()
-        self._thread.join(CLOSE_SECONDS)
+        self._task.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
         while self._await_item():
