@@ -64,10 +64,11 @@ class Assignment:
         """
         frontiers = self._with_trainer(slots) if slots.free else []
         while slots.free and (placed := self._next(self._ready(frontiers, slots), slots, balance)) is not None:
-            if not self._give(placed, len(slots.free)):
+            is_settled = self._give(placed, len(slots.free))
+            self._outlook.refresh(placed.frontier.id, fresh=False)
+            if not is_settled:
                 break
             slots = Candidates(slots.well, [slot for slot in slots.free if slot is not placed.slot])
-            self._outlook.refresh(placed.frontier.id, fresh=False)
         return slots
 
     def _ready(self, frontiers: Sequence[Frontier], slots: Candidates) -> Sequence[Frontier]:

@@ -41,12 +41,13 @@ class Outlook:
                 self.refresh(stream)
         for row in live:
             self._take_in_progress(row)  # of the stage in which the log has it now
-        for stream in [name for name, frontier in self._frontiers.items() if frontier.is_behind]:
-            self.refresh(stream, fresh=False)
+        self._catch_up()
         self._ports.plans.keep(self._frontiers)
 
     def frontiers(self) -> list[Frontier]:
-        """Of all plans that can be looked at."""
+        """Of all plans that can be looked at, with all that was folded into them: who loses a race while it decides
+        reads what came meanwhile."""
+        self._catch_up()
         return [frontier for stream, frontier in self._frontiers.items() if stream not in self._unusable]
 
     def refresh(self, stream: str, *, fresh: bool = True) -> None:
@@ -79,6 +80,10 @@ class Outlook:
             frontier.set_in_flight(chain.id, _in_flight(plan, chain, row))
             if not chain.is_trained:
                 frontier.set_progress(chain.id, _progress(plan, chain, row))
+
+    def _catch_up(self) -> None:
+        for stream in [name for name, frontier in self._frontiers.items() if frontier.is_behind]:
+            self.refresh(stream, fresh=False)
 
     def _set_usable(self, stream: str) -> None:
         self._unusable.discard(stream)

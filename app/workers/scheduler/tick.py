@@ -98,5 +98,5 @@ class Scheduler:
         for frontier in self._outlook.frontiers():
             lanes = trials_on_a_slot(frontier.plan) if self._ports.packs else 1
             is_asked = self._tuning.was_asked(frontier.id, frontier.plan.version, slots * lanes)
-            if not is_asked and self._tuning.tune(frontier.id, slots * lanes):
-                self._outlook.refresh(frontier.id, fresh=False)
+            if not is_asked:
+                self._tuning.tune(frontier.id, slots * lanes)
