@@ -62,9 +62,10 @@ test-torch:  ## what trains, on another torch: make test-torch TORCH='2.6.*', in
 	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)' -e '.[all,examples,integrations]' --group dev
 	@$(OTHER)/bin/python -m pytest -n 2 --dist loadfile $(TRAINS)
 
-night: .venv/.installed-dev  ## the properties of the core and the tuners, on a hundred times more examples; the whole bank
+night: .venv/.installed-dev  ## a hundred times more examples of the properties, more histories; the whole bank
 	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners tests/scheduling tests/packing \
 		tests/exactness
+	@$(BIN)/python benchmarks/soak.py --seeds 0:20000
 
 mutants: .venv/.installed-dev  ## the workers without one of their guards each: a test must notice (an hour)
 	@nice $(BIN)/python -m tools.mutants

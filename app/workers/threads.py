@@ -8,8 +8,8 @@ How it does so is an `Executor`'s: threads in production; in the simulated world
 from __future__ import annotations
 
 import logging
-import time
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager

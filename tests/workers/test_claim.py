@@ -72,3 +72,15 @@ def test_a_worker_that_is_to_end_does_not_ask_on(cluster: Cluster, caplog: pytes
         claiming.claim("chain", lambda: next(answers))
     assert faults.refusals == 2
     assert [record.levelname for record in caplog.records] == ["WARNING"]  # that it waits, once
+
+
+def test_a_message_that_comes_again_claims_nothing_whatever_the_database_does_meanwhile(cluster: Cluster) -> None:
+    cluster.submit(spec(({}, 2)))
+    cluster.ticker.tick()
+    chain, faults = cluster.messages[0][0], Faults(cluster.clock)
+    records = FaultyRecords(cluster.records, faults)
+    claiming = Claiming(records, "me", LEASE, RetryPolicy(cluster.clock.wait))  # type: ignore[arg-type]
+    claiming.claim(chain, lambda: False)
+    faults.away_for(0.01)  # so that it asks again, in doubt
+    with pytest.raises(ChainNotClaimable, match="before"):
+        claiming.claim(chain, lambda: False)

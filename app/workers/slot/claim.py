@@ -61,14 +61,21 @@ class Claiming:
     def __init__(self, records: Records, owner: str, lease_seconds: float, retry: RetryPolicy) -> None:
         self._records, self._owner, self._lease_seconds = records, owner, lease_seconds
         self._retry = retry
+        self._claimed = set[str]()
 
     def claim(self, chain: str, is_unwanted: Callable[[], bool]) -> Lease:
-        """Raises `ChainNotClaimable`, and `Closing` if the database was away until the slot had to end."""
+        """Once: the message that begins a chain may come again, and a chain that is ours looks as if the answer to this
+        claim had been lost. Raises `ChainNotClaimable`, and `Closing` if the database was away until the slot had to
+        end."""
+        if chain in self._claimed:
+            raise ChainNotClaimable(f"Chain {chain} was claimed by this process before.")
         is_doubtful = False
         for number in self._retry.attempts():
             try:
                 with self._records.write() as rows:
-                    return self._claim(rows, chain, is_doubtful)
+                    lease = self._claim(rows, chain, is_doubtful)
+                self._claimed.add(chain)
+                return lease
             except (DatabaseUnavailable, LostRace) as problem:
                 is_doubtful = True  # perhaps it was the commit's answer that did not arrive
                 if number == 1:

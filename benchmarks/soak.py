@@ -1,0 +1,136 @@
+"""Histories of a simulated world, each made from a seed: `python benchmarks/soak.py --seeds 0:300`, or `--minutes 60`.
+
+Scheduler, slots and their parts are the real ones, in virtual time; database, store and broker stand in for servers,
+and fail, as processes die, in ways that the seed chooses: see `tests/world`. What must hold after each history is in
+`tests/world/history.py`: results equal to the last bit to those without faults, no trial or study ended by an accident,
+no step repeated but those that were under way, every named checkpoint there, nothing said twice, and all at rest.
+
+`--seed N` plays one and tells its story. `--without GUARD` takes a guard away, and ends well once a history shows it.
+A history that does not hold is told with as few kinds of faults as show it; the exit code is 1 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from tests.world.faults import RATES  # noqa: E402
+from tests.world.guards import GUARDS  # noqa: E402
+from tests.world.history import Violation, faults_of, play  # noqa: E402
+from tests.world.system import World  # noqa: E402
+
+
+class Tally:
+    """What happened in all histories so far."""
+
+    def __init__(self) -> None:
+        self.faults, self.crash_points = Counter[str](), Counter[str]()
+        self.histories, self.seconds = 0, 0.0
+
+    def add(self, world: World) -> None:
+        self.histories += 1
+        self.seconds += world.time.now
+        self.faults += world.faults.counts
+        self.crash_points += world.faults.crash_points
+
+    def __str__(self) -> str:
+        never = sorted(RATES.keys() - self.faults.keys())
+        return "\n".join(
+            [
+                f"{self.histories} histories, {self.seconds / 3600:.1f} virtual hours, none wrong",
+                f"{sum(self.faults.values())} faults: "
+                + ", ".join(f"{n} {what}" for what, n in self.faults.most_common()),
+                *([f"never: {', '.join(never)}"] if never else []),
+                f"{sum(self.crash_points.values())} kills at {len(self.crash_points)} crash points",
+            ]
+        )
+
+
+def violation(seed: int, faults: Sequence[str] | None = None) -> Violation | None:
+    """What does not hold in that history."""
+    try:
+        play(seed, faults)
+    except Violation as broken:
+        return broken
+    return None
+
+
+def shrunk(broken: Violation) -> Violation:
+    """The same with as few kinds of faults as show it."""
+    faults = faults_of(broken.seed)
+    for fault in list(faults):
+        rest = [each for each in faults if each != fault]
+        if (again := violation(broken.seed, rest)) is not None:
+            broken, faults = again, rest
+    return broken
+
+
+def soak(seeds: Iterable[int], until: float) -> int:
+    tally = Tally()
+    for seed in seeds:
+        if time.monotonic() > until:
+            break
+        try:
+            tally.add(play(seed))
+        except Violation as broken:
+            print(shrunk(broken))
+            print(f"\nAgain: python benchmarks/soak.py --seed {seed}")
+            return 1
+    print(tally)
+    return 0
+
+
+def without(guard: str, seeds: Iterable[int]) -> int:
+    """Whether some history shows that a guard is missing."""
+    with pytest.MonkeyPatch.context() as patch:
+        GUARDS[guard](patch)
+        for seed in seeds:
+            if (broken := violation(seed)) is not None:
+                print(f"without {guard}, {broken.sentence[:200]} (seed {seed})")
+                return 0
+    print(f"nothing shows that {guard} is missing")
+    return 1
+
+
+def tell(seed: int) -> int:
+    broken = violation(seed)
+    print(broken or f"seed {seed}: all holds")
+    return 0 if broken is None else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="0:300", help="from and to, as 0:300")
+    parser.add_argument("--minutes", type=float, help="go on for so long, from the first of the seeds")
+    parser.add_argument("--seed", type=int, help="play one, and tell it")
+    parser.add_argument("--without", choices=sorted(GUARDS), help="take a guard away")
+    given = parser.parse_args()
+    gc.freeze()  # what there is by now is none of a trainer, which is looked through when it is not exact
+    logging.lastResort = None  # what is logged as an error is part of the verdict; the rest is expected
+    if given.seed is not None:
+        return tell(given.seed)
+    first, last = map(int, given.seeds.split(":"))
+    if given.without:
+        return without(given.without, range(first, last))
+    if given.minutes:
+        return soak(count(first), time.monotonic() + 60 * given.minutes)
+    return soak(range(first, last), float("inf"))
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a history
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
+    raise SystemExit(main())

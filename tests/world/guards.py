@@ -1,0 +1,124 @@
+"""Guards, each of which can be taken away: some history must then go wrong, or the guard guards nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.events.log import Append
+from app.events.memory.chains import MemoryChains
+from app.events.memory.log import MemoryLog
+from app.workers.scheduler.reaper import Reaper
+from app.workers.slot.checkpoint_store import CheckpointStore
+from app.workers.slot.outbox import FactOutbox
+
+Without = Callable[[pytest.MonkeyPatch], None]
+
+
+def fences(patch: pytest.MonkeyPatch) -> None:
+    """Whoever once had a chain may write for it."""
+    patch.setattr(MemoryChains, "guard", lambda self, chain, fence: None)
+    patch.setattr(MemoryChains, "_held", lambda self, chain, fence: self.get(chain))
+
+
+def keys_of_facts(patch: pytest.MonkeyPatch) -> None:
+    """What was recorded, though no answer came, is recorded again."""
+    write = MemoryLog.write
+
+    def without_key(self: MemoryLog, append: Append) -> Any:
+        key = append.idempotency.key if append.idempotency else ""
+        return write(self, replace(append, idempotency=None) if key.startswith("slot:") else append)
+
+    patch.setattr(MemoryLog, "write", without_key)
+
+
+def keys_of_requests(patch: pytest.MonkeyPatch) -> None:
+    """As the one before, of a client's."""
+    find = MemoryLog.find_by_key
+
+    def without(self: MemoryLog, key: str, fingerprint: str = "") -> Any:
+        return None if key.startswith("api:") else find(self, key, fingerprint)
+
+    patch.setattr(MemoryLog, "find_by_key", without)
+
+
+def versions_of_streams(patch: pytest.MonkeyPatch) -> None:
+    """What was decided on an old plan is recorded."""
+    write = MemoryLog.write
+    patch.setattr(MemoryLog, "write", lambda self, append: write(self, replace(append, expected=None)))
+
+
+def hashes_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """A damaged state is trained on."""
+
+    def read(self: Any, key: str, sha256: str) -> Any:
+        return self._fetched(key)[0]
+
+    patch.setattr(CheckpointStore, "read", read)
+
+
+def leases(patch: pytest.MonkeyPatch) -> None:
+    """Nobody ends the chains of the dead."""
+    patch.setattr(Reaper, "reap", lambda self, seen: False)
+
+
+def facts_that_wait(patch: pytest.MonkeyPatch) -> None:
+    """What cannot be recorded at once is dropped."""
+    append = FactOutbox._append
+
+    def once(self: Any, statement: Any) -> None:
+        self._retry, before = _Once(), self._retry
+        try:
+            append(self, statement)
+        finally:
+            self._retry = before
+
+    patch.setattr(FactOutbox, "_append", once)
+
+
+class _Once:
+    def attempts(self) -> Any:
+        return iter((1,))
+
+
+def checkpoints_in_use(patch: pytest.MonkeyPatch) -> None:
+    """What somebody waits for is deleted like the rest."""
+    from app.domain import keeping
+    from app.scheduling import retention
+
+    for module in (keeping, retention):
+        if hasattr(module, "must_stay"):
+            patch.setattr(module, "must_stay", lambda plan: set())
+
+
+def facts_before_states(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is on record before it is stored."""
+    from app.workers.slot.checkpoint_store import Stored
+
+    def write(self: Any, place: str, state: Any, *, is_branch_point: bool = False) -> Any:
+        try:
+            return real(self, place, state, is_branch_point=is_branch_point)
+        except Exception:
+            return Stored(f"{place}-lost.safetensors", "0" * 64, state.size)
+
+    real = CheckpointStore.write
+    patch.setattr(CheckpointStore, "write", write)
+
+
+GUARDS: dict[str, Without] = {
+    each.__name__: each
+    for each in (
+        fences,
+        keys_of_facts,
+        keys_of_requests,
+        versions_of_streams,
+        hashes_of_checkpoints,
+        leases,
+        facts_that_wait,
+        checkpoints_in_use,
+        facts_before_states,
+    )
+}

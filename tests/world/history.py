@@ -1,0 +1,241 @@
+"""One history of a simulated world, made from a seed alone, and what must hold of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from unittest.mock import patch
+from uuid import UUID
+
+from app.domain import events as e
+from app.domain import keeping
+from app.domain.evolve import fold
+from app.domain.states import TrialState
+from app.events.plans import PlanUnusable
+from tests.toys import grid
+from tests.world.faults import FREE, PAUSE, chosen
+from tests.world.system import LEASE, STEP, Json, Setting, World
+
+FAULTS_UNTIL = 150.0
+"""Virtual seconds, after which nothing goes wrong any more."""
+
+LEASES = 12
+"""So many leases after that, all must be over."""
+
+LOOK = 5.0
+
+MOST_STEPS = 24
+"""What one fault may cost: so many steps may be under way at once."""
+
+
+@dataclass(eq=False)
+class Violation(Exception):
+    """What did not hold in the history of a seed, with what had happened."""
+
+    seed: int
+    sentence: str
+    story: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join((f"seed {self.seed}: {self.sentence}", *self.story))
+
+
+def studies(chance: Random) -> tuple[Json, ...]:
+    """One or two, the second of which begins as the first."""
+    sha = {"kind": "sha", "num_trials": 8, "min_steps": 3, "max_steps": 12, "reduction_factor": 2}
+    every = [
+        grid("world", seconds=0.0),
+        grid("world", merge=False, name="apart"),
+        grid("world", tuner=sha, name="halving"),
+        grid("world", eval_every=4, name="fours"),
+        grid("other", eval_every=4, name="another plan"),
+    ]
+    return tuple(chance.sample(every, chance.choice((1, 1, 2))))
+
+
+def setting(chance: Random) -> Setting:
+    its = studies(chance)
+    return Setting(
+        slots=chance.choice((1, 2, 3)),
+        schedulers=chance.choice((1, 1, 2)),
+        budget=chance.choice((None, None, 40_000)),
+        memory=chance.choice((0, 2**20)),
+        policy=chance.choice(("critical_path", "fair_share")),
+        proofs=chance.choice((False, False, False, True)),
+        studies=its,
+        gaps=tuple(chance.random() * 30 for _ in its),
+    )
+
+
+def faults_of(seed: int) -> list[str]:
+    """Those that a seed chooses."""
+    chance = Random(seed)
+    setting(chance)
+    return chosen(chance)
+
+
+def play(seed: int, faults: Sequence[str] | None = None) -> World:
+    """The history of a seed. faults: instead of those that it chooses. Raises `Violation`."""
+    chance = Random(seed)
+    its, wrong = setting(chance), faults_of(seed) if faults is None else faults
+    with tempfile.TemporaryDirectory() as folder, errors() as said, names(chance):
+        world = World(seed, its, wrong, FAULTS_UNTIL, Path(folder))
+        try:
+            _play(world)
+            check(world, said)
+        except (AssertionError, PlanUnusable) as broken:
+            raise Violation(
+                seed, str(broken), (f"faults: {', '.join(wrong)}", str(its), *world.faults.told)
+            ) from broken
+        finally:
+            world.end()
+    return world
+
+
+def _play(world: World) -> None:
+    """Until all is over, and has been for a while."""
+    until = FAULTS_UNTIL + LEASES * LEASE + 200 * STEP * len(world.setting.studies)
+    while world.time.now < until and not world.is_over():
+        world.time.run(world.time.now + LOOK)
+    assert world.is_over(), f"not over {LEASES} leases after the last fault: {_standing(world)}"
+    world.faults.until = 0.0
+    for server in (world.database, world.objects, world.broker):
+        server.come_back()
+    world.time.run(world.time.now + PAUSE + 2 * LEASE)
+
+
+def _standing(world: World) -> str:
+    with world.database.records.read() as rows:
+        live = [(row.chain[:6], row.slot, row.state.value, row.index, row.step) for row in rows.chains.live()]
+        slots = [(slot.name, slot.chain, slot.quarantined_until, slot.note) for slot in rows.slots.all()]
+    return f"chains {live}, slots {slots}, studies {[world.study(n).state.value for n in world.submitted]}"
+
+
+def check(world: World, said: list[str]) -> None:
+    """Raises AssertionError with what does not hold."""
+    assert not said, f"errors were logged: {said}"
+    for number, spec in enumerate(world.setting.studies):
+        _check_results(world, number, spec)
+    _check_objects(world)
+    _check_rest(world)
+
+
+def _check_results(world: World, number: int, spec: Json) -> None:
+    plan, study = world.plan(number), world.study(number)
+    its = {id for n, id in world.submitted.items() if world.streams[n] == world.streams[number]}
+    assert set(plan.studies) == its, f"studies {set(plan.studies)} for {its}"
+    assert study.state.value == "completed", f"study {number} is {study.state}"
+    for trial, (right, got) in enumerate(zip(expected(_text(spec)), results(world, number), strict=True)):
+        assert got.state != TrialState.FAILED, f"trial {trial} of study {number} failed"
+        assert (got.state, got.steps) == (right.state, right.steps), f"trial {trial} of study {number}: {got}, {right}"
+        wrong = [step for step, found in got.curve.items() if right.curve[step] != found]
+        assert not wrong, f"trial {trial} of study {number} has other values at steps {wrong}"
+        assert got.steps in got.curve, f"trial {trial} of study {number} has no value at its end"
+    events = [each.event for each in world.database.records.log.read(world.streams[number])]
+    assert fold(events) == plan, "the plan is not what its events fold to"
+    repeated = study.executed - study.unique
+    costly = world.deaths + sum(count for fault, count in world.faults.counts.items() if fault not in FREE)
+    assert repeated <= MOST_STEPS * costly, f"{repeated} steps were repeated, after {costly} faults that cost any"
+    _check_facts(events)
+
+
+def _check_facts(events: list[e.Event]) -> None:
+    """What can be so once is said once."""
+    said = [
+        *((each.chain, each.index) for each in events if isinstance(each, e.StageCompleted)),
+        *((each.chain,) for each in events if isinstance(each, e.ChainEnded)),
+        *((each.key,) for each in events if isinstance(each, e.CheckpointKept)),
+    ]
+    twice = [key for key, count in Counter(said).items() if count > 1]
+    assert not twice, f"said more than once: {twice}"
+
+
+def _check_objects(world: World) -> None:
+    for number in range(len(world.setting.studies)):
+        for kept in keeping.checkpoints(world.plan(number)):
+            key = kept.checkpoint.key
+            assert key in world.objects.objects, f"checkpoint {key} is named and not there"
+            whole = hashlib.sha256(world.objects.objects[key]).hexdigest() == kept.checkpoint.sha256
+            assert whole or key in world.objects.damaged, f"checkpoint {key} is not what was recorded"
+
+
+def _check_rest(world: World) -> None:
+    """Nothing goes on for ever, and nobody is left out."""
+    with world.database.records.read() as rows:
+        live, slots = list(rows.chains.live()), list(rows.slots.all())
+    assert not live, f"chains live on: {_standing(world)}"
+    assert len(slots) == world.setting.slots, f"slots {[slot.name for slot in slots]}"
+    assert not any(slot.chain for slot in slots), f"slots are not free: {_standing(world)}"
+
+
+def _text(spec: Json) -> str:
+    return json.dumps(spec, sort_keys=True)
+
+
+@cache
+def expected(spec: str) -> list[Result]:
+    """The results of a study to which nothing happens, measured at each step."""
+    its = Setting(studies=({**json.loads(spec), "eval_every": 1},), gaps=(0.0,))
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(0, its, [], 0.0, Path(folder))
+        while not world.is_over():
+            world.time.run(world.time.now + LOOK)
+        found = results(world, 0)
+        world.end()
+    return found
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one trial. curve: of each step at which it was measured, the metrics."""
+
+    state: TrialState
+    steps: int
+    curve: Mapping[int, Mapping[str, float | None]]
+
+
+def results(world: World, number: int) -> list[Result]:
+    """Those of a study."""
+    plan = world.plan(number)
+    return [Result(trial.state, trial.steps, dict(plan.curve(trial))) for trial in world.study(number).trials]
+
+
+@contextmanager
+def names(chance: Random) -> Iterator[None]:
+    """What is named by chance, is by that of this world."""
+
+    def uuid() -> UUID:
+        return UUID(int=chance.getrandbits(128))
+
+    with patch("app.workers.slot.checkpoint_store.uuid4", uuid), patch("app.workers.ownership.uuid4", uuid):
+        yield
+
+
+class _Errors(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said = list[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = logging.Formatter().format(record)
+        self.said.append(text)
+
+
+@contextmanager
+def errors() -> Iterator[list[str]]:
+    """What is logged as an error: of each, it is a mistake of ours."""
+    handler, root = _Errors(), logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield handler.said
+    finally:
+        root.removeHandler(handler)

@@ -1,0 +1,42 @@
+"""A few hundred of the histories that `benchmarks/soak.py` plays, and the guards that some of them need.
+
+Each runs in a process of its own, so that a seed means the same here and there.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.world.guards import GUARDS
+
+SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
+MORE = int(os.environ.get("STAGETREE_TEST_MORE", "1"))
+EACH = 50
+
+
+def soak(*arguments: str) -> str:
+    called = [sys.executable, str(SOAK), *arguments]
+    done = subprocess.run(
+        called, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONHASHSEED": "0"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("part", range(6 * MORE))
+def test_whatever_happens_the_results_are_those_of_a_calm_run(part: int) -> None:
+    assert f"{EACH} histories" in soak("--seeds", f"{part * EACH}:{(part + 1) * EACH}")
+
+
+@pytest.mark.parametrize("guard", sorted(GUARDS))
+def test_without_a_guard_some_history_is_wrong(guard: str) -> None:
+    assert f"without {guard}" in soak("--without", guard)
+
+
+def test_a_seed_is_one_history() -> None:
+    assert soak("--seeds", "0:12") == soak("--seeds", "0:12")
