@@ -27,7 +27,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from tests.world.faults import RATES  # noqa: E402
+from tests.world.fault_alphabet import RATES  # noqa: E402
 from tests.world.guards import GUARDS  # noqa: E402
 from tests.world.history import Violation, faults_of, play  # noqa: E402
 from tests.world.system import World  # noqa: E402

@@ -157,9 +157,7 @@ def _proof(plan: SearchPlan, kind: ProofKind, begin: int, places: Sequence[Place
 
 
 def _stages(plan: SearchPlan, node: Node, begin: int, places: Sequence[Place], study: StudyId) -> Iterator[Stage]:
-    way = plan.ancestry(node.id)
-    ends = [*(each.start for each in way[1:]), places[-1][1]]
-    for each, end in zip(way, ends, strict=True):
+    for each, end in plan.way(node.id, places[-1][1]):
         if end > begin:
             steps = tuple(step for name, step in places if name == each.id and step in each.metrics)
             yield Stage(node=each.id, start=max(each.start, begin), end=end, study=study, evaluate=steps)
@@ -167,8 +165,8 @@ def _stages(plan: SearchPlan, node: Node, begin: int, places: Sequence[Place], s
 
 def _is_otherwise(plan: SearchPlan, node: Node, begin: int, end: int) -> bool:
     """Whether some of these steps are known not to be exact, as where they went on under another torch."""
-    noted = (step for each in plan.ancestry(node.id) for step, _ in each.not_exact)
-    return any(begin < step <= end for step in noted)
+    noted = ((step, last) for each, last in plan.way(node.id, end) for step, _ in each.not_exact)
+    return any(begin < step <= last for step, last in noted)
 
 
 def _comparison(node: Node, step: int) -> Comparison:
@@ -181,10 +179,9 @@ def _comparison(node: Node, step: int) -> Comparison:
 
 def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
     """The state kept at a step on the way to a node."""
-    for each in reversed(plan.ancestry(node.id)):
-        if step in each.checkpoints and each.start < step:
-            checkpoint = each.checkpoints[step]
-            return ResumePoint(each.id, step, checkpoint.key, checkpoint.sha256)
+    for each, last in plan.way(node.id, step):
+        if each.start < step <= last and (kept := each.checkpoints.get(step)) is not None:
+            return ResumePoint(each.id, step, kept.key, kept.sha256)
     return None
 
 

@@ -43,7 +43,7 @@ def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -
     _check(changes)
     plan = fold(log)
     study = plan.studies[name]
-    known, durations = _Known(plan, study), _Durations(plan)
+    known, durations = RecordedResults(plan, study), _Durations(plan)
     simulator = Simulator(slots=_slots(log), measure=known, seconds=durations)
     known.world = durations.world = world = simulator.plan
     follower = _Follower(simulator, study, changes, log)
@@ -165,7 +165,7 @@ class _Again(NonAdaptive):
         return self._beyond.size()
 
 
-class _Known:
+class RecordedResults:
     """Measures a virtual model by looking up what is on record for its name and step, or else before it on its path.
 
     Of a configuration of which nothing is on record, the worst result of its study is taken.
@@ -178,9 +178,9 @@ class _Known:
         self._worst: e.Metrics = {metric: max(values, key=lambda value: sign * value, default=0.0)}
 
     def __call__(self, node: Node, step: int) -> e.Metrics:
-        for ancestor in reversed(self.world.ancestry(node.id)):
+        for ancestor, last in reversed(self.world.way(node.id, step)):
             recorded = self._plan.nodes[ancestor.id].metrics if ancestor.id in self._plan.nodes else {}
-            at = max((known for known in recorded if known <= step), default=None)
+            at = max((known for known in recorded if known <= last), default=None)
             if at is not None:
                 return recorded[at]
         return self._worst
@@ -223,7 +223,7 @@ def _excess(plan: SearchPlan, study: Study, imagined: Study) -> Iterator[int]:
         yield max(0, end - max(imagined.max_step_by_node.get(name, 0), plan.nodes[name].start))
 
 
-def _best(known: _Known, study: Study) -> Json | None:
+def _best(known: RecordedResults, study: Study) -> Json | None:
     """The best last result of a trial, of those that were measured."""
     metric, sign = study.metric, results.sign(study)
     last: dict[int, tuple[float, int]] = {}

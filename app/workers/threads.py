@@ -35,7 +35,7 @@ class Flag(Protocol):
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
-class Condition(AbstractContextManager[object], Protocol):
+class ConditionVariable(AbstractContextManager[object], Protocol):
     """As `threading.Condition`."""
 
     def wait(self, timeout: float | None = None) -> bool: ...
@@ -61,7 +61,7 @@ class Executor(ABC):
     def flag(self) -> Flag: ...
 
     @abstractmethod
-    def condition(self) -> Condition: ...
+    def condition(self) -> ConditionVariable: ...
 
     @abstractmethod
     def lock(self) -> AbstractContextManager[object]:
@@ -79,7 +79,7 @@ class Threads(Executor):
     def flag(self) -> Flag:
         return threading.Event()
 
-    def condition(self) -> Condition:
+    def condition(self) -> ConditionVariable:
         return threading.Condition()
 
     def lock(self) -> AbstractContextManager[object]:

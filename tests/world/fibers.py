@@ -13,7 +13,7 @@ from random import Random
 
 from greenlet import getcurrent, greenlet
 
-from app.workers.threads import Condition, Executor, Flag, Task
+from app.workers.threads import ConditionVariable, Executor, Flag, Task
 
 
 class Killed(BaseException):
@@ -26,14 +26,14 @@ class Time:
     def __init__(self, chance: Random) -> None:
         self.now, self.chance = 0.0, chance
         self._due: list[tuple[float, float, int, Fiber, int]] = []
-        self._hub, self._numbers = getcurrent(), 0
+        self.hub, self._numbers = getcurrent(), 0
 
     def clock(self) -> float:
         return self.now
 
     def run(self, until: float) -> None:
         """Until nothing is left to happen before that moment. Raises what a fiber raises."""
-        self._hub = getcurrent()
+        self.hub = getcurrent()
         while self._due and self._due[0][0] <= until:
             at, _, _, fiber, turn = heapq.heappop(self._due)
             if fiber.turn == turn and fiber.is_alive():
@@ -53,7 +53,7 @@ class Time:
         me.check()
         if seconds is not None:
             self.wake(me, max(0.0, seconds))
-        self._hub.switch()
+        self.hub.switch()
         me.turn += 1
         me.check()
 
@@ -101,7 +101,7 @@ class Fiber(greenlet):
         process = self.process
         while not process.is_dead and process.time.now < process.paused_until:
             process.time.wake(self, process.paused_until - process.time.now)
-            process.time._hub.switch()
+            process.time.hub.switch()
             self.turn += 1
         if process.is_dead:
             raise Killed
@@ -188,7 +188,7 @@ class Fibers(Executor):
 
     def spawn(self, name: str, run: Callable[[], None]) -> Task:
         fiber = Fiber(self._process, name, run)
-        fiber.parent = self._time._hub
+        fiber.parent = self._time.hub
         self._process.fibers.append(fiber)
         self._time.wake(fiber)
         return fiber
@@ -196,7 +196,7 @@ class Fibers(Executor):
     def flag(self) -> Flag:
         return _Flag(self._time)
 
-    def condition(self) -> Condition:
+    def condition(self) -> ConditionVariable:
         return _Condition(self._time)  # type: ignore[return-value]
 
     def lock(self) -> AbstractContextManager[object]:

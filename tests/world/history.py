@@ -22,7 +22,7 @@ from app.domain.evolve import fold
 from app.domain.states import TrialState
 from app.events.plans import PlanUnusable
 from tests.toys import grid
-from tests.world.faults import FREE, PAUSE, chosen
+from tests.world.fault_alphabet import FREE, PAUSE, chosen
 from tests.world.system import LEASE, STEP, Json, Setting, World
 
 FAULTS_UNTIL = 150.0
@@ -144,8 +144,14 @@ def _check_results(world: World, number: int, spec: Json) -> None:
     assert fold(events) == plan, "the plan is not what its events fold to"
     repeated = study.executed - study.unique
     costly = world.deaths + sum(count for fault, count in world.faults.counts.items() if fault not in FREE)
+    costly += _may_want_what_is_deleted(world.setting)
     assert repeated <= MOST_STEPS * costly, f"{repeated} steps were repeated, after {costly} faults that cost any"
     _check_facts(events)
+
+
+def _may_want_what_is_deleted(its: Setting) -> int:
+    """Whether somebody may come to want a checkpoint for which nobody waited when the budget was at its end."""
+    return int(its.budget is not None and (len(its.studies) > 1 or its.studies[0]["tuner"]["kind"] != "grid"))
 
 
 def _check_facts(events: list[e.Event]) -> None:

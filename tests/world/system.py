@@ -33,7 +33,15 @@ from app.workers.threads import Notifier, PeriodicThread, TickLoop
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.spec import StudySpec
 from tests.workers.in_process import InProcess
-from tests.world.faults import Effects, Faults, WorldBroker, WorldDatabase, WorldObjects, WorldRecords, WorldStore
+from tests.world.fault_alphabet import (
+    Effects,
+    Faults,
+    WorldBroker,
+    WorldDatabase,
+    WorldObjects,
+    WorldRecords,
+    WorldStore,
+)
 from tests.world.fibers import Fibers, Process, Time
 
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")

@@ -166,6 +166,13 @@ class SearchPlan:
             path.append(self.nodes[path[-1].parent])
         return path[::-1]
 
+    def way(self, name: NodeId, end: int) -> list[tuple[Node, int]]:
+        """The ancestry of a node, each with the step at which the way to step `end` of that node leaves it.
+
+        Beyond that step, an ancestor holds what belongs to other trials."""
+        path = self.ancestry(name)
+        return list(zip(path, [*(each.start for each in path[1:]), end], strict=True))
+
     def waiting_beyond(self, node: Node, step: int) -> Iterator[TrialKey]:
         """The trials that wait for a result which takes training `node` past `step`."""
         return (key for key, _ in self.waits_beyond(node, step))
