@@ -15,6 +15,7 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
+from app.domain.errors import StateConflict
 from app.domain.ids import StudyId, plan_id
 from app.domain.search_plan import SearchPlan, Study
 from app.events.database import DatabaseUnavailable
@@ -98,7 +99,10 @@ class _Lock:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a history is made in. budget: bytes for checkpoints. memory: bytes of recent states in a slot."""
+    """What a history is made in. budget: bytes for checkpoints. memory: bytes of recent states in a slot.
+
+    gaps: seconds before each study is submitted. whims: what its user does with each: `wait`, `pause` or `cancel`.
+    """
 
     slots: int = 1
     schedulers: int = 1
@@ -108,6 +112,7 @@ class Setting:
     policy: str = "critical_path"
     studies: tuple[Json, ...] = ()
     gaps: tuple[float, ...] = ()
+    whims: tuple[str, ...] = ()
 
 
 class World:
@@ -227,7 +232,9 @@ class World:
             me.effects.moment(f"before {what}")
             if what == "train":
                 slow = 40.0 if self.faults.strikes("step takes long", f"{me.name} at step {step}") else STEP
-                me.wait(self.time.chance.expovariate(1 / slow))
+                until = self.time.now + self.time.chance.expovariate(1 / slow)
+                while self.time.now < until and not process.is_broken:
+                    me.wait(min(1.0, until - self.time.now))
             if process.is_broken:
                 process.do("killed")
             if what in ("train", "save", "evaluate", "load") and self.faults.strikes("trainer dies", f"{what}, {step}"):
@@ -291,6 +298,38 @@ class World:
                     self._submit(me, number, spec)
                 except (DatabaseUnavailable, VersionConflict):
                     self.time.wait(1.0)
+            if self.setting.whims and self.setting.whims[number] != "wait":
+                me.fibers_of.spawn("user", lambda number=number: self._be_user(me, number))  # type: ignore[misc]
+
+    def _be_user(self, me: Member, number: int) -> None:
+        """Changes their mind after a while."""
+        study = self.submitted[number]
+        self.time.wait(float(self.time.chance.random()) * 60)
+        if self.setting.whims[number] == "cancel":
+            self._ask(me, number, lambda: c.CancelStudy(study=study, at=self.wall_clock()))
+            return
+        self._ask(me, number, lambda: c.PauseStudy(study=study))
+        self.time.wait(float(self.time.chance.random()) * 60)
+        self._ask(me, number, lambda: c.ResumeStudy(study=study))
+
+    def _ask(self, me: Member, number: int, command: Callable[[], c.Command]) -> None:
+        """Until it was taken, or there is nothing to ask any more."""
+        asked = command()
+        self.faults.tell(f"asked: {asked}")
+        write = Write(
+            stream=self.streams[number],
+            decide=lambda plan: decide(plan, asked),
+            at=self.wall_clock(),
+            idempotency=Idempotency(f"api:{number}:{type(asked).__name__}"),
+        )
+        while True:
+            try:
+                transact(me.records.log, Plans(me.records.log), write, pause=me.rest)
+                return
+            except StateConflict:
+                return
+            except (DatabaseUnavailable, VersionConflict):
+                self.time.wait(1.0)
 
     def _submit(self, me: Member, number: int, spec: Json) -> None:
         checked, study = StudySpec.from_dict(spec), StudyId(f"{self.time.chance.getrandbits(32):08x}")
