@@ -45,6 +45,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     register(settings.tuner_files)
     chronicles = Chronicles(records.log)
     services = ApiServices(
+        tuner_files=settings.tuner_files,
         records=records,
         plans=Plans(records.log, on_fold=chronicles.take),
         chronicles=chronicles,

@@ -1,4 +1,4 @@
-"""A process: how it ends in time, and how its garbage collector leaves a large plan alone.
+"""A process: how it ends in time, how its garbage collector leaves a large plan alone, and what it has others compute.
 
 The collector looks at what is new, often, and never at all there is: a pass over a plan of 100,000 trials takes
 seconds. What is new is little, but left to itself the collector lets it become much: as many objects go as come.
@@ -7,15 +7,21 @@ seconds. What is new is little, but left to itself the collector lets it become 
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
+import pickle
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Thread
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 EXIT_CODE = 70
 
@@ -88,3 +94,73 @@ def collect_young() -> None:
 def _freeze(phase: str, info: dict[str, Any]) -> None:
     if phase == "stop" and info["generation"] == 2:
         gc.freeze()
+
+
+# ------------------------------------------------------------------------------------------------ computed elsewhere
+
+Result = TypeVar("Result")
+
+
+class TooMuch(Exception):
+    """What was asked for took more time or memory than it may; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of one computation. seconds: of a processor; on the clock it may take twice as long. bytes: of memory, beyond
+    what the code itself needs."""
+
+    seconds: int = 60
+    bytes: int = 2 * 2**30
+
+
+BOUNDS = Bounds()
+
+PRELOADED = ["app.simulation.what_if", "app.tuning.replay"]
+"""What is imported once, for all that is computed elsewhere."""
+
+
+def compute_apart(do: Callable[..., Result], *given: Any, bounds: Bounds = BOUNDS) -> Result:
+    """What a pure function of a module comes to, in a process of its own. Raises `TooMuch`, and what it raises."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*PRELOADED, do.__module__])
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_compute, args=(theirs, bounds, do, given), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        answer = ours.recv_bytes() if ours.poll(2 * bounds.seconds) else b""
+    except EOFError:  # it was ended where it stood
+        answer = b""
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+    is_good, value = pickle.loads(answer) if answer else (False, TooMuch(_too_much(bounds)))
+    if not is_good:
+        raise value
+    return cast(Result, value)
+
+
+def _compute(answers: Connection, bounds: Bounds, do: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    """In the process that is made for it."""
+    limit = _address_space() + bounds.bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CPU, (bounds.seconds, bounds.seconds))
+    try:
+        answer = (True, do(*given))
+    except MemoryError:
+        answer = (False, TooMuch(_too_much(bounds)))
+    except Exception as error:
+        answer = (False, error)
+    answers.send_bytes(pickle.dumps(answer))
+
+
+def _address_space() -> int:
+    """Bytes that this process has mapped."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
+
+
+def _too_much(bounds: Bounds) -> str:
+    return f"this takes more than {bounds.seconds} s of a processor, or {bounds.bytes / 2**30:g} GiB of memory"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 from fastapi import Path as PathParameter
 
 from app.api.access import AccessPolicy, Who, check_owner
 from app.api.sharing.answers import Answers
-from app.api.sharing.turns import Together, Turns
+from app.api.sharing.turns import Together, Turns, apart
 from app.api.streaming.broadcast import Broadcasts
 from app.api.streaming.tail import Tail
 from app.domain.access import Principal
@@ -21,13 +21,21 @@ from app.events.rows import StudyRecord
 from app.service.access import Doorkeeper
 from app.service.services import Services
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class ApiServices(Services):
-    """What reads a store, and what many requests share. policy, groups: access control."""
+    """What reads a store, and what many requests share. policy, groups: access control. tuner_files: with the tuners
+    that users have written."""
 
     policy: AccessPolicy = field(default_factory=AccessPolicy)
     groups: Mapping[str, Principal] = field(default_factory=dict)
+    tuner_files: Sequence[str] = ()
+
+    def compute(self, do: Callable[..., T], *given: Any) -> T:
+        """In a process of its own: a client decides how much there is to compute. Raises `InvalidField`."""
+        return apart(self.tuner_files, do, *given)
 
     @cached_property
     def doorkeeper(self) -> Doorkeeper:

@@ -5,10 +5,11 @@ The command line calls the same functions on a store without a server.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from app.domain.events import Event
 from app.domain.ids import StudyId
 from app.events.export import lines
 from app.events.rows import StudyRecord
@@ -22,24 +23,31 @@ Json = dict[str, Any]
 
 def replay(use: Services, row: StudyRecord, at: int | None) -> Replay:
     """Every decision derived again, as far as position `at`. Raises `InvalidField` where there is no such event yet."""
-    from app.tuning.replay import replay as replayed
-
     use.version(row, at)
     with use.open_study(row) as (_, study):
         before = study.submitted_version - 1
-    log = ((recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream))
-    found = replayed(log, StudyId(row.id), at=at, struck=use.log.struck(row.stream))
-    return Replay.model_validate(writable(found.to_json()))
+    log = [(recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream)]
+    return Replay.model_validate(use.compute(_replayed, log, StudyId(row.id), at, use.log.struck(row.stream)))
 
 
 def imagined(use: Services, row: StudyRecord, changes: Json, at: int | None) -> Imagined:
     """What the study would have been with another study file. Raises `stagetree.spec.SpecError`."""
-    from app.simulation.what_if import what_if
-
     with use.open_study(row, at) as (plan, _):
         version = plan.version
     events = [recorded.event for recorded in islice(use.log.scan(row.stream), version)]
-    return Imagined.model_validate(writable(what_if(events, StudyId(row.id), changes)))
+    return Imagined.model_validate(use.compute(_imagined, events, StudyId(row.id), changes))
+
+
+def _replayed(log: Sequence[tuple[int, Event]], study: StudyId, at: int | None, struck: frozenset[StudyId]) -> Any:
+    from app.tuning.replay import replay
+
+    return writable(replay(log, study, at=at, struck=struck).to_json())
+
+
+def _imagined(events: Sequence[Event], study: StudyId, changes: Json) -> Any:
+    from app.simulation.what_if import what_if
+
+    return writable(what_if(events, study, changes))
 
 
 def log(use: Services, row: StudyRecord) -> Iterator[str]:

@@ -115,6 +115,10 @@ class Services:
         """Where checkpoints lie."""
         return open_owned(self.records, self.checkpoints)
 
+    def compute(self, do: Callable[..., T], *given: Any) -> T:
+        """What a pure function of a module comes to."""
+        return do(*given)
+
     def find(self, study: str, who: Principal = ANYBODY) -> StudyRecord:
         """The study's row, for somebody. Raises `Unknown`, also where it is of a project that they do not see."""
         with self.records.read() as rows:

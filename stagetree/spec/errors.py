@@ -27,6 +27,9 @@ class SpecError(ValueError):
         super().__init__("\n".join(f"{source}: {problem}" if source else str(problem) for problem in problems))
         self.problems, self.source = problems, source
 
+    def __reduce__(self) -> tuple[type[SpecError], tuple[list[Problem], str]]:
+        return type(self), (self.problems, self.source)
+
 
 class FieldError(SequenceError):
     """A field outside the space, named in full."""

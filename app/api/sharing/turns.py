@@ -1,14 +1,18 @@
-"""What many ask for at the same moment: done once for all of them, or in turns."""
+"""What many ask for at the same moment: done once for all of them, in turns, or in a process apart."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from starlette.concurrency import run_in_threadpool
+
+from app.processes import TooMuch, compute_apart
+from app.service.errors import InvalidField
+from app.tuner_files import register
 
 T = TypeVar("T")
 
@@ -73,6 +77,20 @@ class Turns:
                     await held.enter_async_context(of_study)
                     await held.enter_async_context(self._all)
             yield
+
+
+def apart(tuner_files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
+    """What a pure function of a module comes to, in a bounded process of its own. Raises `InvalidField`."""
+    try:
+        return cast(T, compute_apart(_with_tuners, tuner_files, do, *given))
+    except TooMuch as problem:
+        raise InvalidField("", str(problem)) from None
+
+
+def _with_tuners(files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
+    """There, where those that users have written are not registered yet."""
+    register(files)
+    return do(*given)
 
 
 def heavy(endpoint: Endpoint) -> Endpoint:
