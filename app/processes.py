@@ -1,4 +1,4 @@
-"""A process: how it ends in time, how its garbage collector leaves a large plan alone, and what it has others compute.
+"""A process: its end in time, its garbage collector, which leaves large plans alone, and computations apart from it.
 
 The collector looks at what is new, often, and never at all there is: a pass over a plan of 100,000 trials takes
 seconds. What is new is little, but left to itself the collector lets it become much: as many objects go as come.
@@ -102,7 +102,7 @@ Result = TypeVar("Result")
 
 
 class TooMuch(Exception):
-    """What was asked for took more time or memory than it may; the message is one sentence."""
+    """A computation took more time or memory than it may; the message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,11 @@ class Bounds:
 BOUNDS = Bounds()
 
 PRELOADED = ["app.simulation.what_if", "app.tuning.replay"]
-"""What is imported once, for all that is computed elsewhere."""
+"""Modules that are imported once, for all such processes."""
 
 
 def compute_apart(do: Callable[..., Result], *given: Any, bounds: Bounds = BOUNDS) -> Result:
-    """What a pure function of a module comes to, in a process of its own. Raises `TooMuch`, and what it raises."""
+    """The result of a pure function of a module, in a process of its own. Raises `TooMuch`, and its exceptions."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOADED, do.__module__])
     ours, theirs = context.Pipe(duplex=False)

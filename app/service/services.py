@@ -116,7 +116,7 @@ class Services:
         return open_owned(self.records, self.checkpoints)
 
     def compute(self, do: Callable[..., T], *given: Any) -> T:
-        """What a pure function of a module comes to."""
+        """The result of a pure function of a module."""
         return do(*given)
 
     def find(self, study: str, who: Principal = ANYBODY) -> StudyRecord:

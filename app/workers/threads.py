@@ -51,7 +51,7 @@ class Task(Protocol):
 
 
 class Executor(ABC):
-    """Where what a process does at once is done, and what its parts wait for each other with."""
+    """Runs the parts of a process beside each other, and makes the means by which they wait."""
 
     @abstractmethod
     def spawn(self, name: str, run: Callable[[], None]) -> Task:
@@ -65,7 +65,7 @@ class Executor(ABC):
 
     @abstractmethod
     def lock(self) -> AbstractContextManager[object]:
-        """For what may wait within, as for a database; locks that are held for a moment are the interpreter's own."""
+        """For a block that may wait, as for a database; locks that are held for a moment are the interpreter's own."""
 
 
 class Threads(Executor):

@@ -80,7 +80,7 @@ class Turns:
 
 
 def apart(tuner_files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
-    """What a pure function of a module comes to, in a bounded process of its own. Raises `InvalidField`."""
+    """The result of a pure function of a module, in a bounded process of its own. Raises `InvalidField`."""
     try:
         return cast(T, compute_apart(_with_tuners, tuner_files, do, *given))
     except TooMuch as problem:

@@ -44,7 +44,7 @@ class SlotDependencies:
     start: a fresh process that trains. sources: the trainers that are here, by name. notify: tells the scheduler that
     something happened, without waiting. logs: the folder for what trainers print. is_retiring: whether the worker is to
     end. end: asks that it does, and says why. clock: any that does not go back. wall_clock: Unix seconds. wait: for
-    at most so many seconds. executor: of what it does beside training.
+    at most so many seconds. executor: of its heartbeat, outbox and saver.
     """
 
     records: Records
