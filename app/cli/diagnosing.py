@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -99,6 +102,10 @@ def _came_to(trial: Json) -> int:
     return trial["failure"]["step"] + 1 if "failure" in trial else int(trial["steps"])
 
 
+MOST_AHEAD = 5.0
+"""Seconds that two clocks may differ. Leases go by the database's; people compare times by all of them."""
+
+
 class Finding(NamedTuple):
     """One thing that was looked at."""
 
@@ -107,7 +114,7 @@ class Finding(NamedTuple):
     detail: str
 
 
-def examine(server: str | None) -> list[Finding]:
+def examine(server: str | None, store: Path) -> list[Finding]:
     """Everything that matters on this machine, and the server if one is named."""
     looks: list[tuple[str, Callable[[], str]]] = [
         ("python", _python),
@@ -116,11 +123,15 @@ def examine(server: str | None) -> list[Finding]:
         ("redis", _redis),
         ("sqlite", _sqlite),
         ("folder", _folder),
+        ("store", lambda: _store(store)),
         ("trainers", _trainers),
     ]
+    findings = [_look(what, look) for what, look in looks]
     if server:
-        looks.append(("server", lambda: _server(server)))
-    return [_look(what, look) for what, look in looks]
+        findings.append(_look("server", lambda: _server(server)))
+        if findings[-1].ok:
+            findings += [_look("clock", lambda: _clock(server)), _look("service", lambda: _service(server))]
+    return findings
 
 
 def _look(what: str, look: Callable[[], str]) -> Finding:
@@ -168,6 +179,16 @@ def _folder() -> str:
     return f"{free / 2**30:.0f} GiB free in {tempfile.gettempdir()}"
 
 
+def _store(folder: Path) -> str:
+    """That of `run` and `up` in this folder."""
+    if not folder.exists():
+        return f"none here yet: {folder} will be made in {Path.cwd()}"
+    closed = [path for path in (folder, *folder.iterdir()) if not os.access(path, os.R_OK | os.W_OK)]
+    if closed:
+        raise RuntimeError(f"{closed[0]} cannot be written by this user: give it to them with chown, or use --dir")
+    return f"{folder}, {shutil.disk_usage(folder).free / 2**30:.0f} GiB free"
+
+
 def _trainers() -> str:
     from app.cli.stacks import trainer_files
     from app.registry import describe
@@ -181,3 +202,25 @@ def _server(url: str) -> str:
     with Client(url, retries=0) as client:
         client.health()
     return f"{url} answers"
+
+
+def _clock(url: str) -> str:
+    """This machine's beside the server's, which says its time to the second."""
+    import httpx2
+
+    before = time.time()
+    said = httpx2.get(f"{url.rstrip('/')}/healthz").headers["date"]
+    ahead = (before + time.time()) / 2 - parsedate_to_datetime(said).timestamp() - 0.5
+    if abs(ahead) > MOST_AHEAD:
+        where = "ahead of" if ahead > 0 else "behind"
+        raise RuntimeError(f"this machine's is {abs(ahead):.0f} s {where} the server's: set both by NTP")
+    return f"within {MOST_AHEAD:.0f} s of the server's"
+
+
+def _service(url: str) -> str:
+    """Its database, schema, broker, store, scheduler and slots."""
+    from stagetree.client import Client
+
+    with Client(url, retries=0) as client:
+        client.ready()
+    return "database, schema, broker, store, scheduler and slots are well"

@@ -284,16 +284,15 @@ def doctor(server: Server = None, output: Output = Format.table) -> None:
     \b
     Example:  stagetree doctor
     """
-    from app.cli.diagnosing import examine
-    from app.cli.finding import server_url
+    from app.cli import diagnosing, finding, places
 
-    findings = examine(server_url(server))
+    findings = diagnosing.examine(finding.server_url(server), places.DEFAULT)
     if output is Format.json:
-        print_json([finding._asdict() for finding in findings])
+        print_json([each._asdict() for each in findings])
     else:
-        for finding in findings:
-            print(f"{'ok ' if finding.ok else 'BAD'}  {finding.what:<14} {one_line(finding.detail)}")
-    raise typer.Exit(DONE if all(finding.ok for finding in findings) else FAILED)
+        for each in findings:
+            print(f"{'ok ' if each.ok else 'BAD'}  {each.what:<14} {one_line(each.detail)}")
+    raise typer.Exit(DONE if all(each.ok for each in findings) else FAILED)
 
 
 def _when(at: float | None) -> str | None:

@@ -273,7 +273,7 @@ def test_doctor(stagetree: Stagetree, served: Service) -> None:
     assert said.code == 0
     assert {line[:3] for line in said.out.splitlines()} == {"ok "}
     findings = stagetree("doctor", "-o", "json").json
-    assert [found["what"] for found in findings][-1] == "server"
+    assert [found["what"] for found in findings][-3:] == ["server", "clock", "service"]
     said = stagetree("doctor", "--server", "http://127.0.0.1:9")
     assert said.code == 1
     assert "BAD  server" in said.out

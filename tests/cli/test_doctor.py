@@ -1,0 +1,74 @@
+"""`stagetree doctor`: what it finds besides what is missing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from app.cli.diagnosing import Finding, examine
+from app.cli.places import DEFAULT
+
+NOT_READY = b'{"title": "Service Unavailable", "detail": "Not ready: slots: no slot is at work"}'
+
+
+class Answers(BaseHTTPRequestHandler):
+    ahead = 0.0
+
+    def do_GET(self) -> None:
+        is_ready = self.path.endswith("readyz")
+        body = (
+            b'{"title": "Service Unavailable", "detail": "Not ready: slots: no slot is at work"}' if is_ready else b"{}"
+        )
+        self.send_response_only(503 if is_ready else 200)
+        self.send_header("Date", formatdate(time.time() + self.ahead, usegmt=True))
+        self.send_header("Content-Type", "application/problem+json" if is_ready else "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def found(what: str, server: str | None = None) -> Finding:
+    (one,) = [each for each in examine(server, DEFAULT) if each.what == what]
+    return one
+
+
+@pytest.mark.parametrize(("ahead", "said"), [(120.0, "120 s behind"), (-3600.0, "3600 s ahead of")])
+def test_a_clock_that_is_wrong(url: str, ahead: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found("clock", url).ok
+    monkeypatch.setattr(Answers, "ahead", ahead)
+    finding = found("clock", url)
+    assert not finding.ok and said[-9:] in finding.detail and "NTP" in finding.detail
+
+
+def test_a_service_that_cannot_work(url: str) -> None:
+    finding = found("service", url)
+    assert not finding.ok and "no slot is at work" in finding.detail
+
+
+def test_a_store_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "none here yet" in found("store").detail
+    (tmp_path / ".stagetree").mkdir()
+    assert found("store").ok
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and not mode & os.W_OK)  # as root may all
+    finding = found("store")
+    assert not finding.ok and "cannot be written by this user" in finding.detail
