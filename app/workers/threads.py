@@ -58,6 +58,10 @@ class Executor(ABC):
         """Do it beside everything else. The process may end without it."""
 
     @abstractmethod
+    def now(self) -> float:
+        """Seconds, by the clock of its waits. It does not go back."""
+
+    @abstractmethod
     def flag(self) -> Flag: ...
 
     @abstractmethod
@@ -75,6 +79,9 @@ class Threads(Executor):
         thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
         return thread
+
+    def now(self) -> float:
+        return time.monotonic()
 
     def flag(self) -> Flag:
         return threading.Event()

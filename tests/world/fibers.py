@@ -193,6 +193,9 @@ class Fibers(Executor):
         self._time.wake(fiber)
         return fiber
 
+    def now(self) -> float:
+        return self._time.now
+
     def flag(self) -> Flag:
         return _Flag(self._time)
 

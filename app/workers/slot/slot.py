@@ -79,7 +79,7 @@ class Slot:
 
     def drain(self, seconds: float | None = None) -> bool:
         """Wait until all checkpoints are stored and all facts on record, or for so many seconds; whether they are."""
-        clock = self._given.clock
+        clock = self._given.executor.now
         ends_at = None if seconds is None else clock() + seconds
         saver, outbox = self._context.saver, self._context.outbox
         while not (saver.is_idle and outbox.is_idle):  # each may bring the other something to do
@@ -90,12 +90,12 @@ class Slot:
 
     def close(self) -> None:
         """Give back what is not begun, and end within the grace; what is not on record at that point is done again."""
-        self._is_closing, ends_at = True, self._given.clock() + self._limits.grace
+        self._is_closing, ends_at = True, self._given.executor.now() + self._limits.grace
         for lane in self._at_work:
             lane.give_back()
         if not self.drain(self._limits.grace):
             logger.warning("slot %s ends before all was saved: that will be trained again", self._me.slot)
-        self.heartbeat.close(max(1.0, ends_at - self._given.clock()))
+        self.heartbeat.close(max(1.0, ends_at - self._given.executor.now()))
         context = self._context
         context.retry.close()
         for part in (context.saver, context.outbox, context.store):
