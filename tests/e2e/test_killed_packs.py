@@ -33,7 +33,7 @@ def siblings(tag: str, **more: Any) -> Json:
 
 
 def wasted(cluster: Cluster, study: str) -> int:
-    """Steps of chains that were lost, after the last state of each that had been kept."""
+    """Steps of chains that were lost or interrupted, after the last state of each that had been kept."""
     begun: dict[str, Json] = {}
     kept: dict[str, int] = {}
     steps = 0
@@ -43,7 +43,7 @@ def wasted(cluster: Cluster, study: str) -> int:
             begun[data["chain"]] = data["stages"][0]
         elif event["type"] == "CheckpointKept":
             kept[data["node"]] = data["step"]
-        elif event["type"] == "ChainEnded" and data["outcome"] == "lost":
+        elif event["type"] == "ChainEnded" and data["outcome"] in ("lost", "interrupted"):
             stage = begun[data["chain"]]
             steps += stage["start"] + data["steps"] - max(stage["start"], kept.get(stage["node"], 0))
     return steps
