@@ -20,7 +20,7 @@ from redis import Redis
 from stacks import Cluster, answers, redis_server, wait_for
 from uvicorn.main import main as uvicorn_main
 
-from app.domain.slots import NAME
+from app.domain.assignment import NAME
 from app.embedded import Embedded, slot_names
 from app.events.database import Database
 from app.object_store import open_store
@@ -30,6 +30,7 @@ from app.settings import Settings
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 COMPOSE = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
+ACL = (ROOT / "docker" / "redis.acl").read_text()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 BIN = Path(sys.executable).parent
 
@@ -106,8 +107,9 @@ def test_every_setting_exists() -> None:
     assert set(re.findall(r"STAGETREE_\w+", text)) <= known
 
 
-def test_the_settings_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in COMPOSE["x-settings"].items():
+@pytest.mark.parametrize("process", ["x-api", "x-scheduler", "x-slot"])
+def test_the_settings_are_accepted(monkeypatch: pytest.MonkeyPatch, process: str) -> None:
+    for name, value in COMPOSE[process].items():
         monkeypatch.setenv(name, value)
     settings = Settings()
     assert settings.checkpoints.startswith("s3://") and settings.trainer_files == ["/trainers/trainer.py"]
@@ -122,7 +124,8 @@ def test_the_trainer_that_is_mounted_is_there() -> None:
 def test_api_and_workers_share_settings_and_trainers() -> None:
     ours = [service for service in SERVICES.values() if "build" in service]
     assert len(ours) == 6
-    assert len({json.dumps([service["environment"], service["volumes"]]) for service in ours}) == 1
+    assert all(COMPOSE["x-settings"].items() <= service["environment"].items() for service in ours)
+    assert len({json.dumps(service["volumes"]) for service in ours}) == 1
 
 
 def test_the_secrets_of_the_store_agree() -> None:
@@ -133,12 +136,18 @@ def test_the_secrets_of_the_store_agree() -> None:
     ]
 
 
-def test_the_broker_asks_for_the_password_that_ours_have() -> None:
+def test_the_broker_asks_for_the_passwords_that_ours_have() -> None:
     """Whoever can write to it can have a slot train."""
-    command = COMPOSE["services"]["redis"]["command"]
-    password = command[command.index("--requirepass") + 1]
-    assert password
-    assert COMPOSE["x-settings"]["STAGETREE_BROKER_URL"] == f"redis://:{password}@redis:6379/0"
+    users = dict(re.findall(r"^user (\S+) on >(\S+)", ACL, re.MULTILINE))
+    assert users.keys() == {"api", "worker"} and "user default off" in ACL
+    for process, user in (("x-api", "api"), ("x-scheduler", "worker"), ("x-slot", "worker")):
+        assert COMPOSE[process]["STAGETREE_BROKER_URL"] == f"redis://{user}:{users[user]}@redis:6379/0"
+
+
+def test_each_process_has_the_role_that_it_is_granted() -> None:
+    granted = re.findall(r"ALTER ROLE (\w+) LOGIN PASSWORD '(\w+)'", " ".join(SERVICES["grants"]["command"]))
+    urls = [COMPOSE[process]["STAGETREE_DATABASE_URL"] for process in ("x-api", "x-scheduler", "x-slot")]
+    assert urls == [f"postgresql://{role}:{password}@postgres/stagetree" for role, password in granted]
 
 
 def test_only_the_api_is_published_and_only_on_this_machine() -> None:
@@ -214,8 +223,10 @@ def redis_of_compose() -> Iterator[Redis]:
     """A Redis with the options of compose.yaml, on a socket."""
     folder = Path(tempfile.mkdtemp(prefix="st-redis-"))  # a socket's path must be short
     options = ["--port", "0", "--unixsocket", f"{folder}/redis.sock", "--dir", str(folder)]
-    process = subprocess.Popen([redis_server(), *SERVICES["redis"]["command"][1:], *options], stdout=subprocess.DEVNULL)
-    with Redis(unix_socket_path=f"{folder}/redis.sock", password="stagetree") as client:
+    (folder / "redis.acl").write_text(f"{ACL}user operator on nopass ~* +@all\n")
+    command = [word.replace("/etc/redis.acl", str(folder / "redis.acl")) for word in SERVICES["redis"]["command"][1:]]
+    process = subprocess.Popen([redis_server(), *command, *options], stdout=subprocess.DEVNULL)
+    with Redis(unix_socket_path=f"{folder}/redis.sock", username="operator", password="any") as client:
         wait_for("its start", lambda: answers(client))
         yield client
     process.terminate()

@@ -13,7 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from app.domain.slots import NAME
+from app.domain.assignment import NAME
 from app.settings import Settings
 
 ROOT = Path(__file__).parents[2]
