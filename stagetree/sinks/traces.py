@@ -1,0 +1,131 @@
+"""OpenTelemetry: a trace for each stage, sent to a collector by OTLP over HTTP.
+
+The log says when a stage was given to a slot, how long it was trained, what was measured meanwhile and how it ended. So
+traces are made of events like all that sinks write, and slots know nothing of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+from stagetree.sinks.base import Mark, Record, Run, SinkError, errors_of
+from stagetree.sinks.runs import StageRun
+
+NEEDS = "OpenTelemetry is not installed: pip install 'stagetree[traces]'"
+PATIENCE_SECONDS = 10.0
+"""How long a collector may take, the exporter's own attempts included."""
+
+
+class OpenTelemetry:
+    """Sends traces to the collector at `url`. Raises `SinkError` where the library is missing.
+
+    Ids follow from names: a stage that is sent twice, because this process was killed, is one trace all the same.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.folder = folder
+        self._study = ""
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+            from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+            from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+        except ImportError:
+            raise SinkError(NEEDS) from None
+        endpoint = url if url.endswith("/v1/traces") else f"{url.rstrip('/')}/v1/traces"
+        self._url, self._made = url, InMemorySpanExporter()
+        self._ids = _Names()
+        self._exporter: Any = OTLPSpanExporter(endpoint=endpoint, timeout=PATIENCE_SECONDS)
+        self._provider: Any = TracerProvider(
+            sampler=ALWAYS_ON,
+            resource=Resource({"service.name": "stagetree"}),
+            shutdown_on_exit=False,
+            id_generator=cast(Any, self._ids),
+        )
+        self._provider.add_span_processor(SimpleSpanProcessor(self._made))
+
+    def resume(self, study: str, marks: Mapping[Run, Mark]) -> None:
+        """Nothing must be looked for: what is sent again has the ids that it had."""
+        self._study = study
+
+    def write(self, record: Record) -> Mark:
+        """Metrics have other places: only stages are sent."""
+
+    def write_stage(self, record: StageRun) -> Mark:
+        """Send the trace of a stage. Raises `SinkError` where the collector did not take it."""
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        self._trace(record)
+        spans = self._made.get_finished_spans()
+        self._made.clear()
+        with errors_of(self._url, OSError):
+            if self._exporter.export(spans) is not SpanExportResult.SUCCESS:
+                raise SinkError(f"{self._url}: the collector does not take traces")
+
+    def _trace(self, stage: StageRun) -> None:
+        """A span for the stage; below it one for the time until it began, and one for its training."""
+        from opentelemetry.context import Context
+        from opentelemetry.trace import Status, StatusCode, set_span_in_context
+
+        given_at, begun_at = stage.begun.free_at, max(stage.at - stage.seconds, stage.begun.free_at)
+        self._ids.begin(f"{stage.begun.chain}:{stage.begun.index}")
+        tracer = self._provider.get_tracer("stagetree")
+        name = f"stage {stage.begun.start}-{stage.end}"
+        whole = tracer.start_span(name, Context(), attributes=self._named(stage), start_time=_nanoseconds(given_at))
+        below = set_span_in_context(whole)
+        tracer.start_span("wait", below, start_time=_nanoseconds(given_at)).end(_nanoseconds(begun_at))
+        training = tracer.start_span("train", below, start_time=_nanoseconds(begun_at))
+        for at, step, metrics in stage.measured:
+            numbers = {name: value for name, value in metrics.items() if value is not None}
+            training.add_event("evaluate", {"stagetree.step": step, **numbers}, timestamp=_nanoseconds(at))
+        training.end(_nanoseconds(stage.at))
+        if stage.error:
+            whole.set_status(Status(StatusCode.ERROR, stage.error.strip().splitlines()[-1]))
+        whole.end(_nanoseconds(stage.at))
+
+    def _named(self, stage: StageRun) -> dict[str, str | int]:
+        begun = stage.begun
+        named: dict[str, str | int] = {
+            "study": self._study,
+            "trial": stage.trial,
+            "chain": begun.chain,
+            "stage": begun.index,
+            "node": begun.node,
+            "slot": begun.slot,
+            "outcome": stage.outcome,
+            **({"proof": begun.proof} if begun.proof else {}),
+        }
+        return {f"stagetree.{name}": value for name, value in named.items()}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Names:
+    """Ids of traces and spans that follow from the name of a stage: OpenTelemetry's `IdGenerator`."""
+
+    def __init__(self) -> None:
+        self._name, self._spans = "", 0
+
+    def begin(self, name: str) -> None:
+        """The spans to come are of that trace."""
+        self._name, self._spans = name, 0
+
+    def generate_trace_id(self) -> int:
+        return int.from_bytes(sha256(self._name.encode()).digest()[:16])
+
+    def generate_span_id(self) -> int:
+        self._spans += 1
+        return int.from_bytes(sha256(f"{self._name}:{self._spans}".encode()).digest()[:8])
+
+    def is_trace_id_random(self) -> bool:
+        return False
+
+
+def _nanoseconds(at: float) -> int:
+    return int(at * 1e9)
