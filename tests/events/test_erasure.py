@@ -1,0 +1,106 @@
+"""People are erased from the log: their names everywhere, their notes, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sqlalchemy import text
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.access import Scope
+from app.domain.decide import decide
+from app.domain.evolve import fold
+from app.domain.ids import PlanId, StudyId
+from app.events.database import Database
+from app.events.erasure import ERASED_TEXT, erase_notes, erase_person
+from app.events.log import Idempotency
+from app.events.plans import Plans
+from app.events.records import SqlRecords
+from app.events.transact import Write, transact
+from app.service.access import create
+from app.tuning.replay import replay
+
+STREAM = PlanId("plan")
+OPENED = e.PlanOpened(trainer="t", trainer_version="1", trainer_args={}, seed=0)
+SPEC = {
+    "name": "x",
+    "trainer": "t",
+    "metric": "m",
+    "mode": "max",
+    "space": {"lr": [0.1, 0.2]},
+    "tuner": {"kind": "grid", "max_steps": 3},
+}
+MINE, THEIRS = StudyId("mine"), StudyId("theirs")
+SECRET = "anna called this one hers"
+
+
+def ask(records: SqlRecords, command: c.Command, by: str) -> None:
+    once = Idempotency(f"api:{by}:{type(command).__name__}:{getattr(command, 'study', '')}", "")
+    write = Write(stream=STREAM, decide=lambda plan: decide(plan, command), at=1.0, idempotency=once, by=by)
+    transact(records.log, Plans(records.log), write, pause=lambda seconds: None)
+
+
+def filled(database: Database) -> SqlRecords:
+    """Two studies, by anna and by berta, who each wrote a note to their own."""
+    records = SqlRecords(database)
+    create(records, "anna", Scope.SUBMIT, None, None, 1.0)
+    for study, by, said in ((MINE, "anna", SECRET), (THEIRS, "annabel", "good")):
+        ask(records, c.SubmitStudy(plan=OPENED, study=study, spec=SPEC, at=1.0, by=by), by)
+        ask(records, c.AddNote(study=study, trial=None, text=said, at=1.0), by)
+    return records
+
+
+def written(database: Database) -> str:
+    """All that stands in tables in which names do."""
+    tables = ("events", "studies", "tokens", "idempotency")
+    with database.engine.connect() as connection:
+        return "\n".join(str(row) for name in tables for row in connection.execute(text(f"SELECT * FROM {name}")))
+
+
+def test_a_name_is_gone_and_what_was_done_is_still_by_one(database: Database) -> None:
+    records = filled(database)
+    before = fold([each.event for each in records.log.read(STREAM)])
+    pseudonym, count = erase_person(database, "anna")
+    assert count == len([each for each in records.log.read(STREAM) if each.by == pseudonym]) == 3
+    assert (
+        "'anna'" not in written(database) and '"anna"' not in written(database) and "api:anna:" not in written(database)
+    )
+    assert "annabel" in written(database)
+    (submitted,) = [each.event for each in records.log.read(STREAM) if getattr(each.event, "study", "") == MINE][:1]
+    assert isinstance(submitted, e.StudySubmitted) and submitted.by == pseudonym
+    after = fold([each.event for each in records.log.read(STREAM)])
+    assert after.nodes == before.nodes and after.studies[THEIRS] == before.studies[THEIRS]
+    numbered = [(each.version, each.event) for each in records.log.read(STREAM)]
+    assert replay(numbered, MINE).difference is None
+
+
+def test_notes_lose_their_text_and_stay(database: Database) -> None:
+    records = filled(database)
+    assert erase_notes(database, MINE) == 1
+    assert erase_notes(database, MINE) == 0
+    plan = fold([each.event for each in records.log.read(STREAM)])
+    assert [note.text for note in plan.studies[MINE].notes] == [ERASED_TEXT]
+    assert [note.text for note in plan.studies[THEIRS].notes] == ["good"]
+
+
+def test_nothing_of_it_is_left_in_the_files_of_sqlite(sqlite_url: str, tmp_path: Path) -> None:
+    database = Database(sqlite_url)
+    filled(database).close()
+    environment = {**os.environ, "STAGETREE_DATABASE_URL": sqlite_url}
+    for what in (["--person", "anna"], ["--notes", MINE]):
+        command = [sys.executable, "-m", "app.cli", "erase", *what, "--yes"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        assert "anna is erased-" in done.stdout or done.stdout == "1 note erased\n"
+    files = b"".join(path.read_bytes() for path in tmp_path.glob("log.db*"))
+    assert b"theirs" in files and SECRET.encode() not in files and b'"anna"' not in files and b"api:anna:" not in files
+
+
+def test_one_thing_is_erased_at_a_time(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", "erase"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "one of --person NAME and --notes STUDY says what to erase" in done.stderr
