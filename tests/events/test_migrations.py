@@ -1,0 +1,122 @@
+"""A store of any earlier version becomes one of this version, and goes back: no event is lost on either way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.script import ScriptDirectory
+from sqlalchemy import Boolean, Float, Integer, MetaData, text
+
+from app.domain import commands as c
+from app.domain.decide import decide
+from app.domain.evolve import fold
+from app.domain.ids import StudyId
+from app.events.database import Database, migration_config
+from app.events.plans import Plans
+from app.events.records import SqlRecords
+from app.events.transact import Write, transact
+
+ROOT = Path(__file__).parents[2]
+HISTORY = [json.loads(line) for line in (ROOT / "tests" / "golden" / "history.jsonl").read_text().splitlines()]
+"""What the first version wrote."""
+
+REVISIONS = sorted(path.name[:4] for path in (ROOT / "migrations" / "versions").glob("0*.py"))
+STREAM = "plan-of-then"
+
+
+def filled(database: Database, revision: str) -> None:
+    """A store as that version left it: a plan's log, the row of its study, a key, and a chain that is over."""
+    with database.engine.begin() as connection:
+        command.upgrade(migration_config(connection), revision)
+        tables = MetaData()
+        tables.reflect(connection)
+        rows: dict[str, list[dict[str, Any]]] = {
+            "events": [
+                {
+                    "position": number,
+                    "stream": STREAM,
+                    "version": number,
+                    "type": type,
+                    "schema_version": version,
+                    "data": data,
+                    "at": 1.0,
+                }
+                for number, (type, version, data) in enumerate(HISTORY, 1)
+            ],
+            "streams": [{"stream": STREAM, "version": len(HISTORY)}],
+            "studies": [{"id": "s1", "stream": STREAM, "name": "a", "state": "running", "submitted_at": 1.0}],
+            "idempotency": [
+                {"key": "k", "fingerprint": "f", "stream": STREAM, "version": 2, "count": 1, "at": 1.0},
+            ],
+            "chains": [{"chain": "c0", "stream": STREAM, "slot": "gpu0", "state": "done"}],
+        }
+        for name, its in rows.items():
+            table = tables.tables[name]
+            connection.execute(table.insert(), [{**_needed(table), **row} for row in its])
+        connection.execute(text("UPDATE log_head SET position = :count"), {"count": len(HISTORY)})
+
+
+def _needed(table: Any) -> dict[str, Any]:
+    """A value for each column that must have one and has no default."""
+    needed = [column for column in table.columns if not column.nullable and column.server_default is None]
+    return {column.name: _some(column) for column in needed if not (column.primary_key and table.name == "events")}
+
+
+def _some(column: Any) -> Any:
+    if column.name in ("work", "assignment", "marks", "extra_eval_steps"):
+        return {} if column.name in ("work", "assignment") else []
+    if isinstance(column.type, Boolean):
+        return False
+    return 0 if isinstance(column.type, Integer | Float) else ""
+
+
+def events_of(database: Database) -> list[Any]:
+    """As they stand in the table."""
+    query = text("SELECT position, stream, version, type, schema_version, data FROM events ORDER BY position")
+    with database.engine.connect() as connection:
+        return [
+            (*row[:5], json.loads(row[5]) if isinstance(row[5], str) else row[5]) for row in connection.execute(query)
+        ]
+
+
+def test_the_revisions_are_all_here() -> None:
+    config = migration_config(None)  # type: ignore[arg-type]
+    assert ScriptDirectory.from_config(config).get_current_head() == REVISIONS[-1]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_store_of_an_earlier_version_goes_on(empty_url: str, revision: str) -> None:
+    database = Database(empty_url)
+    filled(database, revision)
+    written = events_of(database)
+    database.create()
+    records = SqlRecords(database)
+    assert events_of(database) == written
+    plan = Plans(records.log).get(STREAM)
+    assert plan == fold([each.event for each in records.log.read(STREAM)]) and "s1" in plan.studies
+    with records.read() as rows:
+        row = rows.studies.find("s1")
+    assert row is not None and (row.project, row.owner) == ("", "")
+    paused = c.PauseStudy(study=StudyId("s1"))
+    write = Write(stream=STREAM, decide=lambda plan: decide(plan, paused), at=2.0)
+    transact(records.log, Plans(records.log), write, pause=lambda seconds: None)
+    assert len(events_of(database)) == len(written) + 1
+    records.close()
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_store_that_goes_back_to_an_earlier_version_loses_no_event(empty_url: str, revision: str) -> None:
+    database = Database(empty_url)
+    filled(database, REVISIONS[-1])
+    written = events_of(database)
+    for to, direction in ((revision, command.downgrade), ("head", command.upgrade)):
+        with database.engine.begin() as connection:
+            direction(migration_config(connection), to)
+        assert events_of(database) == written
+    records = SqlRecords(database)
+    assert "s1" in Plans(records.log).get(STREAM).studies
+    records.close()
