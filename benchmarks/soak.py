@@ -5,6 +5,8 @@ and fail, as processes die, in ways that the seed chooses: see `tests/world`. Wh
 `tests/world/history.py`: results equal to the last bit to those without faults, no trial or study ended by an accident,
 no step repeated but those that were under way, every named checkpoint there, nothing said twice, and all at rest.
 
+`--hours H` plays one study of so many virtual hours, with a fault or two a minute, in half a minute of CPU each.
+
 `--seed N` plays one and tells its story. `--without GUARD` takes a guard away, and ends well once a history shows it.
 A history that does not hold is told with as few kinds of faults as show it; the exit code is 1 then.
 """
@@ -29,7 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from tests.world.fault_alphabet import RATES  # noqa: E402
 from tests.world.guards import GUARDS  # noqa: E402
-from tests.world.history import Violation, faults_of, play  # noqa: E402
+from tests.world.history import Violation, faults_of, play, play_long  # noqa: E402
 from tests.world.system import World  # noqa: E402
 
 
@@ -93,6 +95,17 @@ def soak(seeds: Iterable[int], until: float) -> int:
     return 0
 
 
+def soak_long(seed: int, hours: float) -> int:
+    tally = Tally()
+    try:
+        tally.add(play_long(seed, hours))
+    except Violation as broken:
+        print(broken)
+        return 1
+    print(tally)
+    return 0
+
+
 def without(guard: str, seeds: Iterable[int]) -> int:
     """Whether some history shows that a guard is missing."""
     with pytest.MonkeyPatch.context() as patch:
@@ -115,6 +128,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:300", help="from and to, as 0:300")
     parser.add_argument("--minutes", type=float, help="go on for so long, from the first of the seeds")
+    parser.add_argument("--hours", type=float, help="one study of so many virtual hours, of the first of the seeds")
     parser.add_argument("--seed", type=int, help="play one, and tell it")
     parser.add_argument("--without", choices=sorted(GUARDS), help="take a guard away")
     given = parser.parse_args()
@@ -123,6 +137,8 @@ def main() -> int:
     if given.seed is not None:
         return tell(given.seed)
     first, last = map(int, given.seeds.split(":"))
+    if given.hours:
+        return soak_long(first, given.hours)
     if given.without:
         return without(given.without, range(first, last))
     if given.minutes:

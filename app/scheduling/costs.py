@@ -1,4 +1,4 @@
-"""How long a step takes: measured where a node has run, estimated elsewhere by regression on its hyper-parameters.
+"""How long a step takes: measured, or estimated by regression; and how much longer beside others of one GPU.
 
 TreeML §5.2 estimates with linear regression on profiles; ours is on the logarithms, because doubling a batch size
 multiplies a step's time and never makes it negative.
@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
+from app.domain.assignment import shared_gpu
 from app.domain.ids import NodeId
 from app.domain.search_plan import Node, SearchPlan
 
@@ -112,3 +117,91 @@ def _logarithm(value: float) -> float:
     except OverflowError:
         size = math.inf
     return math.log1p(min(size, sys.float_info.max)) if size == size else 0.0
+
+
+MOSTLY = 0.9
+"""For so much of a stage as many slots must have been busy, for it to count as one beside that many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A stage that had a slot from `begun_at` to `ended_at`: its steps took `seconds` up to then.
+
+    kind: what steps have in common that take equally long on a GPU of their own. steps: 0 where they tell nothing.
+    """
+
+    slot: str
+    kind: Hashable
+    steps: int
+    seconds: float
+    begun_at: float
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """While so many slots of a GPU were busy, a step took so many times as long as on one slot alone."""
+
+    gpu: str
+    slots: int
+    times: float
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast the slots get on together as one alone."""
+        return self.slots / self.times
+
+
+def slowdowns(stages: Iterable[Ran]) -> list[Slowdown]:
+    """What stages on slots that share a GPU tell, by GPU and number of slots, where that was seen beside one alone."""
+    shared = defaultdict[str, list[Ran]](list)
+    for stage in sorted(stages, key=lambda stage: (stage.slot, stage.begun_at)):
+        if gpu := shared_gpu(stage.slot):
+            shared[gpu].append(stage)
+    return [found for gpu, ran in shared.items() for found in _of_gpu(gpu, ran)]
+
+
+def _of_gpu(gpu: str, stages: Sequence[Ran]) -> Iterator[Slowdown]:
+    """stages: by slot, and by when they began."""
+    seconds, steps = defaultdict[tuple[Hashable, int], float](float), Counter[tuple[Hashable, int]]()
+    busy_for = _occupancy(stages)
+    for stage in stages:
+        if stage.steps and (slots := busy_for(stage)):
+            seconds[stage.kind, slots] += stage.seconds
+            steps[stage.kind, slots] += stage.steps
+    for slots in sorted({slots for _, slots in steps} - {1}):
+        both = [kind for kind, number in steps if number == slots and (kind, 1) in steps]
+        alone = sum(steps[kind, slots] * seconds[kind, 1] / steps[kind, 1] for kind in both)
+        if alone:
+            yield Slowdown(gpu, slots, sum(seconds[kind, slots] for kind in both) / alone)
+
+
+def _occupancy(stages: Sequence[Ran]) -> Callable[[Ran], int]:
+    """How many slots were busy during a stage; 0 where that changed too much for one number."""
+    edges = sorted(edge for begin, end in _spells(stages) for edge in ((begin, 1), (end, -1)))
+    times = np.array([time for time, _ in edges])
+    slots = np.cumsum([change for _, change in edges])[:-1]
+    lasted = [np.concatenate([[0.0], np.cumsum((slots == n) * np.diff(times))]) for n in range(1, slots.max() + 1)]
+
+    def occupancy(stage: Ran) -> int:
+        window = [stage.ended_at - stage.seconds, stage.ended_at]
+        for number, seconds in enumerate(lasted, start=1):
+            begin, end = np.interp(window, times, seconds)
+            if end - begin >= MOSTLY * stage.seconds:
+                return number
+        return 0
+
+    return occupancy
+
+
+def _spells(stages: Iterable[Ran]) -> Iterator[tuple[float, float]]:
+    """When slots were busy without a break; a slot that trains several stages at once is busy once."""
+    for _, group in groupby(stages, key=lambda stage: stage.slot):
+        first, *others = group
+        begin, end = first.begun_at, first.ended_at
+        for stage in others:
+            if stage.begun_at > end:
+                yield begin, end
+                begin, end = stage.begun_at, stage.ended_at
+            end = max(end, stage.ended_at)
+        yield begin, end

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 
+from app.domain.awaiting import evaluations_of_each
 from app.domain.ids import ChainId, NodeId, PlanId, StudyId
 from app.domain.search_plan import Chain, ChainProgress, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.costs import Costs
-from app.scheduling.demands import Demands, InFlight, Need
-from app.scheduling.evaluations import evaluations_of_each
-from app.scheduling.ranking import Urgencies, Urgency
+from app.scheduling.demands import Demands, InFlight, Need, Urgencies, Urgency
 from app.scheduling.upcoming import UpcomingBranches
 
 UNNAMED = PlanId("")

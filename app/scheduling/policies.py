@@ -12,9 +12,9 @@ from typing import Protocol
 from app.domain.ids import PlanId, StudyId
 from app.domain.search_plan import Study
 from app.domain.stage_tree import Place
+from app.scheduling.demands import Urgency
 from app.scheduling.fair_share import NO_CONTENTION, FairShare, cap_of, slots_used
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.ranking import Urgency
 
 Choice = tuple[Frontier, list[Span]]
 """Which frontier to take from, and the spans to run there in a row."""

@@ -9,7 +9,10 @@ import pytest
 from scenes import ONE, RANDOM, Scene
 
 from app.domain import events as e
+from app.domain.assignment import ChainAssignment
+from app.domain.ids import ChainId
 from app.domain.search_plan import Node
+from app.domain.states import ChainOutcome
 from app.simulation.simulator import Simulator
 from app.simulation.virtual_chain import Fault
 from tests.tuners.worlds import STUDY, spec
@@ -115,3 +118,30 @@ def test_beside_a_sound_slot_a_sick_one_fails_no_trial(seed: int, kind: str) -> 
     study = world.plan.studies[STUDY]
     assert (study.state, study.failed) == ("completed", [])
     assert sum(isinstance(event, e.StageFailed) for event in world.events) > 0
+
+
+def room_of_the_last_chain(scene: Scene) -> int:
+    """The bytes that it may keep inside its stages."""
+    with scene.records.read() as rows:
+        (row,) = rows.chains.live()
+    assert isinstance(row.assignment, ChainAssignment)
+    return row.assignment.intermediate_bytes
+
+
+def test_a_chain_may_keep_a_state_inside_its_stages_though_the_plan_has_spent_what_it_may() -> None:
+    """Later chains kept none, and an accident cost their whole stage."""
+    scene = Scene(intermediate_bytes=1000)
+    chain = scene.running()
+    assert room_of_the_last_chain(scene) == 1000
+    node = scene.plan().chains[ChainId(chain)].stages[0].node
+    kept = e.CheckpointKept(node=node, step=5, key="k", sha256="", size=5000, intermediate=True)
+    lost = e.ChainEnded(chain=ChainId(chain), outcome=ChainOutcome.INTERRUPTED, steps=5)
+    scene.record(chain, [kept, lost], lambda rows: rows.chains.end(chain, 1))
+    scene.scheduler.tick()
+    assert room_of_the_last_chain(scene) == 1
+
+
+def test_where_nothing_may_be_spent_nothing_is_kept_inside_a_stage() -> None:
+    scene = Scene(intermediate_bytes=0)
+    scene.running()
+    assert room_of_the_last_chain(scene) == 0

@@ -84,6 +84,47 @@ def test_a_store_that_is_away_is_waited_for_and_that_is_said_once(caplog: pytest
     made.close()
 
 
+class Timed(Refusing):
+    """A store that takes a state in so many seconds, by a clock of its own; or fails after so many, if below 0."""
+
+    def __init__(self, seconds: list[float]) -> None:
+        self.now, self._seconds = 0.0, iter(seconds)
+
+    def write(self, key: str, parts: Any) -> None:
+        seconds = next(self._seconds)
+        self.now += abs(seconds)
+        if seconds < 0:
+            raise ConnectionError("no store")
+
+
+def cost_after(store: Timed, states: int) -> float:
+    """What keeping a state is said to cost, once so many were kept."""
+
+    def wait(seconds: float) -> None:
+        store.now += seconds
+
+    made = Saver(CheckpointStore(store), RetryPolicy(wait), SlotStatus(), lambda: store.now)  # type: ignore[arg-type,return-value]
+    for number in range(states):
+        made.save(CLAIM, f"place-{number}", State.of(b"state"), lambda *_: None)
+        assert made.drain(60.0)
+    made.close()
+    return made.seconds("plan")
+
+
+def test_an_outage_of_the_store_is_no_part_of_what_a_state_costs() -> None:
+    """After a minute without the store nothing was kept inside a stage for an hour and 40 minutes."""
+    assert cost_after(Timed([20.0, -60.0, 20.0]), 2) == pytest.approx(20.0)
+
+
+def test_one_state_that_took_long_does_not_make_the_next_ones_rare() -> None:
+    """The machine stood still meanwhile, say."""
+    assert cost_after(Timed([0.2, 0.2, 90.0]), 3) == pytest.approx(0.2)
+
+
+def test_states_that_all_take_long_cost_as_much() -> None:
+    assert cost_after(Timed([20.0] * 2), 2) == pytest.approx(20.0)
+
+
 def test_what_is_small_is_told_of_at_once_if_nothing_else_is_on_its_way() -> None:
     may_go_on = Flag()
     made = saver()[0]
@@ -193,3 +234,29 @@ def test_while_that_is_not_known_all_stay() -> None:
     room.is_away = False
     room.keep(4)
     assert sorted(room.dropped) == ["n1", "n2", "n3"]
+
+
+def test_where_there_is_no_room_the_newest_stays_until_the_end_of_its_stage_is_kept() -> None:
+    """Nothing was kept once a plan had spent what it may: an accident cost the whole stage."""
+    room = Room(1)
+    for step in range(1, 4):
+        room.keep(step)
+    assert room.dropped == ["n1", "n2"]
+    assert [each.key for each in room.intermediates.release_at_end()] == ["n3"]
+    assert not room.intermediates.release_at_end()
+
+
+def test_what_there_is_room_for_stays_at_the_end_of_a_stage() -> None:
+    room = Room(20)
+    for step in range(1, 3):
+        room.keep(step)
+    assert not room.intermediates.release_at_end()
+
+
+def test_where_another_chain_begins_it_stays_at_the_end_too() -> None:
+    room = Room(1)
+    with room.records.write() as rows:
+        rows.slots.take("gpu1", "berta", instead_of=None, device="cpu", host="here", pid=1)
+        rows.chains.assign("d", "plan", "gpu1", work(resume="n1"), 60.0)
+    room.keep(1)
+    assert not room.intermediates.release_at_end()

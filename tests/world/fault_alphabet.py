@@ -73,10 +73,13 @@ MOST = {"fork is killed": 2, "trainer dies": 1, "object is damaged": 4, "everyth
 
 
 class Faults:
-    """chosen: names of `RATES`. until: when the last one may happen. told: what has happened, and when."""
+    """chosen: names of `RATES`. until: when the last one may happen. share: of the rates, how often they happen.
 
-    def __init__(self, time: Time, chosen: Iterable[str], until: float) -> None:
-        self._time, self._chosen, self.until = time, frozenset(chosen), until
+    told: what has happened, and when.
+    """
+
+    def __init__(self, time: Time, chosen: Iterable[str], until: float, share: float = 1.0) -> None:
+        self._time, self._chosen, self.until, self._share = time, frozenset(chosen), until, share
         self.told: list[str] = []
         self.counts = Counter[str]()
         self.crash_points = Counter[str]()
@@ -84,7 +87,7 @@ class Faults:
     def strikes(self, name: str, about: str) -> bool:
         if name not in self._chosen or self._time.now > self.until or self.counts[name] >= MOST.get(name, 10**9):
             return False
-        if self._time.chance.random() >= RATES[name]:
+        if self._time.chance.random() >= self._share * RATES[name]:
             return False
         self.tell(f"{name}: {about}")
         self.counts[name] += 1
@@ -99,7 +102,7 @@ class Faults:
 
 
 class Effects:
-    """What one process does to the world. kill: called at its crash points, whether to die there."""
+    """What one process does to the world."""
 
     def __init__(self, process: Process, faults: Faults) -> None:
         self.process, self.faults, self._time = process, faults, process.time
@@ -208,8 +211,10 @@ class WorldRecords:
             raise DatabaseUnavailable("The connection was lost while the commit was under way.")
 
 
-class WorldLog(EventLog):
-    """Reading takes no time: nobody else goes on while a plan is held."""
+class WorldLog:
+    """An `EventLog`. Reading takes no time: nobody else goes on while a plan is held."""
+
+    append, scan = EventLog.append, EventLog.scan
 
     def __init__(self, log: EventLog, records: WorldRecords) -> None:
         self._log, self._records = log, records
@@ -223,33 +228,9 @@ class WorldLog(EventLog):
         self._records.answer(f"append of {kinds}")
         return recorded
 
-    def _checked(self) -> EventLog:
+    def __getattr__(self, name: str) -> Any:
         self._records.check_away(self._records.effects.process.name)
-        return self._log
-
-    def find_by_key(self, key: str, fingerprint: str = "") -> list[StoredEvent] | None:
-        return self._checked().find_by_key(key, fingerprint)
-
-    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
-        return self._checked().read(stream, after=after, limit=limit)
-
-    def tail(self, *, after: int = 0, limit: int | None = None) -> list[tuple[int, str]]:
-        return self._checked().tail(after=after, limit=limit)
-
-    def struck(self, stream: str) -> Any:
-        return self._checked().struck(stream)
-
-    def profiles(self) -> list[StoredEvent]:
-        return self._checked().profiles()
-
-    def version(self, stream: str) -> int:
-        return self._checked().version(stream)
-
-    def head(self) -> int:
-        return self._checked().head()
-
-    def versions(self) -> dict[str, int]:
-        return self._checked().versions()
+        return getattr(self._log, name)
 
 
 class WorldObjects(Server):

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from app.domain import keeping
 from app.events.database import DatabaseUnavailable
 from app.events.log import Append, placed
 from app.events.memory.chains import MemoryChains
 from app.events.memory.log import MemoryLog
 from app.events.rows import ChainFlags, Fenced
 from app.workers.scheduler.reaper import Reaper
-from app.workers.slot.checkpoint_store import CheckpointStore
+from app.workers.slot.checkpoint_store import CheckpointStore, Stored
 from tests.world.fault_alphabet import WorldLog
 
 Without = Callable[[pytest.MonkeyPatch], None]
@@ -96,17 +97,11 @@ def facts_that_wait(patch: pytest.MonkeyPatch) -> None:
 
 def checkpoints_in_use(patch: pytest.MonkeyPatch) -> None:
     """What somebody waits for is deleted like the rest."""
-    from app.domain import keeping
-    from app.scheduling import retention
-
-    for module in (keeping, retention):
-        if hasattr(module, "must_stay"):
-            patch.setattr(module, "must_stay", lambda plan: set())
+    patch.setattr(keeping, "must_stay", lambda plan: set())
 
 
 def facts_before_states(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint is on record before it is stored."""
-    from app.workers.slot.checkpoint_store import Stored
 
     def write(self: Any, place: str, state: Any, *, is_branch_point: bool = False) -> Any:
         try:

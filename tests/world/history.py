@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
 from app.domain import events as e
 from app.domain import keeping
 from app.domain.evolve import fold
+from app.domain.ids import canonical_json
 from app.domain.states import StudyState, TrialState
 from app.events.plans import PlanUnusable
 from tests.toys import grid
-from tests.world.fault_alphabet import FREE, PAUSE, chosen
+from tests.world.fault_alphabet import FREE, PAUSE, RATES, chosen
 from tests.world.system import LEASE, STEP, Json, Setting, World
 
 FAULTS_UNTIL = 150.0
@@ -35,8 +37,15 @@ LOOK = 5.0
 
 WHIMS = ("wait", "wait", "wait", "wait", "pause", "cancel")
 
-MOST_STEPS = 24
-"""What one fault may cost: so many steps may be under way at once."""
+UNIQUE_STEPS = 56
+"""Of the grid that is made longer: what its eight trials have in all."""
+
+SHARE_OF_FAULTS = 0.03
+"""In long histories: about one a minute."""
+
+MOST_STEPS, MOST_STEPS_OF_LONG = 24, 60
+"""What one fault may cost: the steps that may be under way at once, since a state was kept. In long stages states are
+kept inside, as often as costs a hundredth of the time."""
 
 
 @dataclass(eq=False)
@@ -76,7 +85,40 @@ def setting(chance: Random) -> Setting:
         studies=its,
         gaps=tuple(chance.random() * 30 for _ in its),
         whims=tuple(chance.choice(WHIMS) for _ in its),
+        faults_until=FAULTS_UNTIL,
+        most_steps=MOST_STEPS,
     )
+
+
+def long_setting(hours: float) -> Setting:
+    """One study that keeps three slots at work for so long, with some faults a minute."""
+    slots = 3
+    steps = 12 * int(hours * 3600 * slots / STEP / UNIQUE_STEPS)
+    return Setting(
+        slots=slots,
+        schedulers=2,
+        proofs=True,
+        studies=(scaled(grid("long", tuner={"kind": "grid", "max_steps": 12}), steps // 12),),
+        gaps=(0.0,),
+        whims=("wait",),
+        faults_until=hours * 3600,
+        faults_share=SHARE_OF_FAULTS,
+        most_steps=MOST_STEPS_OF_LONG,
+    )
+
+
+def scaled(spec: Json, factor: int) -> Json:
+    """The same study with each of its steps as so many."""
+    lengths = {"max_steps", "period", "eval_every"}
+
+    def longer(value: Any, name: str = "") -> Any:
+        if isinstance(value, dict):
+            return {key: longer(each, key) for key, each in value.items()}
+        if isinstance(value, list):
+            return [longer(each, name) for each in value]
+        return value * factor if name in lengths or name == "milestones" else value
+
+    return dict(longer(spec))
 
 
 def faults_of(seed: int) -> list[str]:
@@ -89,9 +131,17 @@ def faults_of(seed: int) -> list[str]:
 def play(seed: int, faults: Sequence[str] | None = None) -> World:
     """The history of a seed. faults: instead of those that it chooses. Raises `Violation`."""
     chance = Random(seed)
-    its, wrong = setting(chance), faults_of(seed) if faults is None else faults
+    return _played(seed, chance, setting(chance), faults_of(seed) if faults is None else faults)
+
+
+def play_long(seed: int, hours: float) -> World:
+    """A history of so many hours, with faults of all kinds. Raises `Violation`."""
+    return _played(seed, Random(seed), long_setting(hours), list(RATES))
+
+
+def _played(seed: int, chance: Random, its: Setting, wrong: Sequence[str]) -> World:
     with tempfile.TemporaryDirectory() as folder, errors() as said, names(chance):
-        world = World(seed, its, wrong, FAULTS_UNTIL, Path(folder))
+        world = World(seed, its, wrong, Path(folder))
         try:
             _play(world)
             check(world, said)
@@ -106,7 +156,8 @@ def play(seed: int, faults: Sequence[str] | None = None) -> World:
 
 def _play(world: World) -> None:
     """Until all is over, and has been for a while."""
-    until = FAULTS_UNTIL + LEASES * LEASE + 200 * STEP * len(world.setting.studies)
+    calm = 200 * STEP * len(world.setting.studies) + world.setting.faults_until
+    until = world.setting.faults_until + LEASES * LEASE + calm
     while world.time.now < until and not world.is_over():
         world.time.run(world.time.now + LOOK)
     assert world.is_over(), f"not over {LEASES} leases after the last fault: {_standing(world)}"
@@ -138,7 +189,9 @@ def _check_results(world: World, number: int, spec: Json) -> None:
     assert set(plan.studies) == its, f"studies {set(plan.studies)} for {its}"
     is_left = world.setting.whims[number] == "cancel" and study.state == StudyState.CANCELLED
     assert is_left or study.state == StudyState.COMPLETED, f"study {number} is {study.state}"
-    for trial, (right, got) in enumerate(zip(expected(_text(spec)), results(world, number), strict=not is_left)):
+    for trial, (right, got) in enumerate(
+        zip(expected(canonical_json(spec)), results(world, number), strict=not is_left)
+    ):
         assert got.state != TrialState.FAILED, f"trial {trial} of study {number} failed"
         same = is_left or (got.state, got.steps) == (right.state, right.steps)
         assert same, f"trial {trial} of study {number}: {got}, {right}"
@@ -150,7 +203,9 @@ def _check_results(world: World, number: int, spec: Json) -> None:
     repeated = study.executed - study.unique
     costly = world.deaths + sum(count for fault, count in world.faults.counts.items() if fault not in FREE)
     costly += _may_want_what_is_deleted(world.setting) + len(set(world.setting.whims) - {"wait"})
-    assert repeated <= MOST_STEPS * costly, f"{repeated} steps were repeated, after {costly} faults that cost any"
+    assert repeated <= world.setting.most_steps * costly, (
+        f"{repeated} steps were repeated, after {costly} faults that cost any"
+    )
     _check_facts(events)
 
 
@@ -188,21 +243,22 @@ def _check_rest(world: World) -> None:
     assert not any(slot.chain for slot in slots), f"slots are not free: {_standing(world)}"
 
 
-def _text(spec: Json) -> str:
-    return json.dumps(spec, sort_keys=True)
-
-
 @cache
 def expected(spec: str) -> list[Result]:
     """The results of a study to which nothing happens, measured at each step."""
-    its = Setting(studies=({**json.loads(spec), "eval_every": 1},), gaps=(0.0,))
+    its = Setting(studies=(_measured_everywhere(json.loads(spec)),), gaps=(0.0,))
     with tempfile.TemporaryDirectory() as folder:
-        world = World(0, its, [], 0.0, Path(folder))
+        world = World(0, its, [], Path(folder))
         while not world.is_over():
             world.time.run(world.time.now + LOOK)
         found = results(world, 0)
         world.end()
     return found
+
+
+def _measured_everywhere(spec: Json) -> Json:
+    """A study that is long is measured where it asks to be."""
+    return spec if spec["eval_every"] > MOST_STEPS else {**spec, "eval_every": 1}
 
 
 @dataclass(frozen=True)
@@ -237,8 +293,7 @@ class _Errors(logging.Handler):
         self.said = list[str]()
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = logging.Formatter().format(record)
-        self.said.append(text)
+        self.said.append(self.format(record))
 
 
 @contextmanager

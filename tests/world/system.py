@@ -65,7 +65,6 @@ class Member(Process):
         self.effects = Effects(self, world.faults)
         self.records = WorldRecords(world.database, self.effects)
         self.store = WorldStore(world.objects, self.effects)
-        self.broker = world.broker
 
     def kill(self) -> None:
         super().kill()
@@ -101,6 +100,8 @@ class _Lock:
 class Setting:
     """What a history is made in. budget: bytes for checkpoints. memory: bytes of recent states in a slot.
 
+    faults_until: seconds after which nothing goes wrong any more. faults_share: of their rates, how often they happen.
+    most_steps: what one fault may cost.
     gaps: seconds before each study is submitted. whims: what its user does with each: `wait`, `pause` or `cancel`.
     """
 
@@ -113,15 +114,18 @@ class Setting:
     studies: tuple[Json, ...] = ()
     gaps: tuple[float, ...] = ()
     whims: tuple[str, ...] = ()
+    faults_until: float = 0.0
+    faults_share: float = 1.0
+    most_steps: int = 0
 
 
 class World:
     """One history. folder: for what trainers print."""
 
-    def __init__(self, seed: int, setting: Setting, chosen: Sequence[str], until: float, folder: Path) -> None:
+    def __init__(self, seed: int, setting: Setting, chosen: Sequence[str], folder: Path) -> None:
         self.setting, self.folder = setting, folder
         self.time = Time(Random(seed))
-        self.faults = Faults(self.time, chosen, until)
+        self.faults = Faults(self.time, chosen, setting.faults_until, setting.faults_share)
         self.database, self.objects = WorldDatabase(self.time), WorldObjects(self.time)
         self.broker = WorldBroker(self.time)
         self.sources = {"toy": TrainerSource(TOY, "1")}
@@ -306,15 +310,14 @@ class World:
         study = self.submitted[number]
         self.time.wait(float(self.time.chance.random()) * 60)
         if self.setting.whims[number] == "cancel":
-            self._ask(me, number, lambda: c.CancelStudy(study=study, at=self.wall_clock()))
+            self._ask(me, number, c.CancelStudy(study=study, at=self.wall_clock()))
             return
-        self._ask(me, number, lambda: c.PauseStudy(study=study))
+        self._ask(me, number, c.PauseStudy(study=study))
         self.time.wait(float(self.time.chance.random()) * 60)
-        self._ask(me, number, lambda: c.ResumeStudy(study=study))
+        self._ask(me, number, c.ResumeStudy(study=study))
 
-    def _ask(self, me: Member, number: int, command: Callable[[], c.Command]) -> None:
+    def _ask(self, me: Member, number: int, asked: c.Command) -> None:
         """Until it was taken, or there is nothing to ask any more."""
-        asked = command()
         self.faults.tell(f"asked: {asked}")
         write = Write(
             stream=self.streams[number],

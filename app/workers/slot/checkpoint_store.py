@@ -22,8 +22,7 @@ from uuid import uuid4
 from app.away import store_is_away
 from app.domain.assignment import ResumePoint
 from app.object_store import PART, ObjectStore, StoreUnavailable
-from app.workers.slot.retry import RetryPolicy, SlotStatus
-from app.workers.slot.times import Clock, Instant
+from app.workers.slot.retry import Clock, Instant, RetryPolicy, SlotStatus
 from app.workers.state import State
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from app.domain.states import ChainState
 from app.events.database import DatabaseUnavailable
 from app.events.records import Records
 from app.events.rows import ChainNotClaimable, Lease, RowsPort
-from app.workers.slot.retry import RetryPolicy
-from app.workers.slot.times import Instant
+from app.workers.slot.retry import Instant, RetryPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +30,11 @@ class Claim:
     stream: str
     fence: int
     over: Flag = field(default_factory=Flag)
+
+    @property
+    def named(self) -> dict[str, str | int]:
+        """The fields of a log line about it."""
+        return {"chain": self.chain, "plan": self.stream, "fence": self.fence}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class Claiming:
             except (DatabaseUnavailable, LostRace) as problem:
                 is_doubtful = True  # perhaps it was the commit's answer that did not arrive
                 if number == 1:
-                    logger.warning("chain %s waits to be claimed: %s", chain, problem)
+                    logger.warning("chain %s waits to be claimed: %s", chain, problem, extra={"chain": chain})
             if is_unwanted():
                 break
         raise ChainNotClaimable(f"Chain {chain} was not claimed: this worker is to end.")

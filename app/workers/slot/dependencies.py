@@ -13,7 +13,7 @@ from pathlib import Path
 from app.events.records import Records
 from app.object_store import ObjectStore
 from app.registry import TrainerSource
-from app.workers.slot.times import Clock, monotonic
+from app.workers.slot.retry import Clock, monotonic
 from app.workers.threads import THREADS, Executor
 from app.workers.trainer_process import TrainerProcess
 

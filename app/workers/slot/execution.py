@@ -27,7 +27,7 @@ from app.domain.assignment import ChainAssignment
 from app.domain.ids import ChainId
 from app.domain.states import ChainOutcome, FailureKind
 from app.events.rows import ChainFlags
-from app.workers.slot.times import Seconds
+from app.workers.slot.retry import Seconds
 
 NO_CHANGE_OF_FLAGS = ChainFlags()
 

@@ -23,7 +23,7 @@ from app.workers.slot.context import SlotContext
 from app.workers.slot.lane import Lane, Stage, Trained, Wish, answer
 from app.workers.slot.models import ITS_OWN, LaneContext, PackedModel, train_together
 from app.workers.slot.proving import ProofLane
-from app.workers.slot.times import SharedTime
+from app.workers.slot.retry import SharedTime
 from app.workers.slot.training import TrainingLane
 from app.workers.trainer_process import TrainedTogether
 from stagetree.runtime.failures import TrainerFailed

@@ -20,7 +20,7 @@ from app.events.rows import ChainFlags, ChainRecord, Fenced, SlotLost, SlotTaken
 from app.events.rows.ports import RowsPort
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Pulse
-from app.workers.slot.times import Clock, Instant
+from app.workers.slot.retry import Clock, Instant
 from app.workers.threads import THREADS, Executor, Task
 
 logger = logging.getLogger(__name__)
@@ -189,7 +189,8 @@ class Heartbeat:
     def _give_up_waiting(self, pulse: Pulse) -> None:
         """The next message did not come for as long as a lease lasts. If it does now, it is stale."""
         if pulse.waits_since is not None and self._clock() - pulse.waits_since > self._lease_seconds:
-            logger.warning("chain %s waited in vain for the message that begins its next stage", pulse.claim.chain)
+            waited = "chain %s waited in vain for the message that begins its next stage"
+            logger.warning(waited, pulse.claim.chain, extra=pulse.claim.named)
             pulse.claim.over.set()
 
     def _renew(self, pulse: Pulse, flags: dict[str, ChainFlags]) -> None:
@@ -217,7 +218,7 @@ class Heartbeat:
 
     def _lose(self, claim: Claim) -> None:
         """Its row says that it is not ours. It may be that we have just said its last word ourselves."""
-        logger.info("chain %s is given up: it is over, or another worker's", claim.chain)
+        logger.info("chain %s is given up: it is over, or another worker's", claim.chain, extra=claim.named)
         claim.over.set()
 
 

@@ -52,9 +52,21 @@ class IntermediateCheckpoints:
         self._kept.append(Kept(fact, start, branches))
         self._outbox.put(self._claim, [fact], on_recorded=lambda: self._saver.submit(self._claim, self._make_room))
 
+    def release_at_end(self) -> list[e.CheckpointReleased]:
+        """States that are too many once the state at the end of their stage is kept; the scheduler deletes them."""
+        released = []
+        for old in list(self._kept):
+            if self._is_too_much() and not self._is_needed(old.fact):
+                self._kept.remove(old)
+                released.append(_released(old.fact, "the end of its stage is kept"))
+        return released
+
+    def _is_too_much(self) -> bool:
+        return sum(each.fact.size for each in self._kept) > self._limit
+
     def _make_room(self) -> None:
         passed_over = set[int]()
-        while sum(each.fact.size for each in self._kept) > self._limit:
+        while self._is_too_much():
             here = [each for each in self._kept if each.fact.node == self._kept[-1].fact.node]
             old = least_missed(here, passed_over)
             if old is None:
@@ -67,7 +79,7 @@ class IntermediateCheckpoints:
 
     def _replace(self, old: e.CheckpointKept) -> None:
         """Should this process end in between, the scheduler deletes it."""
-        released = e.CheckpointReleased(node=old.node, step=old.step, key=old.key, reason="replaced")
+        released = _released(old, "replaced")
         dropped = e.CheckpointDropped(node=old.node, step=old.step, key=old.key, reason="replaced")
         record = partial(self._outbox.put, self._claim, [dropped])
         self._outbox.put(self._claim, [released], on_recorded=partial(self._saver.delete, self._claim, old.key, record))
@@ -129,11 +141,12 @@ class ChainCheckpoints:
             return False
 
         def put(stored: Stored) -> None:
-            fact = _kept(stage.node, stage.end, stored, is_intermediate=False)
+            kept = _kept(stage.node, stage.end, stored, is_intermediate=False)
+            facts: list[e.Event] = [kept, *self._intermediates.release_at_end()]
             if last_words:
-                self._outbox.put(self._claim, [fact, *last_words], Finish(), is_last=True, is_news=True)
+                self._outbox.put(self._claim, [*facts, *last_words], Finish(), is_last=True, is_news=True)
             else:
-                self._outbox.put(self._claim, [fact], is_news=True)
+                self._outbox.put(self._claim, facts, is_news=True)
 
         self._saver.save(self._claim, self._place(stage, stage.end), state, put, is_branch_point=is_branch_point)
         return True
@@ -166,6 +179,10 @@ class ChainCheckpoints:
 
     def _place(self, stage: e.Stage, step: int) -> str:
         return f"{self._claim.stream}/{stage.node}/{step}"
+
+
+def _released(old: e.CheckpointKept, reason: str) -> e.CheckpointReleased:
+    return e.CheckpointReleased(node=old.node, step=old.step, key=old.key, reason=reason)
 
 
 def _kept(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:

@@ -19,8 +19,7 @@ from app.workers.slot.context import SlotContext
 from app.workers.slot.execution import Progress
 from app.workers.slot.models import LaneContext
 from app.workers.slot.outbox import DescribeSlot, End, RowChange
-from app.workers.slot.retry import Closing
-from app.workers.slot.times import Instant
+from app.workers.slot.retry import Closing, Instant
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
@@ -78,6 +77,11 @@ class Lane(ABC):
         """How far it is."""
 
     @property
+    def named(self) -> dict[str, str | int]:
+        """The fields of a log line about it."""
+        return {**self.claim.named, "study": self.work.study, "trial": self.work.trial}
+
+    @property
     def pulse(self) -> Pulse:
         progress = self.progress
         return Pulse(self.claim, progress.step, self.waits_since, progress.kept)
@@ -116,7 +120,7 @@ class Lane(ABC):
         except (OtherVersion, NoTrainerProcess) as problem:
             self._interrupt(str(problem), is_hopeless=isinstance(problem, NoTrainerProcess))
         except Exception as error:
-            logger.exception("chain %s is interrupted by a fault of ours", self.claim.chain)
+            logger.exception("chain %s is interrupted by a fault of ours", self.claim.chain, extra=self.named)
             self._slot.trainer.end_process()
             self._interrupt(f"{type(error).__name__}: {error}")
         return False
@@ -173,7 +177,7 @@ class Lane(ABC):
 
         The scheduler learns in the same transaction what this slot has, and does not give it the same again.
         """
-        logger.warning("chain %s is given back: %s", self.claim.chain, reason)
+        logger.warning("chain %s is given back: %s", self.claim.chain, reason, extra=self.named)
         slot = self._slot
         quarantine = slot.quarantine.after_accident(reason, is_hopeless=is_hopeless)
         says = DescribeSlot(slot.me.slot, slot.me.owner, slot.trainer.versions, slot.status.text)
@@ -181,14 +185,14 @@ class Lane(ABC):
         self._end([self._ended(ChainOutcome.INTERRUPTED)], *changes)
 
     def _abandon(self, end: Exception) -> None:
-        logger.warning("chain %s is given up: %s", self.claim.chain, end or type(end).__name__)
+        logger.warning("chain %s is given up: %s", self.claim.chain, end or type(end).__name__, extra=self.named)
         self.claim.over.set()
         self.close()
 
 
 def refuse(slot: SlotContext, claim: Claim, reason: str) -> None:
     """Give a chain back that this version cannot read: it is for others."""
-    logger.error("chain %s is given back: %s", claim.chain, reason)
+    logger.error("chain %s is given back: %s", claim.chain, reason, extra=claim.named)
     quarantine = slot.quarantine.after_accident(reason, is_hopeless=True)
     changes = [End()] if quarantine is None else [End(), quarantine]
     slot.outbox.put(claim, [e.ChainEnded(chain=claim.chain, outcome=ChainOutcome.INTERRUPTED)], *changes, is_last=True)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from app.domain.assignment import ChainAssignment, ResumePoint
 from app.workers.slot.checkpoint_store import Reader
 from app.workers.slot.claim import Claimed, PackBroken, Stopped
-from app.workers.slot.times import Seconds
+from app.workers.slot.retry import Seconds
 from app.workers.slot.trainer_host import Place, TrainerHost
 from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State

@@ -231,11 +231,13 @@ class FactOutbox:
             _check(statement.facts)
             self._append(statement)
         except Fenced:
-            logger.warning("chain %s is over, or another worker's: what was stated last is void", claim.chain)
+            lost = "chain %s is over, or another worker's: what was stated last is void"
+            logger.warning(lost, claim.chain, extra=claim.named)
             claim.over.set()
             return
         except Unwritable:  # the work will come again, and with it perhaps a fact that can be written
-            logger.exception("chain %s is given up, because a fact of it cannot be written", claim.chain)
+            unwritable = "chain %s is given up, because a fact of it cannot be written"
+            logger.exception(unwritable, claim.chain, extra=claim.named)
             claim.over.set()
             return
         except (
@@ -270,7 +272,8 @@ class FactOutbox:
                 )
             except (DatabaseUnavailable, LostRace) as problem:
                 level = logging.WARNING if number % SAY_AGAIN == 1 else logging.DEBUG
-                logger.log(level, "facts of chain %s wait: %s", statement.claim.chain, problem)
+                about = statement.claim.named
+                logger.log(level, "facts of chain %s wait: %s", about["chain"], problem, extra=about)
                 continue
             self._versions = {**self._versions, stream: recorded[-1].version}
             return

@@ -9,14 +9,14 @@ must come after a checkpoint, such as the end of its chain, go through here as w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from app.object_store import StoreUnavailable
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore, Stored
 from app.workers.slot.claim import Claim
-from app.workers.slot.retry import RetryPolicy, SlotStatus
-from app.workers.slot.times import Clock
+from app.workers.slot.retry import Clock, RetryPolicy, SlotStatus
 from app.workers.slot.worker_thread import WorkerThread
 from app.workers.state import State
 from app.workers.threads import THREADS, Executor
@@ -28,6 +28,8 @@ BACKLOG = 4
 
 SAVE_SECONDS = 0.05
 """What keeping a state is taken to cost before one of its plan was kept."""
+
+FIRST_COSTS = (SAVE_SECONDS,) * 3
 
 NOTED_AFTER = 4
 """After so many tries in vain, the slot's row says that it waits."""
@@ -51,7 +53,7 @@ class Saver:
         executor: Executor = THREADS,
     ) -> None:
         self._store, self._retry, self._status, self._clock = store, retry, status, clock
-        self._costs: Mapping[str, float] = {}  # put in place whole: others read it
+        self._costs: Mapping[str, Sequence[float]] = {}  # put in place whole: others read it
         self._thread = WorkerThread[_Job]("saver", self._do, retry, BACKLOG, executor)
 
     @property
@@ -63,8 +65,12 @@ class Saver:
         return self.is_idle and (state is None or state.size <= SMALL)
 
     def seconds(self, plan: str) -> float:
-        """What keeping a state of a plan took the last time, copying it included."""
-        return self._costs.get(plan, SAVE_SECONDS)
+        """The cost of keeping a state of a plan, copying it included: the median of the last ones.
+
+        One that took long, as where the machine stood still, must not make the next ones rare. Waiting for a store that
+        is away costs nothing here: a minute would keep states inside stages from being kept for an hour.
+        """
+        return median(self._costs.get(plan, FIRST_COSTS))
 
     def save(
         self,
@@ -84,12 +90,13 @@ class Saver:
 
         def save() -> None:
             try:
-                begun_at = self._clock()
-                stored = self._write(claim, place, state, is_branch_point)
+                written = self._write(claim, place, state, is_branch_point)
             finally:
                 state.close()
-            if stored is not None:
-                self._costs = {**self._costs, claim.stream: copy_seconds + self._clock() - begun_at}
+            if written is not None:
+                stored, seconds = written
+                _, *later = self._costs.get(claim.stream, FIRST_COSTS)
+                self._costs = {**self._costs, claim.stream: (*later, copy_seconds + seconds)}
                 on_stored(stored)
 
         self._thread.put(_Job(claim, save))
@@ -122,16 +129,19 @@ class Saver:
         if not job.claim.over.is_set():
             job.do()
 
-    def _write(self, claim: Claim, place: str, state: State, is_branch_point: bool) -> Stored | None:
-        """None if the chain was over before the store took it."""
+    def _write(self, claim: Claim, place: str, state: State, is_branch_point: bool) -> tuple[Stored, float] | None:
+        """The stored object, and the seconds of the attempt; None if the chain was over before the store took it."""
         try:
             for number in self._retry.attempts():
                 if claim.over.is_set():
                     return None
+                begun_at = self._clock()
                 try:
-                    return self._store.write(place, state, is_branch_point=is_branch_point)
+                    stored = self._store.write(place, state, is_branch_point=is_branch_point)
                 except StoreUnavailable as problem:
                     self._say(number, problem)
+                else:
+                    return stored, self._clock() - begun_at
             return None
         finally:
             self._status.remove("saver")

@@ -27,8 +27,8 @@ from app.inputs import InputMissing, changed, look
 from app.registry import TrainerSource
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import FactOutbox
+from app.workers.slot.retry import Clock, Instant, monotonic
 from app.workers.slot.saver import Saver
-from app.workers.slot.times import Clock, Instant, monotonic
 
 logger = logging.getLogger(__name__)
 

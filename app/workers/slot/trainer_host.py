@@ -17,7 +17,7 @@ from app.domain.assignment import ChainAssignment, ResumePoint
 from app.registry import TrainerSource
 from app.workers.memory import MemoryWatch
 from app.workers.slot.claim import NoTrainerProcess, OtherVersion, Stopped
-from app.workers.slot.times import Clock, Instant
+from app.workers.slot.retry import Clock, Instant
 from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, TrainerKilled

@@ -155,7 +155,8 @@ class TrainingLane(Lane):
     def _fail(self, failed: TrainerFailed) -> bool:
         """The user's code failed. A fault of ours is an accident the first time."""
         execution, slot, stage = self._execution, self._slot, self._execution.stage
-        logger.warning("stage %s of chain %s failed:\n%s", execution.index, self.claim.chain, failed.error)
+        about = {**self.named, "stage": stage.node}
+        logger.warning("stage %s of chain %s failed:\n%s", execution.index, self.claim.chain, failed.error, extra=about)
         if failed.kind == "internal" and slot.quarantine.is_first_accident:
             self._interrupt(failed.error)
             return False
@@ -188,7 +189,7 @@ class TrainingLane(Lane):
         """The checkpoint to resume from is struck from the plan, and its steps are trained again."""
         if (resume := self.work.resume) is None:
             return self._fail(TrainerFailed("storage", f"the weights that it begins from: {problem}"))
-        logger.warning("%s: its steps are trained again", problem)
+        logger.warning("%s: its steps are trained again", problem, extra=self.named)
         dropped = e.CheckpointDropped(node=NodeId(resume.node), step=resume.step, key=resume.key, reason=str(problem))
         self._end([dropped, self._ended(ChainOutcome.INTERRUPTED)])
         self._slot.status.put("lost", f"{problem}: its steps are trained again")  # until the next chain is done

@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.domain.assignment import ChainAssignment
+from app.logs import shorten
 
 logger = logging.getLogger(__name__)
 
 PROOFS = "proofs.log"
 """What is printed while steps are trained again, in the folder of the study."""
-
-MOST_BYTES = 64 * 2**20
-HEAD_BYTES, TAIL_BYTES = 2**20, 16 * 2**20
-"""A trainer that prints more than the most keeps its head and its tail: a loop could fill the disk of the log."""
 
 UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -62,23 +59,6 @@ class TrialLogs:
         """Bound the file of the stage under way, or of the last one."""
         if self._printed is not None:
             shorten(self._printed)
-
-
-def shorten(path: Path) -> None:
-    """Leave out the middle of a file that is longer than the most. Its writers append, and go on."""
-    try:
-        if (size := path.stat().st_size) <= MOST_BYTES:
-            return
-        with path.open("r+b") as file:
-            head = file.read(HEAD_BYTES)
-            file.seek(size - TAIL_BYTES)
-            tail = file.read().partition(b"\n")[2]
-            left_out = size - len(head) - len(tail)
-            file.seek(len(head))
-            file.write(f"\n--- {left_out:,} bytes are left out: a trial may print {MOST_BYTES:,}\n".encode() + tail)
-            file.truncate()
-    except OSError as problem:
-        logger.warning("what a trainer prints to %s is not shortened: %s", path, problem)
 
 
 def _append(path: Path, text: str) -> None:
