@@ -62,10 +62,11 @@ test-torch:  ## what trains, on another torch: make test-torch TORCH='2.6.*', in
 	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)' -e '.[all,examples,integrations]' --group dev
 	@$(OTHER)/bin/python -m pytest -n 2 --dist loadfile $(TRAINS)
 
-night: .venv/.installed-dev  ## a hundred times more examples of the properties, more histories; the whole bank
+night: .venv/.installed-dev  ## a hundred times more examples of the properties, more histories, and one of a day; the whole bank
 	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners tests/scheduling tests/packing \
 		tests/exactness
 	@$(BIN)/python benchmarks/soak.py --seeds 0:20000
+	@$(BIN)/python benchmarks/soak.py --hours 24
 
 mutants: .venv/.installed-dev  ## the workers without one of their guards each: a test must notice (an hour)
 	@nice $(BIN)/python -m tools.mutants

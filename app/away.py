@@ -1,4 +1,4 @@
-"""What it looks like when something that this service stands on is away: said once, for every client library.
+"""What this service stands on: URLs as they may be shown, and what it looks like when one of them is away.
 
 Whatever is away is waited for, and fails no trial and no study. Libraries are known by their names, so that none is
 imported for the sake of its errors.
@@ -7,7 +7,9 @@ imported for the sake of its errors.
 from __future__ import annotations
 
 import http.client
+import re
 from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 LOST_RACE = frozenset({"40001", "40P01"})
 """SQLSTATE of a serialization failure and of a deadlock: nothing was done, and it may be done again at once."""
@@ -84,3 +86,31 @@ def _is_from(error: BaseException, libraries: frozenset[str]) -> bool:
 
 def _is_a(error: BaseException, name: str) -> bool:
     return any(each.__name__ == name for each in type(error).__mro__)
+
+
+SOUNDS_SECRET = "(?:pass|secret|token|key|credential)"
+"""As a part of an option's name, in any case."""
+
+SECRET = re.compile(SOUNDS_SECRET, re.IGNORECASE)
+HIDDEN = "***"
+
+
+def shown(url: str) -> str:
+    """The URL without user, password and options."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def without_secrets(text: str, *urls: str) -> str:
+    """The text, with whatever is secret in these URLs covered up."""
+    for url in urls:
+        for secret in sorted(_secrets(urlsplit(url)), key=len, reverse=True):
+            text = text.replace(secret, HIDDEN)
+    return text
+
+
+def _secrets(parts: SplitResult) -> set[str]:
+    login, _, _ = parts.netloc.rpartition("@")
+    options = [value for name, value in parse_qsl(parts.query) if SECRET.search(name)]
+    raw = [login.partition(":")[2], *options]
+    return {secret for each in raw for secret in (each, unquote(each)) if secret}

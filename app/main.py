@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,17 +15,16 @@ from kombu.connection import Connection
 from app.api.access import AccessPolicy
 from app.api.application import make_app
 from app.api.services import ApiServices
-from app.away import store_is_away
+from app.away import store_is_away, without_secrets
 from app.events.database import Database
 from app.events.plans import Plans
 from app.events.records import SqlRecords
-from app.registry import Catalogue
+from app.logs import write_json
+from app.registry import Catalogue, register
 from app.service.chronicle import Chronicles
 from app.service.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
 from app.settings import Settings
 from app.settings import settings as read_settings
-from app.tuner_files import register
-from app.urls import without_secrets
 from app.workers.celery_app import wake_scheduler
 from app.workers.threads import Notifier
 from stagetree.sinks.opening import Configured
@@ -41,6 +41,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     must have made it.
     """
     settings = settings or read_settings()
+    if settings.log_format == "json":
+        _write_json_logs()
     records = SqlRecords(Database(settings.database_url, patience=settings.patience_seconds))
     register(settings.tuner_files)
     chronicles = Chronicles(records.log)
@@ -67,6 +69,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         stop_seconds=settings.stop_seconds,
     )
     return make_app(services)
+
+
+def _write_json_logs() -> None:
+    """The handlers of uvicorn are there already; other loggers write to stderr, too."""
+    logging.basicConfig()
+    write_json(map(logging.getLogger, ("", "uvicorn", "uvicorn.access")))
 
 
 def _trainers(settings: Settings) -> Catalogue:

@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from multiprocessing.connection import Connection
@@ -144,8 +144,9 @@ def compute_apart(do: Callable[..., Result], *given: Any, bounds: Bounds = BOUND
 
 def _compute(answers: Connection, bounds: Bounds, do: Callable[..., Any], given: tuple[Any, ...]) -> None:
     """In the process that is made for it."""
-    limit = _address_space() + bounds.bytes
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    with suppress(OSError):  # where there is no /proc, nothing says how much the code itself needs
+        limit = _address_space() + bounds.bytes
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CPU, (bounds.seconds, bounds.seconds))
     try:
         answer = (True, do(*given))

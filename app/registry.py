@@ -3,18 +3,26 @@
 Files are looked at without running them, so that the API process needs neither torch nor the user's code. A trainer's
 version is the literal `version` it declares, or that of its code (`stagetree.source.versions`): changed code is another
 plan and never goes on from an old checkpoint.
+
+Tuners from Python files that the operator names, never a client: `STAGETREE_TUNERS=mine.py,theirs.py`.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
+import importlib.util
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import Lock
+from types import ModuleType
 
+from app.tuning.tuners.base import Tuner
+from app.tuning.tuners.custom import REGISTERED, Registered
 from stagetree.sequences import did_you_mean
 from stagetree.source.discovery import ENTRIES, Arguments, arguments, classes, without_begin
 from stagetree.source.versions import SourceError, candidates, module_files, version_of
@@ -194,3 +202,57 @@ def _stamps(files: Iterable[Path]) -> Stamps:
 def _is_settled(stamps: Stamps) -> bool:
     newest = max((max(stamp[:2]) for stamp in stamps.values() if stamp), default=0)
     return abs(time.time_ns() - newest) > SETTLED_SECONDS * 10**9
+
+
+class TunerFileError(Exception):
+    """A tuner file that cannot be used; the message says which and why."""
+
+
+def register(files: Iterable[str]) -> dict[str, str]:
+    """Register the tuners of all files; the version of each by its name. Raises `TunerFileError`."""
+    found: dict[str, Registered] = {}
+    for path in files:
+        for name, registered in load(path).items():
+            if name in found:
+                raise TunerFileError(f"{path}: there is another tuner named {name!r}; names must differ")
+            found[name] = registered
+    REGISTERED.update(found)
+    return {name: registered.version for name, registered in found.items()}
+
+
+def load(path: str) -> dict[str, Registered]:
+    """The tuners of one file by name. Raises `TunerFileError`; what the file raises when it is run is said in it."""
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        raise TunerFileError(f"{path}: {error.strerror}") from None
+    digest = hashlib.sha256(source).hexdigest()[:16]
+    found = {
+        str(tuner.__dict__["name"]): Registered(tuner, str(getattr(tuner, "version", digest)))
+        for tuner in _tuners(_run(Path(path), digest))
+    }
+    if not found:
+        raise TunerFileError(f'{path} holds no tuner: a subclass of Tuner with name = "..." in its body')
+    return found
+
+
+def _tuners(module: ModuleType) -> Iterator[type[Tuner]]:
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, Tuner) and isinstance(value.__dict__.get("name"), str):
+            yield value
+
+
+def _run(path: Path, digest: str) -> ModuleType:
+    name = f"stagetree_tuners_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TunerFileError(f"{path} is not a Python file")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise TunerFileError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    return module

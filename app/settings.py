@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.domain.access import Principal, Scope
-from app.domain.slots import MOST_SHARES
+from app.domain.assignment import MOST_SHARES
 from stagetree.limits import LIMITS, Limits
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,8 @@ class Settings(BaseSettings):
     intermediate_bytes: int = Field(
         default=2**30,
         ge=0,
-        description="the most bytes a plan spends on checkpoints inside stages, beside those at their ends",
+        description="the most bytes a plan spends on checkpoints inside stages, beside those at their ends; of a stage "
+        "under way the newest is kept in any case; 0 for none",
     )
     memory_bytes: int = Field(
         default=2**30,
@@ -134,6 +135,9 @@ class Settings(BaseSettings):
     )
     logs: str = Field(
         default="", description="the folder for what trainers print; by default `logs` beside a local database, or here"
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="how the API and workers write their own logs: text, or json, an object a line"
     )
     warm: str = Field(default="", description="the socket of an interpreter that forks trainers for all slots here")
     allow_cpu: bool = Field(default=False, description="a slot called gpu0 may train on the CPU where there is no GPU")

@@ -25,7 +25,7 @@ from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
 
-from app.embedded.processes import redis_server
+from app.embedded.machine import redis_server
 from stagetree import Trainer
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from stagetree.models import TrialDetail
 from stagetree.notebook import frames
-from stagetree.notebook.record import StudyHistory, TrialHistory
+from stagetree.notebook.frames import StudyHistory, TrialHistory
 
 if TYPE_CHECKING:
     from pandas import DataFrame

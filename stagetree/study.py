@@ -29,8 +29,7 @@ from stagetree.client.client import AsyncClient, Folder, Holds
 from stagetree.client.http import Json, body_of, path_of
 from stagetree.errors import StudyOver, TrialFailed
 from stagetree.models import Event, StudyAnswer
-from stagetree.notebook.live import Showing
-from stagetree.notebook.view import StudyView
+from stagetree.notebook.live import Showing, StudyView
 from stagetree.results import Results
 from stagetree.space.distributions import plain
 

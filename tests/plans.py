@@ -20,9 +20,9 @@ from app.domain.search_plan import NO_PROGRESS, Chain, Node, Progresses, SearchP
 from app.domain.stage_tree import Place, build_stage_tree
 from app.scheduling.assignment import stages_of
 from app.scheduling.costs import Costs
+from app.scheduling.demands import Urgency
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.policies import Policy
-from app.scheduling.ranking import Urgency
 from stagetree.spec import StudySpec
 
 METRIC = "accuracy"

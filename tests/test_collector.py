@@ -11,7 +11,7 @@ import pytest
 from app import processes
 from app.domain.ids import NodeId
 from app.domain.schedule import path
-from app.scheduling.ranking import Ranking
+from app.scheduling.demands import Ranking
 
 
 class Thing:

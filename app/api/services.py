@@ -11,10 +11,8 @@ from fastapi import Depends, Request
 from fastapi import Path as PathParameter
 
 from app.api.access import AccessPolicy, Who, check_owner
-from app.api.sharing.answers import Answers
-from app.api.sharing.turns import Together, Turns, apart
-from app.api.streaming.broadcast import Broadcasts
-from app.api.streaming.tail import Tail
+from app.api.sharing import Answers, Together, Turns, apart
+from app.api.streaming import Broadcasts, Tail
 from app.domain.access import Principal
 from app.domain.errors import Unknown
 from app.events.rows import StudyRecord

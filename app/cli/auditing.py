@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from app.cli.errors import CONFLICT, DONE, FAILED, INTERRUPTED, TIMEOUT, USAGE, fail
-from app.cli.options import Output, Server, Slots, StudyId, Timeout, Trainers
+from app.cli.options import DEFAULT_DIR, Output, Server, Slots, StudyId, Timeout, Trainers, is_store
 from app.cli.output import Format, one_line, plural, print_json, without_secrets
-from app.cli.places import DEFAULT, is_store
 
 if TYPE_CHECKING:
     from app.cli.finding import Documents
@@ -69,13 +68,13 @@ def _service(
     own = folder or slots or trainers
     if url and own:
         fail("--server is for slots that are there; --dir, --slots and --trainers for slots of this command", USAGE)
-    if not own and (server_url(url) or not is_store(DEFAULT)):
+    if not own and (server_url(url) or not is_store(DEFAULT_DIR)):
         with stacks.server(url) as service:
             yield service
         return
     files = stacks.trainer_files(trainers or [], folder=Path())
-    _check_here(folder or DEFAULT, study, files)
-    with stacks.own_stack(stacks.OwnStack.of(folder or DEFAULT, slots, None, files), await_slots=True) as service:
+    _check_here(folder or DEFAULT_DIR, study, files)
+    with stacks.own_stack(stacks.OwnStack.of(folder or DEFAULT_DIR, slots, None, files), await_slots=True) as service:
         yield service
 
 

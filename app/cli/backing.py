@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.errors import FAILED, USAGE, fail
-from app.cli.options import Store
+from app.cli.options import DATABASE, Store, folder_or_default, open_records, open_store, places
 from app.cli.output import memory, plural
-from app.cli.places import DATABASE, folder_or_default, open_records, open_store, places
 
 if TYPE_CHECKING:
     from app.domain.search_plan import Checkpoint

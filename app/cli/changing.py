@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.errors import NOT_FOUND, fail
-from app.cli.options import Output, Server, Store, StudyId
+from app.cli.options import Output, Server, Store, StudyId, folder_or_default, open_records
 from app.cli.output import Format, print_json
-from app.cli.places import folder_or_default, open_records
 
 
 def pause(id: StudyId, server: Server = None, output: Output = Format.table) -> None:
@@ -134,7 +133,7 @@ def strike(id: Id, reason: Reason = "it harmed others", dir: Folder = None) -> N
     Example:  stagetree strike digits-grid-3f9c1a --reason "a million trials"
     """
     from app.domain.errors import Unknown
-    from app.events.strikes import strike as strike_out
+    from app.events.housekeeping import strike as strike_out
 
     with open_records(folder_or_default(dir)) as records:
         try:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.errors import FAILED, USAGE, fail
-from app.cli.options import Output, Server, Store, StudyId
+from app.cli.options import Output, Server, Store, StudyId, folder_or_default, open_records, open_store
 from app.cli.output import Format, memory, plural, print_json
-from app.cli.places import folder_or_default, open_records, open_store
 
 if TYPE_CHECKING:
     from app.domain.search_plan import Checkpoint, KeptAt
@@ -59,6 +58,34 @@ def delete(
         print_json({"study": study, "deleted": True})
     else:
         print(f"{study} is deleted; its checkpoints go with the next `stagetree gc`, or by themselves where one is up")
+
+
+Person = Annotated[
+    str | None, typer.Option("--person", metavar="NAME", help="Whose name, as a token or a proxy has it.")
+]
+NotesOf = Annotated[str | None, typer.Option("--notes", metavar="STUDY", help="The study whose notes lose their text.")]
+
+
+def erase(person: Person = None, notes: NotesOf = None, yes: Yes = False, dir: Store = None) -> None:
+    """Erase a person's name from the log, where a pseudonym takes its place, or the text of a study's notes.
+
+    Studies and their results stay, and replays come to the same. Backups still have the name or the text, and processes
+    that are running show it until they are started again. Needs no server.
+
+    \b
+    Example:  stagetree erase --person alice
+    """
+    from app.events import erasure
+
+    if (person is None) == (notes is None):
+        fail("one of --person NAME and --notes STUDY says what to erase", USAGE)
+    with open_records(folder_or_default(dir)) as records:
+        _ask(f"Erase {f'the name {person}' if person else f'the notes of {notes}'} for good?", yes)
+        if person is not None:
+            pseudonym, count = erasure.erase_person(records.database, person)
+            print(f"{person} is {pseudonym} now, in {plural(count, 'event')}")
+        if notes is not None:
+            print(f"{plural(erasure.erase_notes(records.database, notes), 'note')} erased")
 
 
 def gc(

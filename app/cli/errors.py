@@ -46,7 +46,7 @@ UNREACHABLE, TIMEOUT, INTERRUPTED = 69, 124, 130
 
 SERVER = "'stagetree[server]', or 'stagetree[all]' where studies are trained"
 NEEDED = {
-    **dict.fromkeys(("alembic", "celery", "fastapi", "fsspec", "kombu", "redis", "s3fs"), SERVER),
+    **dict.fromkeys(("alembic", "celery", "fastapi", "fsspec", "kombu", "psycopg", "redis", "s3fs"), SERVER),
     **dict.fromkeys(("sqlalchemy", "sqlmodel", "starlette", "uvicorn"), SERVER),
     **dict.fromkeys(("safetensors", "torch"), "'stagetree[all]'"),
 }
@@ -98,8 +98,8 @@ CODES = {
     "stagetree.spec.errors.SpecError": USAGE,
     "app.registry.TrainerFileError": USAGE,
     "app.settings.SettingsError": USAGE,
-    "app.tuner_files.TunerFileError": USAGE,
-    "app.events.export.NotALog": USAGE,
+    "app.registry.TunerFileError": USAGE,
+    "app.service.replaying.NotALog": USAGE,
     "app.service.errors.InvalidField": USAGE,
     "app.service.errors.HttpProblem": FAILED,
     "app.service.health.NotReady": FAILED,

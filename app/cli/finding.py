@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import NOT_FOUND, UNREACHABLE, USAGE, fail
-from app.cli.places import DEFAULT, is_store
+from app.cli.options import DEFAULT_DIR, is_store
 
 if TYPE_CHECKING:
     from app.cli.store import Store
@@ -67,10 +67,10 @@ def reading(server: str | None, folder: Path | None) -> Iterator[Documents | Sto
     if server and folder:
         fail("--server and --dir name two places: give one of them", USAGE)
     url = None if folder else server_url(server)
-    if url is None and (folder or is_store(DEFAULT)):
+    if url is None and (folder or is_store(DEFAULT_DIR)):
         from app.cli.store import Store
 
-        with Store(folder or DEFAULT) as store:
+        with Store(folder or DEFAULT_DIR) as store:
             yield store
     else:
         with Client(url) as client, _explained(is_named=url is not None):
@@ -88,7 +88,7 @@ def _explained(*, is_named: bool) -> Iterator[None]:
         if is_named:
             raise
         fail(
-            f"{error}\nThere is no {DEFAULT} here either: `stagetree run STUDY.yaml` makes one",
+            f"{error}\nThere is no {DEFAULT_DIR} here either: `stagetree run STUDY.yaml` makes one",
             UNREACHABLE,
         )
 

@@ -254,22 +254,22 @@ def code_of(study: Json, *, is_strict: bool) -> int:
 
 def say_what_is_kept(service: Service[Documents]) -> None:
     """Where the results of an embedded stack lie, if they stay, and how to look at them again."""
-    from app.cli import places
+    from app.cli import options
 
     folder = service.folder
-    if folder is None or not places.is_store(folder):
+    if folder is None or not options.is_store(folder):
         return
-    size = memory(places.size(folder))
+    size = memory(options.size_of_store(folder))
     print(f"\nKept in {_typed(folder)} ({size}). Look again: stagetree trials last{_where(service)}", file=sys.stderr)
 
 
 def _where(service: AnyService) -> str:
     """What tells another command where the study is: nothing for the store that is here."""
-    from app.cli import places
+    from app.cli import options
 
     if service.folder is None:
         return f" {without_secrets(service.place)}" if service.place else ""
-    return "" if service.folder == places.DEFAULT.resolve() else f" --dir {_typed(service.folder)}"
+    return "" if service.folder == options.DEFAULT_DIR.resolve() else f" --dir {_typed(service.folder)}"
 
 
 def _typed(folder: Path) -> Path:

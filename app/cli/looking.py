@@ -284,9 +284,9 @@ def doctor(server: Server = None, output: Output = Format.table) -> None:
     \b
     Example:  stagetree doctor
     """
-    from app.cli import diagnosing, finding, places
+    from app.cli import diagnosing, finding, options
 
-    findings = diagnosing.examine(finding.server_url(server), places.DEFAULT)
+    findings = diagnosing.examine(finding.server_url(server), options.DEFAULT_DIR)
     if output is Format.json:
         print_json([each._asdict() for each in findings])
     else:

@@ -1,15 +1,22 @@
-"""The arguments and options that commands share."""
+"""The arguments and options that commands share, and the places of studies that they name."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.errors import finite
+from app.cli.errors import NOT_FOUND, fail, finite
 from app.cli.output import Format, ListFormat
-from app.domain.slots import MOST_SHARES
+from app.domain.assignment import MOST_SHARES
+
+if TYPE_CHECKING:
+    from app.events.records import SqlRecords
+    from app.owned_store import OwnedStore
+
 
 MOST_SLOTS = 256
 """Of one machine: each is a process of some hundred megabytes."""
@@ -47,7 +54,9 @@ Changes = Annotated[
 Sinks = Annotated[
     list[str] | None,
     typer.Option(
-        "--to", metavar="SINK", help="Write to tensorboard:DIR, wandb:PROJECT or mlflow:URI meanwhile; may be repeated."
+        "--to",
+        metavar="SINK",
+        help="Write to tensorboard:DIR, wandb:PROJECT, mlflow:URI or otlp:URL meanwhile; may be repeated.",
     ),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live view.")]
@@ -58,3 +67,64 @@ Timeout = Annotated[
     typer.Option("--timeout", metavar="SECONDS", min=0, callback=finite, help="Give up after so long."),
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Need no token: every caller may do everything.")]
+
+
+DEFAULT_DIR = Path(".stagetree")
+DATABASE = "stagetree.db"
+
+
+def is_store(folder: Path) -> bool:
+    """Whether somebody has run a study there."""
+    return (folder / DATABASE).is_file()
+
+
+def check_store(folder: Path) -> None:
+    """End with a message where nobody has."""
+    if not is_store(folder):
+        fail(f"{folder} holds no studies: `stagetree run STUDY.yaml --dir {folder}` makes some", NOT_FOUND)
+
+
+def size_of_store(folder: Path) -> int:
+    """The bytes that the files of a store take."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def folder_or_default(given: Path | None) -> Path | None:
+    """The folder that an option names, or the store that is here; None for that of the settings."""
+    return given or (DEFAULT_DIR if is_store(DEFAULT_DIR) else None)
+
+
+def places(folder: Path | None) -> tuple[str, str]:
+    """The URL of the database, and where checkpoints are kept: in a folder, or those of the settings.
+
+    Ends with a message where neither is there: a database would be made, and be empty.
+    """
+    from app.settings import settings
+
+    if folder is not None:
+        check_store(folder)
+        return f"sqlite:///{folder.resolve() / DATABASE}", str(folder.resolve() / "checkpoints")
+    if "database_url" not in settings().model_fields_set and not Path(DATABASE).is_file():
+        where = "--dir FOLDER or STAGETREE_DATABASE_URL says where the studies are"
+        fail(f"there is no {DEFAULT_DIR} here: {where}", NOT_FOUND)
+    return settings().database_url, settings().checkpoints
+
+
+def open_store(folder: Path | None, records: SqlRecords) -> OwnedStore:
+    """The store of the checkpoints that are on these records."""
+    from app.owned_store import open_owned
+
+    return open_owned(records, places(folder)[1])
+
+
+@contextmanager
+def open_records(folder: Path | None) -> Iterator[SqlRecords]:
+    """The log and the rows in the database of `places`, without a server."""
+    from app.events.database import Database
+    from app.events.records import SqlRecords
+
+    records = SqlRecords(Database(places(folder)[0]))
+    try:
+        yield records
+    finally:
+        records.close()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from app.urls import SOUNDS_SECRET
+from app.away import SOUNDS_SECRET
 
 Json = dict[str, Any]
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import Changes, Output, Store, StudyFile
+from app.cli.options import DEFAULT_DIR, Changes, Output, Store, StudyFile, is_store
 from app.cli.output import Format, one_line, plural, print_json
-from app.cli.places import DEFAULT, is_store
 from stagetree.text import percent
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterat
     from app.cli import stacks
     from app.registry import Catalogue
 
-    where = folder or DEFAULT
+    where = folder or DEFAULT_DIR
     if not spec.packing or not (folder or is_store(where)):
         yield lambda batch: None
         return

@@ -14,6 +14,7 @@ import typer
 from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail
 from app.cli.following import checked, code_of, finish, print_study, say_what_is_kept, until_end
 from app.cli.options import (
+    DEFAULT_DIR,
     Changes,
     Insecure,
     Output,
@@ -31,7 +32,6 @@ from app.cli.options import (
     Trainers,
 )
 from app.cli.output import Format, plural, print_json, without_secrets
-from app.cli.places import DEFAULT
 from app.cli.specs import print_advice, print_afterthoughts
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def run(
             raise typer.Exit(_run_and_print(service, spec, show, output, is_strict=strict))
     files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec, files)
-    stack = stacks.OwnStack.of(None if discard else dir or DEFAULT, slots, slots_per_gpu, files)
+    stack = stacks.OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
     raise typer.Exit(_run_here(stack, spec, show, output, is_strict=strict))
 
 
@@ -127,7 +127,7 @@ def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, out
 def up(
     slots: Slots = None,
     slots_per_gpu: SlotsPerGpu = None,
-    dir: Annotated[Path, typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there.")] = DEFAULT,
+    dir: Annotated[Path, typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there.")] = DEFAULT_DIR,
     trainers: Trainers = None,
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="Where others reach the API, with a token.")

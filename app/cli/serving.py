@@ -17,7 +17,7 @@ from app.cli.errors import USAGE, fail
 from app.cli.options import Insecure, Server
 from app.cli.output import without_secrets
 from app.cli.tokens import app as token
-from app.domain.slots import MOST_SHARES
+from app.domain.assignment import MOST_SHARES
 
 NEEDED = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
 """Settings without which a worker elsewhere is of no use; the job takes them from where it is submitted."""

@@ -186,7 +186,7 @@ class SinkThread(threading.Thread):
 
     def _has_got_all(self, client: Client) -> bool:
         """Whether it was written up to the end at which the study is now."""
-        from stagetree.sinks.ledger import completed_at, path_in
+        from stagetree.sinks.following import completed_at, path_in
         from stagetree.sinks.opening import noted_in
 
         noted = completed_at(path_in(noted_in(self._address, self._positions), self._study))

@@ -27,9 +27,8 @@ def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec
 
     Raises `SpecError`.
     """
-    from app.simulation.changing import changed
     from stagetree.spec import SpecError, StudySpec
-    from stagetree.spec.file import read
+    from stagetree.spec.file import changed, read
     from stagetree.spec.reading import absolute
 
     place = STDIN if str(path) == "-" else path

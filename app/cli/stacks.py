@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 from app.cli.errors import USAGE, fail
 from app.cli.finding import Documents, server_url, study_id
 from app.cli.finding import reading as place_to_read
-from app.cli.places import DEFAULT
+from app.cli.options import DEFAULT_DIR
 from app.cli.sinks import study_sinks
 from app.embedded import Embedded, default_slots, embedded
 from app.registry import Catalogue, TrainerSource, check_arguments, describe
@@ -107,7 +107,7 @@ def own_stack(own: OwnStack, *, await_slots: bool = False) -> Iterator[Service[D
                 yield Service(asked, stack.check, stack.folder, url_for_others=others, token=stack.token)
     except BaseException as error:
         if began and not isinstance(error, ProblemError):  # what is refused was not trained
-            again = "" if folder == DEFAULT else f" with --dir {folder}"
+            again = "" if folder == DEFAULT_DIR else f" with --dir {folder}"
             print(f"What was trained is kept: the same command{again} goes on from there.", file=sys.stderr)
         elif own.folder is None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.errors import FAILED, fail
-from app.cli.places import places
+from app.cli.options import places
 from app.domain.events import PackingProfiled, PlanOpened
 from app.events.database import Database
 from app.events.log import StoredEvent

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli.errors import USAGE, fail
-from app.cli.options import Output, Store
+from app.cli.options import Output, Store, folder_or_default, open_records
 from app.cli.output import Format, print_json, print_table
-from app.cli.places import folder_or_default, open_records
 
 if TYPE_CHECKING:
     from app.events.rows import TokenRecord

@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from app.cli.errors import USAGE, fail
-from app.cli.options import Server, Store, StudyId
-from app.cli.places import folder_or_default, open_records, places
+from app.cli.options import Server, Store, StudyId, folder_or_default, open_records, places
 from stagetree.whole_file import whole_file
 
 TrialNumber = Annotated[int | None, typer.Option("--trial", metavar="N", min=0, help="By default the best trial.")]

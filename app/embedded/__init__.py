@@ -7,8 +7,15 @@ imported, whatever its name.
 
 from __future__ import annotations
 
-from app.embedded.machine import StackFailed, default_device, default_slots, slot_names
-from app.embedded.processes import PYTHON, home_first, redis_server
+from app.embedded.machine import (
+    PYTHON,
+    StackFailed,
+    default_device,
+    default_slots,
+    home_first,
+    redis_server,
+    slot_names,
+)
 from app.embedded.stack import Embedded, embedded
 
 __all__ = [

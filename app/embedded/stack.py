@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import IO
 
 from app.embedded import machine
-from app.embedded.machine import StackFailed, slot_names
-from app.embedded.processes import (
+from app.embedded.machine import (
     HOME,
     PRIVATE,
     PYTHON,
+    StackFailed,
     end_with_parent,
     home_first,
-    kill,
     noting_interrupts,
     private_files,
-    redis_command,
+    slot_names,
     worker_command,
 )
+from app.logs import shorten
 from stagetree.whole_file import remove_partial
 
 START_SECONDS = 180.0
@@ -114,7 +114,7 @@ class Embedded:
 
     def _end(self) -> None:
         for process in self._processes.values():
-            kill(process)
+            machine.kill(process)
         self._processes.clear()
         for held in filter(None, (self._trainers, self._reserved)):
             held.close()
@@ -126,9 +126,10 @@ class Embedded:
     def check(self) -> None:
         """Raises `StackFailed` if one of the processes has ended by itself."""
         for name, process in self._processes.items():
+            log = self.folder / "logs" / f"{name}.log"
+            shorten(log)
             if process.poll() is not None and name != "trainers":
-                words = machine.last_words(self.folder / "logs" / f"{name}.log")
-                raise StackFailed(f"{name} ended with exit code {process.returncode}{words}")
+                raise StackFailed(f"{name} ended with exit code {process.returncode}{machine.last_words(log)}")
 
     def environment(self) -> dict[str, str]:
         """The settings of the child processes."""
@@ -190,7 +191,7 @@ class Embedded:
         prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(workers)]
         api = ["uvicorn", "--factory", "app.main:create_app", "--app-dir", str(HOME), "--host", self.host]
         return {
-            "redis": redis_command(self._scratch_path),
+            "redis": machine.redis_command(self._scratch_path),
             "api": [*PYTHON, *api, "--port", str(self.port), "--no-access-log", "--no-proxy-headers"],
             "workers": [*PYTHON, *prefork],
         }

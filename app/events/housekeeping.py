@@ -1,4 +1,9 @@
-"""What grows beside the log and serves nobody any more is removed: a little at a time, so that nobody waits for it."""
+"""What operators and time remove: studies that are struck, and rows beside the log that serve nobody.
+
+A strike is an event like any other, so each replay of the log comes to the same plan; but it is looked for before a
+stream is folded (`EventLog.struck`), and what the study's trials asked for is not in the plan then. What was trained
+for it stays on record with the nodes, for other studies that share them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,16 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Table, delete, select
 
-from app.domain.states import ChainState
+from app.domain import events as e
+from app.domain.errors import Unknown
+from app.domain.ids import ChainId, StudyId
+from app.domain.states import ChainOutcome, ChainState
 from app.events.database import Database
-from app.events.rows.clock import now
+from app.events.log import VersionConflict
+from app.events.records import Records
+from app.events.rows import Fenced, StudyRecord
+from app.events.rows.ports import RowsPort
+from app.events.rows.values import now
 from app.events.tables import CHAINS, KEYS, SCHEDULERS, SLOTS
 
 BATCH = 1000
@@ -50,3 +62,43 @@ OLD: Mapping[Table, Callable[[ColumnElement[float], Ages], ColumnElement[bool]]]
     SCHEDULERS: lambda at, ages: SCHEDULERS.c.ticked_at < at - ages.workers * DAY,
 }
 """Which rows of each table are old at a time."""
+
+
+def strike(records: Records, study: str, reason: str, at: float, attempts: int = 10) -> bool:
+    """Strike a study out, and end the chains that train for it; False if that was done before.
+
+    Raises `Unknown`, `DatabaseUnavailable`, and `VersionConflict` where others were faster each time.
+    """
+    for attempt in range(1, attempts + 1):
+        try:
+            return _strike(records, study, reason, at)
+        except (VersionConflict, Fenced) as lost:  # a chain ended meanwhile
+            if attempt == attempts:
+                raise VersionConflict(str(lost)) from lost
+    raise ValueError("A strike needs at least one attempt.")
+
+
+def _strike(records: Records, study: str, reason: str, at: float) -> bool:
+    row, chains = _found(records, study)
+    if study in records.log.struck(row.stream):
+        return False
+
+    def end(rows: RowsPort) -> None:
+        for chain in chains:
+            rows.chains.end(chain)
+
+    ended = [e.ChainEnded(chain=chain, outcome=ChainOutcome.STOPPED) for chain in chains]
+    struck = e.StudyStruck(study=StudyId(study), reason=reason, at=at)
+    records.log.append(row.stream, [*ended, struck], expected=None, at=at, alongside=end)
+    return True
+
+
+def _found(records: Records, study: str) -> tuple[StudyRecord, list[ChainId]]:
+    """The study's row, and the live chains that have a stage for it."""
+    with records.read() as rows:
+        row = rows.studies.find(study)
+        if row is None:
+            raise Unknown(f"there is no study {study}")
+        live = rows.chains.live(row.stream)
+    for_it = [chain for chain in live if any(stage.study == study for stage in chain.stages)]
+    return row, [ChainId(chain.chain) for chain in for_it]

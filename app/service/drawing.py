@@ -9,7 +9,7 @@ from app.domain.standing import standing
 from app.events.rows import StudyRecord
 from app.service.services import Services
 from app.service.views import documents, ordering, pictures
-from stagetree.models.pictures import History, Importance, Rungs, Schedules, Timeline, Tree
+from stagetree.models.pages import History, Importance, Rungs, Schedules, Timeline, Tree
 
 
 def tree(use: Services, row: StudyRecord, points: int, at: int | None = None) -> Tree:

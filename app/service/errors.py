@@ -2,6 +2,7 @@
 
 HttpProblem         anything that is refused by itself
 └── InvalidField    422, with what is wrong at which field
+    └── WrongCursor the cursor of no page of ours
 """
 
 from __future__ import annotations
@@ -21,3 +22,10 @@ class InvalidField(HttpProblem):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(422, f"{field} {problem}")
         self.errors = [{"field": field, "problem": problem}]
+
+
+class WrongCursor(InvalidField):
+    """The cursor is not one of ours."""
+
+    def __init__(self, cursor: str) -> None:
+        super().__init__("cursor", f"must be the next_cursor of an earlier page, got {cursor!r}")

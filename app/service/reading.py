@@ -21,13 +21,12 @@ from app.domain.search_plan import SearchPlan
 from app.events.rows import ChainRecord, StudyRecord
 from app.events.rows.ports import RowsPort
 from app.service import waiting
-from app.service.errors import InvalidField
+from app.service.errors import InvalidField, WrongCursor
 from app.service.services import ID, Services
 from app.service.slot_use import gpu_sharing, lanes_at_once, view_of
 from app.service.views import documents, ordering, plans
-from app.service.views.lineage import environments
-from app.service.views.standing import packing
-from app.simulation.forecast import Forecast, forecast
+from app.service.views.standing import environments, packing
+from app.simulation.preview import Forecast, forecast
 from stagetree.models.pages import Columns, Environments, EventPage, SlotPage, StudyPage, TrainerPage, TrialPage
 from stagetree.models.plans import Plan, StageTree
 from stagetree.models.service import Token, TokenPage, TrainerListed
@@ -57,7 +56,7 @@ def studies(
     """
     with use.records.read() as rows:
         if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
-            raise wrong_cursor(cursor)
+            raise WrongCursor(cursor)
         found = list(islice(_matching(rows, cursor, states, name, sees), limit + 1))
         live = rows.chains.live()
     more = found[limit - 1].id if len(found) > limit else None
@@ -172,7 +171,7 @@ def _place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
         return 0, at
     after, _, moment = cursor.partition("at")
     if not (PLACE.fullmatch(cursor) and at in (None, int(moment))):
-        raise wrong_cursor(cursor)
+        raise WrongCursor(cursor)
     return int(after), int(moment)
 
 
@@ -285,10 +284,5 @@ def number(cursor: str | None) -> int:
     if cursor is None:
         return 0
     if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
-        raise wrong_cursor(cursor)
+        raise WrongCursor(cursor)
     return int(cursor)
-
-
-def wrong_cursor(cursor: str) -> InvalidField:
-    """The cursor is not one of ours."""
-    return InvalidField("cursor", f"must be the next_cursor of an earlier page, got {cursor!r}")

@@ -1,22 +1,51 @@
 """What is made of a study's whole log: its decisions derived again, other ones imagined, and the log itself.
 
 The command line calls the same functions on a store without a server.
+
+A log as lines of JSON, for a file that can be replayed anywhere: one event a line, in the order of the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 from app.domain.events import Event
 from app.domain.ids import StudyId
-from app.events.export import lines
+from app.events.codec import UnknownEvent, decode, encode
+from app.events.log import StoredEvent
 from app.events.rows import StudyRecord
 from app.service.services import Services
 from app.service.views.writable import writable
-from stagetree.models.events import Replay
 from stagetree.models.pages import Imagined
+from stagetree.models.service import Replay
+
+
+class NotALog(ValueError):
+    """A line that is not an event of a log; the message says which line and why."""
+
+
+def lines(recorded: Iterable[StoredEvent]) -> Iterator[str]:
+    """Each event on a line, with its end."""
+    for each in recorded:
+        name, schema, data = encode(each.event)
+        place: dict[str, Any] = {"position": each.position, "version": each.version, "at": each.at}
+        place |= {"by": each.by} if each.by else {}
+        yield json.dumps({**place, "type": name, "schema": schema, "data": data}) + "\n"
+
+
+def parse(text: Iterable[str]) -> Iterator[tuple[int, Event]]:
+    """The position and the event of each line. Raises `NotALog`."""
+    for number, line in enumerate(text, 1):
+        if line.strip():
+            try:
+                found = json.loads(line)
+                yield found["position"], decode(found["type"], found["schema"], found["data"])
+            except (ValueError, KeyError, TypeError, UnknownEvent) as error:
+                raise NotALog(f"line {number} is not an event of a log: {error}") from None
+
 
 Json = dict[str, Any]
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from app.domain.assignment import shared_gpu
 from app.domain.exactness import is_without_pack
 from app.domain.search_plan import SearchPlan
-from app.domain.slots import shared_gpu
 from app.events.rows import ChainRecord, SlotRecord, StudyRecord
+from app.scheduling.costs import Ran, slowdowns
 from app.scheduling.packs import batch_sizes
-from app.scheduling.slowdown import Ran, slowdowns
 from app.service.chronicle import Chronicle, SlotSpan
 from app.service.services import Services
 from stagetree.models.service import Slot, SlotStage

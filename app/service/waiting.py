@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.events.rows import ChainRecord, SlotRecord, StudyRecord
-from app.scheduling.placement import has_trainer, without_trainer
+from app.scheduling.assignment import has_trainer, without_trainer
 from app.service.services import Services
 from stagetree.models import trials
 

@@ -29,7 +29,7 @@ from app.simulation.virtual_chain import Fault, World
 from app.tuning.tuners.driver import TunerDriver, make_driver
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
-from app.workers.slot.times import Instant
+from app.workers.slot.retry import Instant
 from stagetree.limits import LIMITS, Limits
 
 PLAN = PlanId("simulated")

@@ -13,7 +13,7 @@ from app.events.rows import Lease
 from app.events.rows.ports import RowsPort
 from app.simulation.pace import Place
 from app.simulation.virtual_chain import VirtualChain, World
-from app.workers.slot.times import SharedTime
+from app.workers.slot.retry import SharedTime
 
 
 class VirtualSlot:

@@ -17,8 +17,8 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, Study, TrialEvent
+from app.registry import load
 from app.simulation.simulator import Simulator
-from app.tuner_files import load
 from app.tuning.replay import replay
 from app.tuning.tuners.base import Next, Tuner
 from app.tuning.tuners.custom import REGISTERED, Registered, check_action

@@ -20,7 +20,7 @@ from app.events.rows.ports import RowsPort
 from app.simulation.pace import NO_OVERHEADS, Overheads, Place, StepTimeline, pass_times
 from app.workers.slot.execution import Action, ChainExecution, Complete, Evaluate, Outside, Save, Stop, Train
 from app.workers.slot.outbox import Advance, End, Finish, Guard, Release, RowChange
-from app.workers.slot.times import Clock, Seconds
+from app.workers.slot.retry import Clock, Seconds
 
 Measure = Callable[[str, int], e.Metrics]
 """The metrics of a node after a step."""

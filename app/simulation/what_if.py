@@ -22,13 +22,13 @@ from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.states import ChainOutcome, TrialEventKind
 from app.scheduling.costs import Costs
-from app.simulation.changing import changed
 from app.simulation.simulator import Simulator
 from app.tuning.replay.replaying import context_of, is_decision
 from app.tuning.samplers.base import NonAdaptive, Proposal, Sampler
 from app.tuning.tuners import TunerDriver, sampler_of
 from app.tuning.tuners.base import End, NewTrial, Next
 from stagetree.spec import Problem, SpecError, StudySpec
+from stagetree.spec.file import changed
 
 Json = dict[str, Any]
 

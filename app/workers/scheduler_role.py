@@ -19,9 +19,9 @@ from app.events.plans import Plans
 from app.events.records import SqlRecords, change
 from app.owned_store import open_owned
 from app.processes import collect_young, freeze_survivors
+from app.registry import register
 from app.scheduling.policies import POLICIES
 from app.settings import settings
-from app.tuner_files import register
 from app.workers.celery_app import publish
 from app.workers.scheduler.ports import Ports, say_once
 from app.workers.scheduler.retention import Retention

@@ -15,6 +15,8 @@ from typing import Any
 from billiard import active_children
 from billiard.util import set_pdeathsig
 from celery.signals import (
+    after_setup_logger,
+    after_setup_task_logger,
     beat_embedded_init,
     celeryd_after_setup,
     worker_process_init,
@@ -23,10 +25,11 @@ from celery.signals import (
 )
 
 from app.away import LostRace
-from app.domain.slots import NAME
+from app.domain.assignment import NAME
 from app.events.database import Database, DatabaseUnavailable
 from app.events.records import SqlRecords
 from app.events.rows import SlotTaken
+from app.logs import write_json
 from app.processes import end_within
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, celery
@@ -47,6 +50,14 @@ def check_queues(instance: Any, **_: Any) -> None:
         raise SystemExit(f"one worker is one slot, but the queues {', '.join(queues)} were given; start one for each")
     if queues != [SCHEDULER_QUEUE]:
         _become_slot(queues[0])
+
+
+@after_setup_logger.connect
+@after_setup_task_logger.connect
+def write_logs(logger: logging.Logger, **_: Any) -> None:
+    """In the form that the settings say."""
+    if settings().log_format == "json":
+        write_json([logger])
 
 
 @worker_process_init.connect

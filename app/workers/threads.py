@@ -108,7 +108,7 @@ class PeriodicThread:
         self, name: str, do: Callable[[], bool], seconds: float, rest: float = 0.0, executor: Executor = THREADS
     ) -> None:
         self._name, self._do, self._seconds, self._rest = name, do, seconds, rest
-        self._executor: Executor = executor
+        self._executor = executor
         self._task: Task | None = None
         self._woken, self._closed, self._is_away = executor.flag(), executor.flag(), False
 

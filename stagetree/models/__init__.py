@@ -7,9 +7,8 @@ can be read like the JSON they come from, too: `study["best"]["value"]`.
 from __future__ import annotations
 
 from stagetree.models.answer import Answer
-from stagetree.models.events import Event, Replay
 from stagetree.models.plans import Node, Plan, Stage, StageTree
-from stagetree.models.service import Slot, SlotStage, TrainerListed
+from stagetree.models.service import Event, Replay, Slot, SlotStage, TrainerListed
 from stagetree.models.studies import (
     Best,
     Cost,

@@ -1,14 +1,13 @@
-"""What holds other answers: pages, and what only servers and the page have to do with. A client does not import it."""
+"""What only servers and the page have to do with: pages of other answers, and pictures. A client does not load them."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stagetree.models.answer import Answer, Json
-from stagetree.models.events import Event, ReplayedBest
-from stagetree.models.service import Slot, TrainerListed
+from stagetree.models.answer import Answer, Json, Word
+from stagetree.models.service import Event, ReplayedBest, Slot, TrainerListed
 from stagetree.models.studies import StudyListed
 from stagetree.models.trials import LoggedPoint, Trial, TrialDetail
 
@@ -131,3 +130,156 @@ class Problem(Answer, is_open=True):
     detail: str = Field(description="one sentence for whoever asked")
     instance: str = Field(description="the path that was asked for")
     errors: list[FieldError] = Field(default=[], description="what is wrong with which field")
+
+
+MarkWord = Literal["evaluated", "kept"]
+
+
+class TreeNodes(Answer):
+    """The nodes, parents first."""
+
+    id: list[str]
+    parent: list[int] = Field(description="the number of the node before it, -1 for none")
+    start: list[int] = Field(description="the step at which it begins")
+    end: list[int] = Field(description="the last step for which a trial of the study asks there")
+    trained: list[int] = Field(description="the last of those that is trained")
+    trials: list[int] = Field(description="how many trials of the study pass it")
+    running: list[list[list[int]]] = Field(description="for each stage under way there: its first and last step")
+    checkpoints: list[list[int]] = Field(description="the steps whose state is kept")
+    steps: list[list[int]] = Field(description="where the metric was measured")
+    values: list[list[float]] = Field(description="the metric there; of many, the lowest and highest of each part")
+
+
+class TreeTrials(Answer):
+    """The trials by number."""
+
+    node: list[int] = Field(description="the number of its last node")
+    steps: list[int]
+    state: list[str]
+
+
+class Tree(Answer):
+    """What a study's trials share: its part of the search plan."""
+
+    count: int = Field(description="how many nodes there are")
+    nodes: TreeNodes
+    forms: list[dict[str, str]] = Field(
+        description="what each hyper-parameter does from the node on, where it changes; empty for a large tree"
+    )
+    trials: TreeTrials
+
+
+class RankedRung(Answer):
+    """A rung with those that came to it."""
+
+    bracket: int
+    rung: int
+    steps: int
+    entered: int = Field(description="how many trials were sent there")
+    trials: list[int] = Field(description="the best first, those that failed on the way last")
+    values: list[float | None] = Field(description="what each had there, null for one that failed")
+    promoted: list[int] = Field(description="the trials that went on")
+
+
+class Rungs(Answer):
+    """The rungs of a study."""
+
+    items: list[RankedRung]
+
+
+class Spans(Answer):
+    """Stages on slots, in the order in which they began."""
+
+    slot: list[str]
+    node: list[str]
+    start: list[int] = Field(description="the step it began after")
+    end: list[int]
+    own: list[bool] = Field(description="whether it is charged to this study, not to another on the plan")
+    begun: list[int] = Field(description="the position of the event that began it")
+    ended: list[int | None]
+    begun_at: list[float]
+    ended_at: list[float | None]
+    outcome: list[str] = Field(description="running, done, failed, lost, undelivered, stopped or interrupted")
+    proof: list[Literal["check", "handover", "whole", "audit"] | None] = Field(
+        description="why steps were trained again, only to compare; null for training"
+    )
+
+
+class Marks(Answer):
+    """What happened in the spans."""
+
+    position: list[int]
+    at: list[float]
+    kind: list[Annotated[MarkWord | str, Word(MarkWord)]]
+    span: list[int] = Field(description="the number of the span")
+    step: list[int]
+
+
+class Timeline(Answer):
+    """What each slot did over time."""
+
+    count: int = Field(description="how many spans there are")
+    at: float = Field(description="the time of the last event")
+    spans: Spans
+    marks: Marks
+
+
+class Decisions(Answer):
+    """What was decided, in order."""
+
+    position: list[int]
+    kind: list[str] = Field(description="start, promote, stop or cancel; of the study: pause, isolate, complete ...")
+    trial: list[int | None]
+    steps: list[int | None]
+    reason: list[Json]
+
+
+class BetterResult(Answer):
+    """A result that was better than all before it."""
+
+    position: int
+    at: float
+    slot_seconds: float = Field(description="what the study had spent on slots by then")
+    trial: int
+    step: int
+    value: float
+
+
+class History(Answer):
+    """What was decided, how the best result came about, and when."""
+
+    position: int = Field(description="of the last event")
+    at: float
+    decisions: Decisions
+    best: list[BetterResult]
+    times: list[list[float]] = Field(description="position and time of some events, for an axis")
+
+
+class Schedule(Answer):
+    """A hyper-parameter of a trial over its steps."""
+
+    name: str
+    steps: list[int] = Field(description="some steps, the first and the last among them")
+    values: list[Any] = Field(description="the value at each")
+
+
+class Schedules(Answer):
+    """The hyper-parameters of a trial."""
+
+    items: list[Schedule]
+
+
+class ImportanceOf(Answer):
+    """The share of one hyper-parameter."""
+
+    name: str = Field(description="a column of the trials, such as hp.lr.init")
+    importance: float = Field(description="its share; all shares add up to 1")
+
+
+class Importance(Answer):
+    """Which hyper-parameters the result depends on."""
+
+    method: str
+    trials: int = Field(description="how many had a result")
+    note: str | None = Field(description="why there is nothing to say")
+    items: list[ImportanceOf]

@@ -1,4 +1,9 @@
-"""How a study that is waited for is shown: a line that changes in a terminal, a view in a notebook, or lines."""
+"""How a study that is waited for is shown: a line that changes in a terminal, a view in a notebook, or lines.
+
+A study under way as a notebook's cell shows it: bars, rungs, the best trial, the last decision, and each slot.
+
+What `Study` and `AsyncStudy` show of a study: the same, as it was last heard.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,102 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from html import escape
 from types import TracebackType
 from typing import Any, Protocol
 
-from stagetree.models import StudyAnswer
-from stagetree.notebook import cell
-from stagetree.text import duration
+from stagetree.client.asking import Known
+from stagetree.client.http import Json
+from stagetree.models import Decision, StudyAnswer, Trial, TrialDetail, UnderWay
+from stagetree.notebook import frames
+from stagetree.text import FINAL, decided, duration, saved_text
+
+SLOTS = 16
+"""How many slots are shown; the others are counted."""
+
+_CELL = "text-align:left;padding:0 1em 0 0"
+
+
+def html(study: StudyAnswer) -> str:
+    """The study as it stands."""
+    rows = "".join(
+        f'<tr><td style="{_CELL};opacity:.6">{escape(label)}</td><td style="{_CELL}">{shown}</td></tr>'
+        for label, shown in _rows(study)
+    )
+    return f"<div>{_title(study)}<table>{rows}</table></div>"
+
+
+def _title(study: StudyAnswer) -> str:
+    left = study.progress.seconds_left
+    time = f"{duration(study.wall_seconds)} elapsed" + (f", about {duration(left)} left" if left else "")
+    return f"<b>{escape(study.study)}</b> · {escape(study.tuner)} · {escape(study.state)} · {time}"
+
+
+def _rows(study: StudyAnswer) -> Iterator[tuple[str, str]]:
+    """A label and HTML for each."""
+    progress, over = study.progress, study.state in FINAL
+    if progress.trials is not None:
+        failed = f" <b style='color:red'>{study.counts['failed']} failed</b>" if study.counts.get("failed") else ""
+        resting = f" {progress.trials.resting} {'at rungs' if progress.rungs else 'suspended'}"
+        yield (
+            "trials",
+            _bar(progress.trials.done, progress.trials.expected)
+            + failed
+            + (resting if progress.trials.resting else ""),
+        )
+    if progress.steps is not None:
+        yield "steps", _bar(progress.steps.done, progress.steps.expected, about=bool(progress.rungs) and not over)
+    if progress.rungs:
+        yield "rungs", " · ".join(f"step {each.steps}: {each.arrived}/{each.entered}" for each in progress.rungs)
+    yield "saved", saved_text(study.cost.saved_by_sharing, study.cost.saved_by_stopping)
+    if study.best is not None:
+        value, hp = f"<b>{study.best.value:.6g}</b>", "  ".join(_words(study.best.hp))
+        yield (
+            "best",
+            f"{escape(study.metric)} {value} (trial {study.best.trial} after {study.best.steps} steps) {escape(hp)}",
+        )
+    if progress.last is not None:
+        yield "last", escape(_decision(progress.last))
+    if study.exactness.mark:
+        yield "exact", escape(study.exactness.text)
+    if study.ending:
+        yield "ended", escape(study.ending)
+    if study.error:
+        yield "error", f"<span style='color:red'>{escape(study.error)}</span>"
+    yield from _slots(progress.running)
+
+
+def _bar(done: int, expected: int | None, *, about: bool = False) -> str:
+    if expected is None:
+        return str(done)
+    return f'<progress value="{done}" max="{max(expected, 1)}"></progress> {done}/{"about " if about else ""}{expected}'
+
+
+def _words(hp: dict[str, object]) -> Iterator[str]:
+    return (f"{name}={value}" for name, value in frames.flat_hp(hp))
+
+
+def _decision(last: Decision) -> str:
+    return f"{decided(last.kind, last.trial, last.steps)}: {frames.words(last.reason)}".removesuffix(": ")
+
+
+def _slots(running: list[UnderWay]) -> Iterator[tuple[str, str]]:
+    shown = sorted(running, key=lambda each: each.slot)
+    for each in shown[:SLOTS]:
+        values = "  ".join(f"{name} {text}" for name, text in each.forms.items())
+        bar = f'<progress value="{each.step - each.start}" max="{max(each.end - each.start, 1)}"></progress>'
+        yield each.slot, f"{bar} {each.step}/{each.end} · {_served(each)} · {escape(values)}"
+    if len(shown) > SLOTS:
+        yield "", f"and {len(shown) - SLOTS} more slots"
+
+
+def _served(run: UnderWay) -> str:
+    """Which trials the stage is for."""
+    if not run.trials:
+        return "another study's"
+    return f"trial {run.trials[0]}" if run.trial_count == 1 else f"{run.trial_count} trials share it"
+
 
 _LINE_SECONDS = 5.0
 """Where lines cannot change, how long it is from one to the next."""
@@ -72,7 +167,7 @@ class Cell:
         self._display, self._handle = display, None
 
     def show(self, study: StudyAnswer) -> None:
-        bundle = {"text/plain": progress_text(study), "text/html": cell.html(study)}
+        bundle = {"text/plain": progress_text(study), "text/html": html(study)}
         if self._handle is None:
             self._handle = self._display(bundle, raw=True, display_id=True)
         else:
@@ -128,3 +223,65 @@ def progress_text(study: StudyAnswer) -> str:
     if study.exactness.isolated:
         parts.append("each trial alone: the trainer is not exact")
     return " · ".join([*parts, duration(study.wall_seconds)])
+
+
+_ALONE = TrialDetail.model_fields.keys() - Trial.model_fields.keys()
+"""What only an answer about one trial has."""
+
+
+class StudyView:
+    """A study as it was last heard of; `refresh` hears it anew."""
+
+    _known: Known
+
+    @property
+    def url(self) -> str:
+        """Where its server is."""
+        raise NotImplementedError
+
+    @property
+    def id(self) -> str:
+        """Its name in URLs and on the command line."""
+        return str(self._known.study["study"])
+
+    @property
+    def state(self) -> str:
+        """`running`, `paused`, `completed`, `failed` or `cancelled`."""
+        return str(self._known.study["state"])
+
+    @property
+    def metric(self) -> str:
+        """The metric that counts."""
+        return str(self._known.study["metric"])
+
+    @property
+    def mode(self) -> str:
+        """Whether more (`max`) or less (`min`) of it is better."""
+        return str(self._known.study["mode"])
+
+    @property
+    def answer(self) -> StudyAnswer:
+        """All that the server said of it: costs, counts, times; without its trials."""
+        return StudyAnswer.of(self._known.study)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Its trials, in the order of their numbers."""
+        return [_listed(self._known.trials[number]) for number in sorted(self._known.trials)]
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the best value, ties to the lower number; None as long as none has one."""
+        best = frames.best(self._known.trials.values(), self.mode)
+        return None if best is None else _listed(best)
+
+    def __repr__(self) -> str:
+        return frames.text(type(self).__name__, self.url, self._known.study, self._known.trials.values())
+
+    def _repr_html_(self) -> str:
+        return frames.html(repr(self), self._known.study, self._known.trials.values())
+
+
+def _listed(trial: Json) -> Trial:
+    """The trial as lists of trials have it, whichever answer told of it last."""
+    return Trial.of({name: value for name, value in trial.items() if name not in _ALONE})

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from stagetree.packing.lane import Lane
-from stagetree.packing.loss import BackwardResult, Loss
-from stagetree.packing.refusals import late
-from stagetree.packing.stable_width import stable_width
+from stagetree.packing.lane import Lane, late
+from stagetree.packing.loss import BackwardResult, Loss, stable_width
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stagetree.packing.fallback import FallbackStep
-from stagetree.packing.lane import Generators, Lane
+from stagetree.packing.lane import Generators, Lane, NotPackable, meaning
 from stagetree.packing.loss import BackwardResult, Loss
-from stagetree.packing.refusals import NotPackable, meaning
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 

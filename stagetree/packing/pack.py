@@ -1,6 +1,6 @@
 """Trainers that make their steps together: a lane of the pack each, none of which notices the others.
 
-What a lane computes is to the bit the same whoever else is there: see `stagetree.packing.stable_width`. Lanes that are
+What a lane computes is to the bit the same whoever else is there: see `stagetree.packing.loss`. Lanes that are
 at the same batch with the same random numbers share a pass, for which the batch is read once.
 """
 
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stagetree.packing.lane import Generators, Lane
+from stagetree.packing.lane import Generators, Lane, meaning
 from stagetree.packing.packed_step import Failures, PackedStep, Unpackable
 from stagetree.packing.profile import Profile
-from stagetree.packing.refusals import meaning
 from stagetree.trainer import Trainer, generators
 
 

@@ -8,12 +8,10 @@ from typing import Any
 
 from stagetree.packing.fallback import FallbackStep
 from stagetree.packing.fused_optimizer import FusedOptimizer
-from stagetree.packing.lane import Lane
+from stagetree.packing.lane import Lane, NotPackable, is_out_of_memory, meaning
 from stagetree.packing.likeness import Likeness
-from stagetree.packing.loss import BackwardResult, Loss
+from stagetree.packing.loss import BackwardResult, Loss, stable_width
 from stagetree.packing.profile import PackCost, Profile, timed, widths_below
-from stagetree.packing.refusals import NotPackable, is_out_of_memory, meaning
-from stagetree.packing.stable_width import stable_width
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 

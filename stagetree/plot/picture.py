@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 
 from stagetree.models import TrialDetail
-from stagetree.notebook.record import StudyHistory
+from stagetree.notebook.frames import StudyHistory
 
 WIDTH, HEIGHT = 760, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 14, 28, 24

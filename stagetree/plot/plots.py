@@ -18,7 +18,7 @@ import numpy as np
 from stagetree.errors import StagetreeError
 from stagetree.models import Node, TrialDetail
 from stagetree.notebook import frames
-from stagetree.notebook.record import StudyHistory
+from stagetree.notebook.frames import StudyHistory
 from stagetree.plot.drawing import BLUE, GRAY, RED, Drawing, LineStyle, drawing_on, shade
 from stagetree.plot.picture import segments
 

@@ -27,8 +27,7 @@ from stagetree.runtime import attributes, inexact, machine, state_format, suspec
 from stagetree.runtime.failures import TrainerFailed, ending, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
-from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import HpTimeline
+from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.warm import import_before_forking
 
 _MEASURED = (

@@ -23,12 +23,10 @@ from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.comparing import Looks, compare
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
-from stagetree.runtime.journal import Journal, print_to
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.machine import Machine
-from stagetree.runtime.model import Model
+from stagetree.runtime.model import HpTimeline, Journal, Model, print_to
 from stagetree.runtime.packed import Lanes
-from stagetree.runtime.timeline import HpTimeline
 from stagetree.runtime.wire import Message, Wire
 
 PROGRESS_SECONDS = 0.1

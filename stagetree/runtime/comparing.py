@@ -19,8 +19,7 @@ from stagetree.runtime import attributes, inexact, state_format, suspects
 from stagetree.runtime.attributes import OURS, Seen, caches
 from stagetree.runtime.failures import plain
 from stagetree.runtime.loading import imports_of
-from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import HpTimeline
+from stagetree.runtime.model import HpTimeline, Model
 
 TRAINING = ("train", "train_batch", "loss", "transform", "transform_batch", "accumulate", "update")
 """Where a step begins, in the classes of users."""

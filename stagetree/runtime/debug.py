@@ -13,8 +13,7 @@ from typing import Any
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
-from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import HpTimeline
+from stagetree.runtime.model import HpTimeline, Model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,20 @@
 
 Law 3 of CONTRIBUTING.md lives here: a step depends only on the state, the values of the hyper-parameters and the
 generators, and nothing that happens between steps disturbs them.
+
+The values of a trial's hyper-parameters, step by step, from the same canonical pieces that nodes are named by.
+
+Where a trainer's process writes what was logged between evaluations: rows in a file, never facts.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import sys
+import time
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,10 +24,45 @@ from stagetree.limits import MOST_METRICS
 from stagetree.runtime import state_format
 from stagetree.runtime.buffers import Buffer, Buffers
 from stagetree.runtime.failures import TrainerFailed, user_code
-from stagetree.runtime.timeline import HpTimeline
 from stagetree.runtime.weight_files import load_weights
+from stagetree.sequences import Form, Scalar, parse
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums
+
+
+class HpTimeline:
+    """All hyper-parameters of a trial. hp: the JSON of its sequences. Raises `stagetree.sequences.SequenceError`."""
+
+    def __init__(self, hp: Mapping[str, Any]) -> None:
+        self._tracks = {name: _Track(hp[name]) for name in sorted(hp)}
+
+    def at(self, step: int) -> dict[str, Scalar]:
+        """All values in force at a step."""
+        return {name: track.at(step) for name, track in self._tracks.items()}
+
+    def changes(self, step: int) -> dict[str, Scalar]:
+        """The values that are new at a step: all of them at the first."""
+        values = self.at(step)
+        if step == 0:
+            return values
+        before = self.at(step - 1)
+        return {name: value for name, value in values.items() if value != before[name]}
+
+
+class _Track:
+    """One hyper-parameter. Its pieces may be endless, so they are computed as far as they are needed."""
+
+    def __init__(self, sequence: Any) -> None:
+        self._pieces = parse(sequence).pieces()
+        self._starts, self._forms = list[int](), list[Form]()
+        self._next = next(self._pieces, None)
+
+    def at(self, step: int) -> Scalar:
+        while self._next is not None and self._next.start <= step:
+            self._starts.append(self._next.start)
+            self._forms.append(self._next.form)
+            self._next = next(self._pieces, None)
+        return self._forms[bisect_right(self._starts, step) - 1].at(step)
 
 
 class Model:
@@ -162,3 +206,56 @@ def _finite(name: str, value: Any) -> float | None:
     except (TypeError, ValueError):
         raise TypeError(f"evaluate must return a dict of numbers, got {value!r} for {name}") from None
     return number if math.isfinite(number) else None
+
+
+DRAIN_SECONDS = 1.0
+"""How often what was logged is fetched from the device; after each step, if steps are longer."""
+
+MOST_BYTES = 2**24
+"""Of one file; nothing is added to one that is longer."""
+
+
+class Journal:
+    """Appends a row for each time that it is drained. A file that cannot be written costs rows, and no training.
+
+    drained_at: when that was last, by the monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self._file = -1
+        self.drained_at = time.monotonic()
+
+    def write_to(self, file: int) -> None:
+        """From here on, rows go there; the descriptor is the journal's to close."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = file
+
+    def look(self, model: Model, now: float) -> None:
+        """Write what was logged, if the last time is long enough ago. Raises `TrainerFailed`."""
+        if now - self.drained_at >= DRAIN_SECONDS:
+            self.write(model, now)
+
+    def write(self, model: Model, now: float) -> None:
+        """Write what was logged since the last time. Raises `TrainerFailed`."""
+        self.drained_at = now
+        if metrics := model.logged():
+            self._append({"step": model.step, "metrics": metrics})
+
+    def _append(self, row: dict[str, object]) -> None:
+        if self._file < 0:
+            return
+        try:
+            if os.fstat(self._file).st_size < MOST_BYTES:
+                os.write(self._file, json.dumps(row).encode() + b"\n")
+        except OSError as problem:
+            print(f"--- what is logged is not kept: {problem}", file=sys.stderr)
+
+
+def print_to(fd: int) -> None:
+    """From here on, what this process prints goes to that file, which is closed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)

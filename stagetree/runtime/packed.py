@@ -9,9 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from stagetree.packing import Lane, NotPackable, Pack, Profile
 from stagetree.runtime.failures import TrainerFailed, user_code
-from stagetree.runtime.journal import Journal
-from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import HpTimeline
+from stagetree.runtime.model import HpTimeline, Journal, Model
 
 Failed = dict[int, TrainerFailed]
 """By the number of the lane: why its model cannot go on. The others are not concerned."""

@@ -26,7 +26,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import IO
 
-from stagetree.runtime.secrets import keep_for_trainers
+from stagetree.runtime.failures import keep_for_trainers
 from stagetree.runtime.wire import Message, Wire, pair
 from stagetree.source.versions import know_modules
 

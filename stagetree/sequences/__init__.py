@@ -13,7 +13,7 @@ True
 
 from __future__ import annotations
 
-from stagetree.sequences.base import Sequence, SequenceError, with_ends
+from stagetree.sequences.base import FAMILIES, Sequence, SequenceError, did_you_mean, parse, with_ends
 from stagetree.sequences.composed import Part, Piecewise, Warmup, Wsd
 from stagetree.sequences.families import (
     Constant,
@@ -26,7 +26,6 @@ from stagetree.sequences.families import (
     Values,
 )
 from stagetree.sequences.forms import CURVES, Form, Held, MovingForm, Piece, Scalar
-from stagetree.sequences.parsing import FAMILIES, did_you_mean, parse
 
 __all__ = [
     "CURVES",

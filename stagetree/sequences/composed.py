@@ -15,10 +15,10 @@ from stagetree.sequences.base import (
     check_list,
     check_number,
     in_force_from,
+    parse,
     set_field,
 )
 from stagetree.sequences.forms import Form, HalfCosine, Held, OneMinusSqrt, Piece, Ramp, Slide
-from stagetree.sequences.parsing import parse
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where metrics go besides the service: TensorBoard, W&B and MLflow, which follow a study's events.
+"""Where metrics go besides the service: TensorBoard, W&B, MLflow and OpenTelemetry, which follow a study's events.
 
     with Client() as client:
         follow(client, "digits-asha-0ad751", [open_sink("tensorboard:runs")])

@@ -9,10 +9,12 @@ from pathlib import Path, PurePosixPath
 
 from stagetree.sinks.base import Sink, SinkError
 
-KINDS = ("tensorboard:DIR", "wandb:PROJECT", "mlflow:URI")
+KINDS = ("tensorboard:DIR", "wandb:PROJECT", "mlflow:URI", "otlp:URL")
 STORE = ".stagetree"
 ACCOUNTS = (("databricks",), ("databricks-uc",), ("uc",))
 """Words that MLflow takes for an account in the profile of the user that it runs as."""
+
+WEB = ("http://", "https://")
 
 NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """What an operator calls a sink."""
@@ -24,8 +26,10 @@ POSITIONS = Path(STORE, "sinks")
 def split(address: str) -> tuple[str, str]:
     """The kind of a sink, and where it writes. Raises `SinkError`."""
     kind, _, where = address.partition(":")
-    if kind not in ("tensorboard", "wandb", "mlflow") or not where:
+    if kind not in ("tensorboard", "wandb", "mlflow", "otlp") or not where:
         raise SinkError(f"must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {address!r}")
+    if kind == "otlp" and not where.startswith(WEB):
+        raise SinkError(f"must name a collector by http:// or https://, such as otlp:http://host:4318, got {address!r}")
     return kind, where
 
 
@@ -37,7 +41,7 @@ def check_of_study(address: str) -> None:
     if NAMED.fullmatch(address):
         return
     kind, where = split(address)
-    if kind == "wandb" or (kind == "mlflow" and where.startswith(("http://", "https://"))):
+    if kind in ("wandb", "otlp") or (kind == "mlflow" and where.startswith(WEB)):
         return
     path = PurePosixPath(where.removeprefix("sqlite:///") if kind == "mlflow" else where)
     if kind == "mlflow" and path.parts[:1] in ACCOUNTS:
@@ -93,7 +97,9 @@ def open_sink(address: str, positions: Path = POSITIONS) -> Sink:
     """The sink at an address. Raises `SinkError`, which says what is wrong with it or is not installed."""
     kind, where = split(address)
     path = Path(where.removeprefix("sqlite:///"))
-    if kind != "wandb" and any((folder / "stagetree.db").is_file() for folder in (path, *path.parents)):
+    if kind in ("tensorboard", "mlflow") and any(
+        (folder / "stagetree.db").is_file() for folder in (path, *path.parents)
+    ):
         raise SinkError(f"{address} lies in a store of stagetree: a sink of its own would write into the log")
     if kind == "tensorboard":
         from stagetree.sinks.tensorboard import TensorBoard
@@ -103,6 +109,10 @@ def open_sink(address: str, positions: Path = POSITIONS) -> Sink:
         from stagetree.sinks.wandb import Wandb
 
         return Wandb(where, noted_in(address, positions))
+    if kind == "otlp":
+        from stagetree.sinks.traces import OpenTelemetry
+
+        return OpenTelemetry(where, noted_in(address, positions))
     from stagetree.sinks.mlflow import Mlflow
 
     return Mlflow(where, noted_in(address, positions))

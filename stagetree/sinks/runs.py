@@ -1,14 +1,14 @@
-"""Whose run a measurement belongs in: a fold of a study's events, in their order."""
+"""Folds of a study's events, in their order: whose run a measurement belongs in, and the stages that slots trained."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
 
-from stagetree.sinks.base import Began, Key, Link, Point, Record, SinkError, Struck, run_of
+from stagetree.sinks.base import Began, Json, Key, Link, Mark, Point, Record, RunRecord, SinkError, Struck, run_of
 
-Json = dict[str, Any]
 Metrics = Mapping[str, float | None]
 
 
@@ -74,14 +74,21 @@ class Runs:
         ends = self._trials[trial].ends if trial in self._trials else {}
         return next((name for name, end in ends.items() if step <= end), None)
 
+    def first_passing(self, node: str, step: int) -> int | None:
+        """The first trial whose path leads through a node to a step."""
+        return min(self._passing_at(node, step), default=None)
+
+    def _passing_at(self, node: str, step: int) -> list[int]:
+        return [number for number in self._passing.get(node, ()) if self._trials[number].passes(node, step)]
+
     def is_first(self, trial: int, node: str, step: int) -> bool:
         """Whether what was logged at a place belongs in this trial's run, and is in no other's."""
-        passing = [number for number in self._passing.get(node, ()) if self._trials[number].passes(node, step)]
+        passing = self._passing_at(node, step)
         is_written = any(("logged", run_of(number, self.is_alone), step) in self._written for number in passing)
         return trial == min(passing, default=None) and not is_written
 
     def _points(self, node: str, step: int) -> list[Record]:
-        passing = [number for number in self._passing.get(node, ()) if self._trials[number].passes(node, step)]
+        passing = self._passing_at(node, step)
         if not passing or any(("point", run_of(number, self.is_alone), step) in self._written for number in passing):
             return []
         metrics, at = self._measured[node][step]
@@ -121,3 +128,111 @@ class Runs:
         """What was measured on a path before the trial came there."""
         places = ((node, step) for node in trial.starts for step in sorted(self._measured.get(node, ())))
         return [record for place in places for record in self._points(*place)]
+
+
+Measured = tuple[float, int, Mapping[str, float | None]]
+"""When a stage was evaluated, in Unix seconds, after which step, and the metrics."""
+
+
+@dataclass(frozen=True)
+class StageBegun:
+    """Stage number `index` of a chain was given to a slot.
+
+    node: of the search plan. start: its first step. free_at: since when the slot could be at it, in Unix seconds.
+    proof: what it is to prove by training steps again; empty where it trains new ones.
+    """
+
+    chain: str
+    index: int
+    slot: str
+    node: str
+    start: int
+    free_at: float
+    proof: str
+
+
+@dataclass(frozen=True)
+class StageRun(RunRecord):
+    """A slot came to the end of a stage, or ended in the middle of it.
+
+    trial: the first that passes there. end: the last step. seconds: spent on it by the slot. outcome:
+    `completed`, `failed`, or how its chain ended. error: why it failed.
+    """
+
+    begun: StageBegun
+    end: int
+    seconds: float
+    outcome: str
+    error: str
+    measured: tuple[Measured, ...]
+
+    @property
+    def key(self) -> Key:
+        return ("stage", self.run, self.begun.chain, self.begun.index)
+
+
+@dataclass
+class _Chain:
+    """index: the stage that is next or under way. free_at: since when the slot could be at it."""
+
+    slot: str
+    stages: Sequence[Json]
+    proof: str
+    free_at: float
+    index: int = 0
+
+
+@dataclass
+class Stages:
+    """Turns the events of a study into the stages that slots have trained.
+
+    trial_of: the first trial that passes a node at a step, None where none does.
+    """
+
+    trial_of: Callable[[str, int], int | None]
+    _chains: dict[str, _Chain] = field(default_factory=dict)
+    _measured: dict[str, list[Measured]] = field(default_factory=lambda: defaultdict(list))
+
+    def take(self, event: Json, *, is_alone: bool) -> list[StageRun]:
+        """What follows from the next event. is_alone: as in `RunRecord`."""
+        data, at = event["data"], event["at"]
+        match event["type"]:
+            case "ChainAssigned":
+                self._chains[data["chain"]] = _Chain(data["slot"], data["stages"], data.get("proof") or "", at)
+            case "Evaluated":
+                self._measured[data["node"]].append((at, data["step"], data["metrics"]))
+            case "StageCompleted" if chain := self._chains.get(data["chain"]):
+                found = self._run(chain, data, at, "completed")
+                chain.index, chain.free_at = chain.index + 1, at
+                return [replace(each, is_alone=is_alone) for each in found]
+            case "StageFailed" | "ChainEnded" if chain := self._chains.pop(data["chain"], None):
+                return [replace(each, is_alone=is_alone) for each in self._cut_off(chain, event)]
+        return []
+
+    def _cut_off(self, chain: _Chain, event: Json) -> list[StageRun]:
+        """A chain is over, perhaps in the middle of a stage."""
+        data = event["data"]
+        if chain.index >= len(chain.stages) or not (data.get("steps") or data.get("error") or data["seconds"]):
+            return []
+        failed = event["type"] == "StageFailed"
+        return self._run(chain, data, event["at"], "failed" if failed else data["outcome"])
+
+    def _run(self, chain: _Chain, data: Json, at: float, outcome: str) -> list[StageRun]:
+        stage = chain.stages[chain.index]
+        node, start = stage["node"], stage["start"]
+        end = stage["end"] if outcome == "completed" else data.get("step", start + data.get("steps", 0))
+        measured = [each for each in self._measured[node] if start < each[1] <= end]
+        self._measured[node] = [each for each in self._measured[node] if each not in measured]
+        if (trial := self.trial_of(node, stage["end"])) is None:
+            return []
+        began = StageBegun(data["chain"], chain.index, chain.slot, node, start, chain.free_at, chain.proof)
+        error = data.get("error", "")
+        return [StageRun(trial, began, end, data["seconds"], outcome, error, tuple(measured), at=at)]
+
+
+@runtime_checkable
+class TakesStages(Protocol):
+    """A sink that wants to know of stages, too."""
+
+    def write_stage(self, record: StageRun) -> Mark:
+        """Write a record, so that it outlives this process. Raises `SinkError`."""

@@ -10,9 +10,8 @@ from random import Random
 from typing import Any
 
 from stagetree.sequences import Sequence, SequenceError, parse
-from stagetree.space.conditions import in_order, split
+from stagetree.space.conditions import CHECKED, check_wanted, grid_options, in_order, read_entry, split
 from stagetree.space.distributions import Distribution, SpaceError, plain, values_of
-from stagetree.space.entries import CHECKED, check_wanted, grid_options, read_entry
 from stagetree.space.patterns import (
     Choose,
     count,

@@ -1,19 +1,119 @@
 """The types of a study's fields, and the fields that tuners share.
 
 Every field's description completes the sentences "must be ..." and "is missing: ...".
+
+What the values of fields are checked with: each returns the value as it is kept, or raises `SequenceError`.
+
+What pydantic found wrong with a field, as a sentence of our own; and models that say so when they are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 
-from stagetree.limits import MOST_LANES
-from stagetree.space import plain
-from stagetree.spec.errors import FieldError
-from stagetree.spec.values import as_entry, as_json, as_named, as_sequence, as_sink, as_width
+from stagetree.limits import LANES, MOST_LANES
+from stagetree.sequences import SequenceError, did_you_mean, parse
+from stagetree.space import plain, read_entry
+from stagetree.space.where import WhereError
+from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
+
+
+def as_json(value: Any) -> Any:
+    """The JSON of a value, with whole numbers and strings left as they are."""
+    value = plain(value)
+    _check_json(value, "")
+    return value
+
+
+def _check_json(value: Any, path: str) -> None:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if not isinstance(name, str):
+                raise SequenceError(path, f"must have strings for keys, got {name!r}")
+            _check_json(item, f"{path}.{name}")
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            _check_json(item, f"{path}[{number}]")
+    elif not isinstance(value, bool | int | float | str | None) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
+        raise SequenceError(
+            path, f"must be a finite number, a string, true, false, null, a list or an object, got {value!r}"
+        )
+
+
+def as_sequence(value: Any) -> Any:
+    """The JSON of a sequence, after a look whether it is one."""
+    value = as_json(value)
+    parse(value)
+    return value
+
+
+def as_entry(value: Any) -> Any:
+    """The JSON of one entry of a space, after a look whether it is one."""
+    value = as_json(value)
+    read_entry(value)
+    return value
+
+
+def as_named(value: Any) -> Any:
+    """A mapping by hyper-parameter, which names at least one."""
+    if (isinstance(value, Mapping) and not all(value)) or value == {}:
+        raise SequenceError("", f"must name at least one hyper-parameter, by strings that are not empty, got {value!r}")
+    return value
+
+
+def as_width(value: Any) -> Any:
+    """How many lanes a pack has: true for as many as are usual, false for none, "auto" for as many as is fastest."""
+    if isinstance(value, bool):
+        return LANES if value else 0
+    if value == "auto" or (isinstance(value, int) and 0 <= value <= MOST_LANES):
+        return value
+    raise SequenceError("", f"must be true, auto or a whole number from 0 to {MOST_LANES}, got {shown(value)}")
+
+
+def as_where(value: Any) -> Any:
+    """An expression or, in Python, a function."""
+    if value is None or isinstance(value, str) or callable(value):
+        return value
+    raise WhereError(f"must be an expression over the space's hyper-parameters, in a string, got {shown(value)}")
+
+
+def as_target(value: Any) -> Any:
+    """A finite number, or some of them."""
+    if value is None:
+        return None
+    for number in value if isinstance(value, list) and value else [value]:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise SequenceError("", f"must be a number, or a list of at least one number, got {shown(value)}")
+    return value
+
+
+def as_sink(value: str) -> str:
+    """The address of a sink, after a look whether it is one that a study may name."""
+    from stagetree.sinks import SinkError  # not on Windows, where a study file may be written
+    from stagetree.sinks.opening import check_of_study
+
+    try:
+        check_of_study(value)
+    except SinkError as error:
+        raise SequenceError("", str(error)) from None
+    return value
+
 
 Json = Annotated[Any, AfterValidator(as_json)]
 Entries = Annotated[dict[str, Annotated[Any, AfterValidator(as_entry)]], BeforeValidator(as_named)]
@@ -124,3 +224,58 @@ class SpecModel(BaseModel):
         if not isinstance(values, dict):
             return values
         return {name: plain(value) if hasattr(value, "tolist") else value for name, value in values.items()}
+
+
+class SpecPart(SpecModel):
+    """A part of a study, which is made by itself in Python. Raises `SpecError` with every problem there is."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise SpecError([_problem(detail, type(self)) for detail in error.errors()]) from None
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # within a study, the study says what is wrong
+
+
+def _problem(detail: ErrorDetails, part: type[BaseModel]) -> Problem:
+    loc, error = detail["loc"], detail.get("ctx", {}).get("error")
+    if isinstance(error, SequenceError):
+        return Problem(joined(*loc, error.field), error.problem)
+    owner, names = _inside(part, loc)
+    return Problem(joined(*(part for part in loc if part != "[key]")), sentence(detail, owner, str(names[0])))
+
+
+def _inside(part: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[BaseModel], tuple[int | str, ...]]:
+    """The model that a place belongs to, where the part has a list of models, and the rest of the path in it."""
+    field = part.model_fields.get(str(loc[0]))
+    inner = next(iter(get_args(field.annotation)), None) if field else None
+    if len(loc) > 2 and isinstance(inner, type) and issubclass(inner, BaseModel):
+        return inner, loc[2:]
+    return part, loc
+
+
+def sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
+    """What would be right for the field `name` of a model."""
+    got = shown(detail["input"])
+    known = [field for field in owner.model_fields if field != "kind"]
+    match detail["type"]:
+        case "extra_forbidden" if field := next((field for field in known if name in OTHER_NAMES.get(field, ())), ""):
+            return f"is another name for {field}, which is there already"
+        case "extra_forbidden":
+            return f"is not a field here: there are {', '.join(known)}{did_you_mean(name, known)}"
+        case "missing":
+            return f"is missing: {_description(owner, name)}"
+        case "model_type" if not _description(owner, name).startswith("an object"):
+            return f"must be an object with hp and steps, got {got}"
+        case _ if detail["loc"][-1] == "[key]":
+            return f"must be a string, as all keys, got {got}"
+        case _:
+            return f"must be {_description(owner, name)}, got {got}"
+
+
+def _description(owner: type[BaseModel], name: str) -> str:
+    for field, info in owner.model_fields.items():
+        if name in (field, *OTHER_NAMES.get(field, ())):
+            return str(info.description)
+    raise AssertionError(f"{owner.__name__} has no field {name}")

@@ -2,6 +2,8 @@
 
 YAML 1.1, which PyYAML speaks, reads `1e-4` as a string, `no` as false, `1:30` as ninety and `010` as eight. Here they
 are a number, a string, a string and ten. A key that is written twice is an error, and so is NaN.
+
+A study file with some of its fields changed, by dotted path.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import yaml
 from yaml.constructor import ConstructorError
 
 from stagetree.spec.errors import Problem, SpecError
+from stagetree.spec.tuners import KINDS
 
 __all__ = ["read"]
 
@@ -110,3 +114,25 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"numbers must be finite, got {constant}")
+
+
+def changed(spec: Any, changes: Mapping[str, Any]) -> Any:
+    """The study file with the value at each dotted path replaced; None takes a field out. Raises `SpecError`.
+
+    With another kind of tuner, the fields go that only the one before it had.
+    """
+    found = deepcopy(spec)
+    kind = changes.get("tuner.kind")
+    if kind in KINDS and kind != found["tuner"]["kind"]:
+        found["tuner"] = {field: value for field, value in found["tuner"].items() if field in KINDS[kind].model_fields}
+    for path, value in changes.items():
+        *owners, last = path.split(".")
+        owner = found
+        for part in owners:
+            owner = owner.setdefault(part, {}) if isinstance(owner, dict) else None
+        if not isinstance(owner, dict):
+            raise SpecError([Problem(path, "cannot be set: what it would be a field of is not an object")])
+        owner[last] = value
+        if value is None:
+            del owner[last]
+    return found

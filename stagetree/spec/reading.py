@@ -15,8 +15,7 @@ from pydantic import Field, PlainValidator, model_validator
 
 from stagetree.sequences import SequenceError
 from stagetree.spec.errors import shown
-from stagetree.spec.fields import Count, Text
-from stagetree.spec.sentences import SpecPart
+from stagetree.spec.fields import Count, SpecPart, Text
 
 MOST_INPUTS = 100
 """So many paths a study may name."""

@@ -12,6 +12,7 @@ from pydantic import Field, PlainValidator, ValidationError, model_validator
 from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import Space, Where, WhereError
+from stagetree.spec.checks import check_limits, problem_in
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
 from stagetree.spec.fields import (
     Count,
@@ -26,13 +27,11 @@ from stagetree.spec.fields import (
     SpecModel,
     Text,
     Width,
+    as_where,
 )
-from stagetree.spec.hopeless import StopHopeless
-from stagetree.spec.limits import check_limits
-from stagetree.spec.problems import problem_in
 from stagetree.spec.reading import BeginFrom, Inputs, absolute
 from stagetree.spec.tuners import KINDS, CurveTuner, GridTuner, RandomTuner, Tuner
-from stagetree.spec.values import as_where
+from stagetree.spec.tuners.early_stopping import StopHopeless
 
 
 class StudySpec(SpecModel):
@@ -112,7 +111,7 @@ class StudySpec(SpecModel):
     )
     sinks: Sinks = Field(
         default=[],
-        description="a list of places such as tensorboard:DIR, wandb:PROJECT or mlflow:URI, to which it is written",
+        description="places such as tensorboard:DIR, wandb:PROJECT, mlflow:URI or otlp:URL, that it is written to",
     )
     check: bool = Field(
         default=True, description="true, or false to train without trying the trainer's first steps before"

@@ -15,9 +15,18 @@ from torch import Generator, Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from stagetree.trainer import Trainer
-from stagetree.trainer.building import whole_number
-from stagetree.trainer.order import Batching, BatchSpan, Order, generator_of, parts
-from stagetree.trainer.reading import Loading, Samples, reader, seed_sample
+from stagetree.trainer.base import whole_number
+from stagetree.trainer.reading import (
+    Batching,
+    BatchSpan,
+    Loading,
+    Order,
+    Samples,
+    generator_of,
+    parts,
+    reader,
+    seed_sample,
+)
 from stagetree.trainer.tensors import Mean, one_number, sum_and_count
 
 

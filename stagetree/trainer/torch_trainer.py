@@ -18,12 +18,10 @@ from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
 from stagetree.trainer import generators
-from stagetree.trainer.building import Recorded, changed, whole_number
+from stagetree.trainer.base import Recorded, changed, whole_number
 from stagetree.trainer.data import DataTrainer, noting_one_sample
-from stagetree.trainer.order import Batching, BatchSpan, parts
-from stagetree.trainer.precision import Precision
-from stagetree.trainer.rates import Rates
-from stagetree.trainer.reading import Loading, Samples
+from stagetree.trainer.optimizing import Precision, Rates
+from stagetree.trainer.reading import Batching, BatchSpan, Loading, Samples, parts
 from stagetree.trainer.tensors import Average, Mean, PartMeans, evaluating, map_tensors
 
 

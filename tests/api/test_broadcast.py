@@ -11,8 +11,7 @@ from unittest.mock import ANY
 import pytest
 from sqlalchemy.event import listen
 
-from app.api.streaming import broadcast
-from app.api.streaming import tail as tail_module
+from app.api import streaming
 from app.domain import commands as c
 from app.domain.ids import StudyId
 from app.events.database import DatabaseUnavailable
@@ -25,7 +24,7 @@ Said = tuple[str, Any]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail_module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(streaming, "POLL_SECONDS", 0.01)
 
 
 def follow(use: Services, study: str, after: int = 0) -> AsyncIterator[Said]:
@@ -85,8 +84,8 @@ def test_what_happens_is_read_as_often_for_a_hundred_as_for_one(
 def test_who_is_slow_misses_nothing_and_nothing_is_piled_up_for_it(
     use: Services, study: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broadcast, "KEPT_BYTES", 1000)
-    monkeypatch.setattr(broadcast, "BATCH", 7)
+    monkeypatch.setattr(streaming, "KEPT_BYTES", 1000)
+    monkeypatch.setattr(streaming, "BATCH", 7)
 
     async def main() -> None:
         slow, fast = follow(use, study), follow(use, study)
@@ -130,7 +129,7 @@ def test_all_are_let_go_when_the_database_is_away(
     use: Services, study: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each comes back, and is told why."""
-    monkeypatch.setattr(broadcast, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(streaming, "HEARTBEAT_SECONDS", 0.05)
 
     def away(*_: object, **__: object) -> None:
         raise DatabaseUnavailable("The database cannot be used.")

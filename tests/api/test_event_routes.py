@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.streaming import broadcast
+from app.api import streaming
 from app.domain import events as e
 from app.processes import EXIT_CODE
 from tests.api.world import API, STUDY, Workers, changed
@@ -124,7 +124,7 @@ def test_a_page_can_be_empty_and_not_the_last(http: TestClient, study: str, work
 
 
 @contextmanager
-def streaming(url: str, study: str, headers: dict[str, str] | None = None) -> Iterator[Iterator[Any]]:
+def streamed(url: str, study: str, headers: dict[str, str] | None = None) -> Iterator[Iterator[Any]]:
     with (
         httpx2.Client(timeout=PATIENCE) as client,
         client.stream("GET", f"{url}{API}/studies/{study}/events", headers=STREAM | (headers or {})) as response,
@@ -140,7 +140,7 @@ def submitted(server: str) -> str:
 
 
 def test_a_stream_gives_what_is_there_and_then_what_happens(server: str, submitted: str, workers: Workers) -> None:
-    with streaming(server, submitted) as stream:
+    with streamed(server, submitted) as stream:
         assert next(stream).id == "1"
         workers.tune(submitted)
         added = next(stream)
@@ -149,7 +149,7 @@ def test_a_stream_gives_what_is_there_and_then_what_happens(server: str, submitt
 
 
 def test_a_stream_ends_when_the_study_is_over_and_all_was_sent(server: str, submitted: str, workers: Workers) -> None:
-    with streaming(server, submitted) as stream:
+    with streamed(server, submitted) as stream:
         post(server, f"/studies/{submitted}:cancel")
         found = list(stream)
     assert [event.event for event in found] == ["message"] * 2 + ["end"]
@@ -162,15 +162,15 @@ def test_a_stream_ends_when_the_study_is_over_and_all_was_sent(server: str, subm
 
 def test_a_stream_is_resumed_after_the_last_event_received(server: str, submitted: str, workers: Workers) -> None:
     workers.tune(submitted)
-    with streaming(server, submitted) as stream:
+    with streamed(server, submitted) as stream:
         last = [next(stream) for _ in range(2)][-1]
     post(server, f"/studies/{submitted}:cancel")
-    with streaming(server, submitted, {"Last-Event-ID": last.id}) as stream:
+    with streamed(server, submitted, {"Last-Event-ID": last.id}) as stream:
         assert [event.id for event in stream][:2] == ["3", "4"]
 
 
 def test_a_silent_stream_says_that_it_is_alive(server: str, submitted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcast, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(streaming, "HEARTBEAT_SECONDS", 0.1)
     with (
         httpx2.Client(timeout=PATIENCE) as client,
         client.stream("GET", f"{server}{API}/studies/{submitted}/events?after=1", headers=STREAM) as response,
@@ -182,11 +182,11 @@ def test_a_silent_stream_says_that_it_is_alive(server: str, submitted: str, monk
 def test_many_events_come_in_batches(
     server: str, submitted: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broadcast, "BATCH", 2)
+    monkeypatch.setattr(streaming, "BATCH", 2)
     workers.tune(submitted)
     workers.finish(submitted, workers.assign(submitted, 0), {"accuracy": 0.5})
     post(server, f"/studies/{submitted}:cancel")
-    with streaming(server, submitted) as stream:
+    with streamed(server, submitted) as stream:
         ids = [event.id for event in stream if event.event == "message"]
     assert ids == [str(n) for n in range(1, workers.use.log.head())]
 
@@ -194,7 +194,7 @@ def test_many_events_come_in_batches(
 def test_events_of_a_chain_assigned_before_the_stream_began(server: str, submitted: str, workers: Workers) -> None:
     workers.tune(submitted)
     chain = workers.assign(submitted, 0)
-    with streaming(server, submitted, {"Last-Event-ID": str(workers.use.log.head() - 1)}) as stream:
+    with streamed(server, submitted, {"Last-Event-ID": str(workers.use.log.head() - 1)}) as stream:
         workers.record(submitted, e.StageCompleted(chain=chain, index=0, seconds=1.0))
         assert next(stream).json()["type"] == "StageCompleted"
 
@@ -220,7 +220,7 @@ def running(database: str, trainers: str) -> Iterator[tuple[str, subprocess.Pope
 def test_an_open_stream_does_not_keep_the_server_from_stopping(sqlite_url: str, trainers: str) -> None:
     with running(sqlite_url, trainers) as (url, server):
         study = post(url, "/studies", STUDY)["study"]
-        with streaming(url, study) as stream:
+        with streamed(url, study) as stream:
             next(stream)
             server.send_signal(signal.SIGTERM)
             assert list(stream) == []
@@ -232,10 +232,10 @@ def test_a_stream_goes_on_after_the_server_was_started_anew(sqlite_url: str, tra
     with running(sqlite_url, trainers) as (url, _):
         study = post(url, "/studies", STUDY)["study"]
         post(url, f"/studies/{study}/notes", {"text": "before"})
-        with streaming(url, study) as stream:
+        with streamed(url, study) as stream:
             heard = [next(stream)]
     last = {"Last-Event-ID": heard[-1].id}
-    with running(sqlite_url, trainers) as (url, _), streaming(url, study, last) as stream:
+    with running(sqlite_url, trainers) as (url, _), streamed(url, study, last) as stream:
         heard.append(next(stream))
         post(url, f"/studies/{study}/notes", {"text": "after"})
         heard.append(next(stream))

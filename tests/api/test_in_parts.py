@@ -10,14 +10,14 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app.api.streaming import broadcast
+from app.api import streaming
 from app.cli.replaying import curves
 from app.events.database import Database
-from app.events.export import parse
 from app.events.log import SqlLog, StoredEvent, port
 from app.events.plans import Plans
 from app.events.records import SqlRecords
 from app.service import reading
+from app.service.replaying import parse
 from app.service.services import Services
 from tests.api.world import Workers
 
@@ -39,7 +39,7 @@ class CountingLog(SqlLog):
 def log(app: FastAPI, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingLog]:
     """The log that the application reads from here on."""
     monkeypatch.setattr(port, "PART", PART)
-    monkeypatch.setattr(broadcast, "BATCH", PART)
+    monkeypatch.setattr(streaming, "BATCH", PART)
     records = SqlRecords(Database(sqlite_url))
     records.log = log = CountingLog(records.database)
     app.state.services = replace(app.state.services, records=records)

@@ -16,7 +16,7 @@ from app.domain import commands as c
 from app.domain.ids import plan_id
 from app.service import reading
 from app.service.services import ID, Services
-from app.simulation.forecast import Forecast, forecast
+from app.simulation.preview import Forecast, forecast
 from tests.api.world import API, STUDY, MakeApp, Workers, changed
 
 

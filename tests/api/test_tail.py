@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.event import listen
 
-from app.api.streaming import tail as module
-from app.api.streaming.tail import Tail, Watcher
+from app.api import streaming
+from app.api.streaming import Tail, Watcher
 from app.domain.events import StudyPaused
 from app.events.database import Database, DatabaseUnavailable
 from app.events.log import SqlLog
@@ -37,7 +37,7 @@ class Counting(MemoryLog):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(streaming, "POLL_SECONDS", 0.01)
 
 
 async def until(look: Callable[[], bool]) -> None:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from app.api.sharing.turns import Together
+from app.api.sharing import Together
 
 
 class Work:

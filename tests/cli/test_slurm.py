@@ -11,7 +11,7 @@ import pytest
 from commandline import Stagetree
 
 from app.cli.serving import NEEDED, queue_of
-from app.domain.slots import NAME, shared_gpu
+from app.domain.assignment import NAME, shared_gpu
 
 TASK = {"SLURMD_NODENAME": "node7", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "42"}
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.tuning.curves import Curve, CurveModel, Posterior
-from app.tuning.curves.scale import curve_scale, study_scale
+from app.tuning.curves.curve import curve_scale, study_scale
 from tests.curves.recordings import HORIZON, STEPS, accuracies, curve
 from tests.plans import tried
 

@@ -52,6 +52,7 @@ def test_blocks_without_a_language_are_commands_of_elsewhere() -> None:
         "stagetree sinks",
         "stagetree token",
         "stagetree backup",
+        "stagetree erase",
         "curl -N",
         "celery ",
         "alembic ",

@@ -12,8 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, inspect, text
 
-from app.events.connections import SQLITE
-from app.events.database import Database, DatabaseUnavailable
+from app.events.database import SQLITE, Database, DatabaseUnavailable
 from app.events.log import SqlLog
 from app.events.tables import metadata
 

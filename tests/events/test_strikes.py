@@ -20,10 +20,10 @@ from app.domain.evolve import fold
 from app.domain.ids import ChainId, PlanId, StudyId
 from app.domain.states import StudyState, TrialState
 from app.events.database import Database
+from app.events.housekeeping import strike
 from app.events.plans import Plans
 from app.events.records import SqlRecords
 from app.events.rows import Fenced, Rows
-from app.events.strikes import strike
 from app.events.transact import Write, transact
 from app.tuning.replay import replay
 

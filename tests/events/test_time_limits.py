@@ -13,8 +13,7 @@ from sqlalchemy import Engine, make_url, text
 
 from app.away import LostRace
 from app.domain.events import StudyPaused
-from app.events.connections import SQLITE
-from app.events.database import Database, DatabaseUnavailable
+from app.events.database import SQLITE, Database, DatabaseUnavailable
 from app.events.records import SqlRecords, change
 from app.events.rows import Rows, StudyRecord
 

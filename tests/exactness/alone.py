@@ -43,8 +43,7 @@ class Alone:
 
 def train(kind: type[Any], job: Json) -> Curve:
     from stagetree.runtime.machine import Machine
-    from stagetree.runtime.model import Model
-    from stagetree.runtime.timeline import HpTimeline
+    from stagetree.runtime.model import HpTimeline, Model
 
     Machine("cpu", None, 1, "strict").prepare()
     model = Model.build(kind, job["args"], job["seed"], "cpu")

@@ -9,8 +9,7 @@ import pytest
 
 from stagetree.runtime import attributes, state_format
 from stagetree.runtime.loading import load_trainer
-from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import HpTimeline
+from stagetree.runtime.model import HpTimeline, Model
 from stagetree.spec import StudySpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,9 +8,8 @@ import pytest
 import torch
 from gpu_trainers import TRAINERS
 
-from stagetree.runtime.model import Model
+from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.packed import PackedModels
-from stagetree.runtime.timeline import HpTimeline
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA here")]
 

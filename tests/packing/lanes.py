@@ -15,9 +15,8 @@ from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
 from stagetree.runtime import state_format
-from stagetree.runtime.model import Model
+from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.packed import Failed, PackedModels
-from stagetree.runtime.timeline import HpTimeline
 
 Hp = dict[str, Any]
 STEADY: Hp = {"lr": 0.05, "momentum": 0.9, "bs": 4}

@@ -12,9 +12,9 @@ from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, model, pack
 from torch import nn
 from torch.optim import AdamW
 
-from stagetree.packing.stable_width import StableWidth
+from stagetree.packing.loss import StableWidth
+from stagetree.runtime.model import HpTimeline
 from stagetree.runtime.packed import PackedModels
-from stagetree.runtime.timeline import HpTimeline
 from tests.plans import MORE
 
 WIDTH = 4

@@ -14,8 +14,8 @@ from torch import Generator, OutOfMemoryError, Tensor, nn
 from stagetree import TorchTrainer
 from stagetree.packing import Profile
 from stagetree.packing.profile import PackCost, timed
-from stagetree.runtime.timeline import HpTimeline
-from stagetree.trainer.order import Batching
+from stagetree.runtime.model import HpTimeline
+from stagetree.trainer.reading import Batching
 from stagetree.trainer.tensors import map_tensors
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,7 @@ from redis import Redis
 from stacks import PATIENCE, answers, wait_for
 
 from app.embedded import redis_server
-from app.workers.broker import install, transport_options
-from app.workers.celery_app import celery
+from app.workers.celery_app import celery, install, transport_options
 
 WAKES = """
 from app.workers.celery_app import wake_scheduler

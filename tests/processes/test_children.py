@@ -6,7 +6,7 @@ import signal
 import subprocess
 from typing import Any
 
-from app.embedded.processes import kill
+from app.embedded.machine import kill
 
 
 class Interrupted(subprocess.Popen[bytes]):

@@ -6,8 +6,7 @@ from typing import Any
 
 from stagetree import Trainer
 from stagetree.runtime.comparing import forgotten, set_in_training
-from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import HpTimeline
+from stagetree.runtime.model import HpTimeline, Model
 
 
 class Patient(Trainer):

@@ -11,8 +11,7 @@ from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
 from stagetree.runtime.failures import LONGEST, TrainerFailed, kind_of, plain, signature_of, user_code
-from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import HpTimeline
+from stagetree.runtime.model import HpTimeline, Model
 
 
 def wrapped(error: BaseException, *, in_sight: bool = True) -> BaseException:

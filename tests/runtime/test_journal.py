@@ -12,9 +12,7 @@ from moods import TOY, Start
 
 from app.workers.trainer_connection import Deadline
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.journal import DRAIN_SECONDS, Journal
-from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import HpTimeline
+from stagetree.runtime.model import DRAIN_SECONDS, HpTimeline, Journal, Model
 from stagetree.trainer import Trainer
 from stagetree.trainer.base import MetricSums
 

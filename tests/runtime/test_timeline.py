@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 
 from app.domain.schedule import ScheduleSegment, segments
-from stagetree.runtime.timeline import HpTimeline
+from stagetree.runtime.model import HpTimeline
 from stagetree.sequences import Sequence
 from tests.strategies import configurations
 

@@ -20,9 +20,8 @@ from opened import opened
 from app.workers import warm as warm_module
 from app.workers.trainer_connection import Deadline
 from app.workers.warm import Warm, WarmFailed
-from stagetree.runtime.failures import TrainerFailed, text_of
+from stagetree.runtime.failures import TrainerFailed, keep_for_trainers, text_of
 from stagetree.runtime.preimports import PACKAGES
-from stagetree.runtime.secrets import keep_for_trainers
 from stagetree.runtime.warm import launch
 from stagetree.runtime.wire import pair
 

@@ -117,12 +117,12 @@ class Scene:
             "publish": lambda *message: self.messages.append(message),
             "pause": lambda attempt: None,
             "elapsed": lambda: self.at,
+            "intermediate_bytes": 0,
         } | self._ports
         return Ports(
             records=self.records,
             plans=self.scheduler_plans,
             new_id=lambda: f"chain{next(self._ids)}",
-            intermediate_bytes=0,
             clock=lambda: self.at,
             lease_seconds=LEASE,
             **ports,

@@ -9,7 +9,7 @@ from scenes import PLAN, Scene
 
 from app.domain.search_plan import SearchPlan
 from app.events.plans import Plans
-from app.workers.scheduler.overview import DISPATCH_AGAIN_SECONDS, overview
+from app.workers.scheduler.reaper import DISPATCH_AGAIN_SECONDS, overview
 
 EXTERNAL = {"kind": "external"}
 

@@ -16,12 +16,12 @@ from app.domain.decide import decide
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan
 from app.domain.states import ChainOutcome
+from app.events.housekeeping import strike
 from app.events.log import Append
 from app.events.plans import Plans, PlanUnusable
-from app.events.strikes import strike
 from app.events.transact import Write, transact
 from app.tuning.tuners.driver import make_driver
-from app.workers.scheduler.overview import DISPATCH_AGAIN_SECONDS
+from app.workers.scheduler.reaper import DISPATCH_AGAIN_SECONDS
 from stagetree.spec import SpecError, StudySpec
 
 

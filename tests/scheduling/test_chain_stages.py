@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 from app.domain import commands as c
+from app.domain.awaiting import evaluations
 from app.domain.events import Stage
 from app.domain.search_plan import Node
 from app.scheduling.assignment import branch_points, lead_trial, stages_of
 from app.scheduling.demands import Need
-from app.scheduling.evaluations import evaluations
 from app.scheduling.frontier import Frontier, Span
 from tests.plans import Story, steps
 

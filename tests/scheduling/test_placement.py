@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.assignment import shared_gpu
 from app.domain.events import PlanOpened
 from app.domain.search_plan import SearchPlan
-from app.domain.slots import shared_gpu
-from app.scheduling.placement import Candidates, place
+from app.scheduling.assignment import Candidates, place
 
 OPENED = PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed=0)
 PLAN = SearchPlan(opened=OPENED)

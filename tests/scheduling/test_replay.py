@@ -12,15 +12,15 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.errors import Refused, StateConflict
 from app.domain.ids import StudyId
-from app.events.export import NotALog, lines, parse
 from app.events.memory import MemoryLog
-from app.simulation.changing import changed
+from app.service.replaying import NotALog, lines, parse
 from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
 from app.tuning.replay import replay
 from app.tuning.replay.replaying import Judge
 from stagetree.limits import LIMITS
 from stagetree.spec import SpecError
+from stagetree.spec.file import changed
 from tests.tuners.worlds import STUDY, faults, simulator, spec, stragglers
 
 ASHA = {"kind": "asha", "num_trials": 40, "min_steps": 1, "max_steps": 27, "reduction_factor": 3}

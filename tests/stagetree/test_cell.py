@@ -6,7 +6,7 @@ from typing import Any
 
 from app.api import examples
 from stagetree.models import StudyAnswer
-from stagetree.notebook import cell
+from stagetree.notebook import live
 
 RUNGS = [{"bracket": 0, "rung": 0, "steps": 2, "entered": 23, "arrived": 21, "failed": 2, "promoted": 7}]
 LAST = {"kind": "stop", "trial": 19, "steps": 6, "reason": {"rung": 1, "rank": 5, "of": 9, "cut": 3}}
@@ -16,7 +16,7 @@ def shown(slots: int = 1, **fields: Any) -> str:
     running = [examples.UNDER_WAY | {"slot": f"cpu{number:02}"} for number in range(slots)]
     progress = examples.PROGRESS | {"running": running, "rungs": RUNGS, "last": LAST}
     counts = examples.STUDY["counts"] | {"failed": 2}
-    return cell.html(StudyAnswer.of(examples.STUDY | {"progress": progress, "counts": counts} | fields))
+    return live.html(StudyAnswer.of(examples.STUDY | {"progress": progress, "counts": counts} | fields))
 
 
 def test_it_says_what_matters() -> None:

@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from stagetree.integrations.huggingface import HFTrainer
 from stagetree.integrations.lightning import LightningTrainer
-from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import HpTimeline
+from stagetree.runtime.model import HpTimeline, Model
 
 HP = {
     "lr": {"family": "values", "values": [0.01, 0.003], "milestones": [2]},

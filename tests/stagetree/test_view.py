@@ -6,7 +6,7 @@ from typing import Any
 
 from app.api import examples
 from stagetree.client.asking import Known
-from stagetree.notebook.view import StudyView
+from stagetree.notebook.live import StudyView
 
 
 class Shown(StudyView):

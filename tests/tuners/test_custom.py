@@ -17,8 +17,8 @@ from docs_pages import DOCS, blocks
 from app.cli.commands import app as cli
 from app.cli.errors import explained
 from app.domain.states import TrialEventKind
+from app.registry import TunerFileError, load, register
 from app.simulation.tuner_suite import CHECKS, check
-from app.tuner_files import TunerFileError, load, register
 from app.tuning.replay import replay
 from app.tuning.tuners.custom import REGISTERED, with_version
 from stagetree.spec import SpecError, StudySpec

@@ -13,9 +13,8 @@ from stagetree.runtime import inexact
 from stagetree.runtime.comparing import Looks, compare
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
-from stagetree.runtime.model import Model
+from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.state_format import read
-from stagetree.runtime.timeline import HpTimeline
 
 
 class InProcess:

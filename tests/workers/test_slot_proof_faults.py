@@ -124,11 +124,11 @@ def test_a_state_that_is_gone_leaves_it_unproven(proving: Cluster) -> None:
     study = proving.submit(BRANCHES)
     proving.store.before_read = lambda key: missing(key) if is_made(proving, "handover") else None
     done = proving.run(study)
-    [handover] = found(proving, "handover")
+    handovers = found(proving, "handover")  # where another state is there, it is tried next
     assert (done.state, done.isolated) == ("completed", "")
-    assert handover.unproven.endswith("is not there") and not handover.difference
+    assert handovers and all(each.unproven.endswith("is not there") and not each.difference for each in handovers)
     assert not proving.events(e.CheckpointDropped) and not proving.events(e.StageFailed)
-    assert ends(proving, "handover") == ["done"]
+    assert ends(proving, "handover") == ["done"] * len(handovers)
 
 
 def elsewhere(process: InProcess) -> None:

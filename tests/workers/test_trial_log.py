@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 from assignments import stage, work
 
-from app.workers.slot import trial_log
-from app.workers.slot.trial_log import TrialLogs, shorten
+from app import logs as files_of_logs
+from app.logs import shorten
+from app.workers.slot.trial_log import TrialLogs
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"MOST_BYTES": 1000, "HEAD_BYTES": 100, "TAIL_BYTES": 200}.items():
-        monkeypatch.setattr(trial_log, name, value)
+        monkeypatch.setattr(files_of_logs, name, value)
 
 
 def test_a_file_keeps_its_head_and_its_tail_and_its_writers_go_on(tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_a_file_keeps_its_head_and_its_tail_and_its_writers_go_on(tmp_path: Path
     text = path.read_text()
     assert len(text) < 1100
     assert text.startswith("line 0\n") and text.endswith("line 199\nthe end\n")
-    assert "bytes are left out: a trial may print 1,000" in text
+    assert "bytes are left out: 1,000 are kept at most" in text
     assert all(line.startswith(("line ", "lin", "---", "the", "")) for line in text.splitlines())
 
 

@@ -7,12 +7,12 @@ EQUIVALENT = {
         "a chain is given to one slot; its name is the key by which the row is found"
     ),
     "app/workers/scheduler/assignment.py assign: without: slots.free": "where no slot is free, nothing can be placed",
-    "app/workers/scheduler/flags.py _news: without: for ... if chain in plan.chains": (
+    "app/workers/scheduler/sharing.py _news: without: for ... if chain in plan.chains": (
         "what was told to chains that are over only takes memory"
     ),
-    "app/workers/scheduler/flags.py _tell: never: if not news": "a transaction that changes nothing",
-    "app/workers/scheduler/flags.py _flags: without: or before.stop": "a row never takes a stop back",
-    "app/events/rows/studies.py show_due: without: where STUDIES.c.slots_due.is_not(None)": (
+    "app/workers/scheduler/sharing.py _tell: never: if not news": "a transaction that changes nothing",
+    "app/workers/scheduler/sharing.py _flags: without: or before.stop": "a row never takes a stop back",
+    "app/events/rows/sql.py show_due: without: where STUDIES.c.slots_due.is_not(None)": (
         "who is due nothing is written down once more to be due nothing"
     ),
     "app/workers/scheduler/retention.py _free: always: if chosen": "to release nothing is a transaction without events",

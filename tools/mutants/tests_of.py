@@ -27,7 +27,6 @@ MEASURED = (
 
 SLOW = {
     "app/events": ("tests/contract", "tests/events"),
-    "app/workers/broker.py": ("tests/processes/test_broker.py",),
     "app/workers/celery_app.py": ("tests/processes", "tests/e2e/test_outages.py"),
     "app/workers/ownership.py": ("tests/processes/test_ownership.py", "tests/e2e/test_workers.py"),
     "app/workers/prefork.py": ("tests/processes/test_ending.py", "tests/processes/test_ownership.py"),

@@ -1,4 +1,7 @@
-"""Requests read with care: no NaN, no key twice, nothing that a database cannot keep, no parameter overlooked."""
+"""Requests read with care: no NaN, no key twice, nothing that a database cannot keep, no parameter overlooked.
+
+Pages by cursor: what is behind a cursor stays there, whatever is written in the meantime.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ import math
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from typing import Annotated, Any, get_origin
 
-from fastapi import Depends, Request, Response
+from fastapi import Depends, Query, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 
 from app.api.services import services
-from app.api.sharing.turns import is_heavy
+from app.api.sharing import is_heavy
 from app.service.errors import HttpProblem, InvalidField
 from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean
@@ -162,3 +165,13 @@ def _walk(value: Any, most: int, path: str = "", depth: int = 0) -> Iterator[tup
 
 def _too_deep(most: int) -> HttpProblem:
     return HttpProblem(422, f"The body must not be nested deeper than {most} levels.")
+
+
+MOST = 1000
+Limit = Annotated[int, Query(ge=1, le=MOST, description="the most items on the page")]
+POSITION = 2**63 - 1
+At = Annotated[
+    int | None,
+    Query(ge=1, le=POSITION, description="as it was after the event at this position, counted from the submission"),
+]
+Cursor = Annotated[str | None, Query(max_length=100, description="the next_cursor of the page before; opaque")]

@@ -9,9 +9,8 @@ from fastapi import Path as PathParameter
 
 from app.api.access import Who, cookie_of, sent_token
 from app.api.openapi import refusals
-from app.api.requests import paging
 from app.api.requests.bodies import TokenBody, token_of
-from app.api.requests.strict import StrictRoute
+from app.api.requests.strict import Cursor, Limit, StrictRoute
 from app.api.services import Use
 from app.domain.access import Principal
 from app.service import access, reading
@@ -57,7 +56,7 @@ def _session(who: Principal) -> Session:
 
 
 @router.get("/tokens", summary="List tokens", response_model=TokenPage, responses=refusals())
-def list_tokens(use: Use, who: Who, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> TokenPage:
+def list_tokens(use: Use, who: Who, limit: Limit = 100, cursor: Cursor = None) -> TokenPage:
     """All of them, by name, expired and revoked ones too: their names are in the log."""
     return reading.tokens(use, limit, cursor, who)
 

@@ -10,13 +10,12 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from app.api.openapi import UNCHANGED, refusals
-from app.api.requests import paging
-from app.api.requests.strict import StrictRoute
+from app.api.requests.strict import At, StrictRoute
 from app.api.services import ApiServices, StudyRowDep, TrialPath, Use
-from app.api.sharing.answers import Key
+from app.api.sharing import Key
 from app.events.rows import StudyRecord
 from app.service import drawing
-from stagetree.models.pictures import History, Importance, Rungs, Schedules, Timeline, Tree
+from stagetree.models.pages import History, Importance, Rungs, Schedules, Timeline, Tree
 
 
 async def kept(
@@ -50,33 +49,31 @@ def _picture(path: str, summary: str, model: Any) -> Json:
 
 
 @router.get(**_picture("/tree", "What its trials share", Tree))
-async def get_tree(request: Request, row: StudyRowDep, use: Use, points: Points = 60, at: paging.At = None) -> Response:
+async def get_tree(request: Request, row: StudyRowDep, use: Use, points: Points = 60, at: At = None) -> Response:
     """The study's part of the search plan, with the curve of the metric in each node."""
     return await kept(request, use, row, ("tree", points), at, lambda: drawing.tree(use, row, points, at))
 
 
 @router.get(**_picture("/rungs", "Who came how far", Rungs))
-async def get_rungs(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
+async def get_rungs(request: Request, row: StudyRowDep, use: Use, at: At = None) -> Response:
     """Each rung with its trials by rank, and which of them went on. Empty for a tuner without rungs."""
     return await kept(request, use, row, ("rungs",), at, lambda: drawing.rungs(use, row, at))
 
 
 @router.get(**_picture("/timeline", "What each slot did", Timeline))
-async def get_timeline(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
+async def get_timeline(request: Request, row: StudyRowDep, use: Use, at: At = None) -> Response:
     """Stages over time, those of other studies on the plan included, with evaluations and checkpoints."""
     return await kept(request, use, row, ("timeline",), at, lambda: drawing.timeline(use, row, at))
 
 
 @router.get(**_picture("/history", "What was decided, and when", History))
-async def get_history(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
+async def get_history(request: Request, row: StudyRowDep, use: Use, at: At = None) -> Response:
     """Every decision about a trial or the study, each result that was the best so far, and the times of events."""
     return await kept(request, use, row, ("history",), at, lambda: drawing.history(use, row, at))
 
 
 @router.get(**_picture("/importance", "What the result depends on", Importance))
-async def get_importance(
-    request: Request, row: StudyRowDep, use: Use, rung: Rung = None, at: paging.At = None
-) -> Response:
+async def get_importance(request: Request, row: StudyRowDep, use: Use, rung: Rung = None, at: At = None) -> Response:
     """The share of each hyper-parameter that varies, by Optuna's PED-ANOVA."""
     key = ("importance", rung)
     return await kept(request, use, row, key, at, lambda: drawing.importance(use, row, rung, at))

@@ -8,10 +8,9 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse
 
 from app.api.openapi import refusals
-from app.api.requests import paging
-from app.api.requests.strict import StrictRoute
+from app.api.requests.strict import POSITION, At, Cursor, Limit, StrictRoute
 from app.api.services import ApiServices, StudyRowDep, Use
-from app.api.sharing.turns import heavy
+from app.api.sharing import heavy
 from app.events.rows import StudyRecord
 from app.service import reading
 from stagetree.models.pages import Environments, EventPage
@@ -20,23 +19,23 @@ from stagetree.models.plans import Plan, StageTree
 router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
 
 Json = dict[str, Any]
-After = Annotated[int, Query(ge=0, le=paging.POSITION, description="leave out the events up to this position")]
+After = Annotated[int, Query(ge=0, le=POSITION, description="leave out the events up to this position")]
 LastEventId = Annotated[
-    int | None, Header(alias="Last-Event-ID", ge=0, le=paging.POSITION, description="the same, for a stream that broke")
+    int | None, Header(alias="Last-Event-ID", ge=0, le=POSITION, description="the same, for a stream that broke")
 ]
 STREAM = {"description": "A page or, with `Accept: text/event-stream`, a stream.", "content": {"text/event-stream": {}}}
 
 
 @router.get("/plan", summary="The search plan that a study is part of", response_model=Plan, responses=refusals(404))
 @heavy
-def get_plan(row: StudyRowDep, use: Use, at: paging.At = None) -> Plan:
+def get_plan(row: StudyRowDep, use: Use, at: At = None) -> Plan:
     """All its nodes, with those of the other studies on it."""
     return reading.plan(use, row, at)
 
 
 @router.get("/stage-tree", summary="What is left to do", response_model=StageTree, responses=refusals(404))
 @heavy
-def get_stage_tree(row: StudyRowDep, use: Use, at: paging.At = None) -> StageTree:
+def get_stage_tree(row: StudyRowDep, use: Use, at: At = None) -> StageTree:
     """The stages that no slot is training yet. Empty for a study that is paused or over."""
     return reading.stage_tree(use, row, at)
 
@@ -63,10 +62,10 @@ def list_events(
     row: StudyRowDep,
     use: Use,
     after: After = 0,
-    limit: paging.Limit = 100,
-    cursor: paging.Cursor = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
     last: LastEventId = None,
-    at: paging.At = None,
+    at: At = None,
 ) -> Any:
     """The events of the plan that are about this study: a page, or server-sent events with `id` = position.
 

@@ -11,11 +11,11 @@ from app.api.openapi import refusals
 from app.api.requests.bodies import ChangesBody, changes_of
 from app.api.requests.strict import StrictRoute
 from app.api.services import StudyRowDep, Use
-from app.api.sharing.turns import heavy
+from app.api.sharing import heavy
 from app.service import replaying
 from app.service.report import report
-from stagetree.models.events import Replay
 from stagetree.models.pages import Imagined
+from stagetree.models.service import Replay
 
 Json = dict[str, Any]
 router = APIRouter(prefix="/studies/{study}", tags=["replay"], route_class=StrictRoute)

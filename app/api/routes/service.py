@@ -13,8 +13,7 @@ from fastapi.responses import PlainTextResponse, Response
 from app.api.access import Who
 from app.api.errors import MEDIA_TYPE, answer
 from app.api.openapi import REF, refusals
-from app.api.requests import paging
-from app.api.requests.strict import StrictRoute
+from app.api.requests.strict import Cursor, Limit, StrictRoute
 from app.api.services import ApiServices, Use
 from app.domain.states import ChainState, StudyState
 from app.service import reading
@@ -67,7 +66,7 @@ NUMBERS = {
 
 
 @slots.get("/slots", summary="The slots, and what they do", response_model=SlotPage, responses=refusals())
-def list_slots(use: Use, who: Who, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> SlotPage:
+def list_slots(use: Use, who: Who, limit: Limit = 100, cursor: Cursor = None) -> SlotPage:
     """All of them, by name."""
     return reading.slots(use, limit, cursor, who)
 
@@ -90,7 +89,7 @@ def release_slot(name: SlotPath, use: Use) -> None:
     response_model=TrainerPage,
     responses=refusals(),
 )
-def list_trainers(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> TrainerPage:
+def list_trainers(use: Use, limit: Limit = 100, cursor: Cursor = None) -> TrainerPage:
     """All of them, by name, each with the version that is part of a plan's identity."""
     return reading.trainers(use, limit, cursor)
 

@@ -10,12 +10,10 @@ from fastapi import APIRouter, Query, Request, Response
 
 from app.api.access import Who
 from app.api.openapi import refusals
-from app.api.requests import paging
 from app.api.requests.bodies import NoteBody, StudyBody, note_of, study_of
-from app.api.requests.strict import StrictRoute
+from app.api.requests.strict import At, Cursor, Limit, StrictRoute
 from app.api.services import ApiServices, StudyRowDep, Use
-from app.api.sharing import answers
-from app.api.sharing.turns import heavy
+from app.api.sharing import caching_headers, heavy, is_had_by, tag_of
 from app.api.writing import Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
@@ -28,8 +26,8 @@ from app.service import reading
 from app.service.commands import changing, submitting
 from app.service.errors import InvalidField
 from app.service.views import documents
-from stagetree.models.events import Event
 from stagetree.models.pages import StudyPage
+from stagetree.models.service import Event
 from stagetree.models.studies import Preview, StudyAnswer, StudyWord
 
 router = APIRouter(tags=["studies"], route_class=StrictRoute)
@@ -72,8 +70,8 @@ def submit_study(
 @router.get("/studies", summary="List studies, newest first", response_model=StudyPage, responses=refusals())
 def list_studies(
     use: Use,
-    limit: paging.Limit = 100,
-    cursor: paging.Cursor = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
     state: States = (),
     name: Name = None,
     *,
@@ -103,13 +101,13 @@ def get_study(
     row: StudyRowDep,
     use: Use,
     trials: WithTrials = True,
-    at: paging.At = None,
+    at: At = None,
 ) -> Any:
     """Its best trial, its trials, its costs, and what slots are doing for it now."""
     shown, version = reading.study(use, row, with_trials=trials, at=at)
-    tag = answers.tag_of(version)
-    response.headers.update(answers.caching_headers(tag))
-    if shown.finished_at and answers.is_had_by(request, tag):
+    tag = tag_of(version)
+    response.headers.update(caching_headers(tag))
+    if shown.finished_at and is_had_by(request, tag):
         return Response(status_code=304, headers=response.headers)
     return shown
 

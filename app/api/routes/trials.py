@@ -10,12 +10,11 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from app.api.openapi import UNCHANGED, refusals
-from app.api.requests import paging
 from app.api.requests.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, start_of
-from app.api.requests.strict import StrictRoute
+from app.api.requests.strict import At, Cursor, Limit, StrictRoute
 from app.api.routes.pictures import kept
 from app.api.services import ApiServices, StudyRowDep, TrialPath, Use
-from app.api.sharing.turns import heavy
+from app.api.sharing import heavy
 from app.api.writing import Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
@@ -100,11 +99,11 @@ Digits = Annotated[
 def list_trials(
     row: StudyRowDep,
     use: Use,
-    limit: paging.Limit = 100,
-    cursor: paging.Cursor = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
     state: States = (),
     sort: Sort = "trial",
-    at: paging.At = None,
+    at: At = None,
 ) -> TrialPage:
     """In the order of their numbers, or of another key. What has no value there comes last.
 
@@ -121,9 +120,7 @@ def list_trials(
     response_description="The columns; `ETag` says at which event.",
     responses={304: UNCHANGED, **refusals(404)},
 )
-async def get_columns(
-    request: Request, row: StudyRowDep, use: Use, digits: Digits = None, at: paging.At = None
-) -> Response:
+async def get_columns(request: Request, row: StudyRowDep, use: Use, digits: Digits = None, at: At = None) -> Response:
     """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
     return await kept(request, use, row, ("columns", digits), at, lambda: reading.columns(use, row, at, digits))
 
@@ -135,7 +132,7 @@ async def get_columns(
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
-def get_trial(row: StudyRowDep, number: TrialPath, use: Use, at: paging.At = None) -> TrialDetail:
+def get_trial(row: StudyRowDep, number: TrialPath, use: Use, at: At = None) -> TrialDetail:
     """With its learning curve and, if it failed, the traceback."""
     return reading.trial(use, row, number, at)
 

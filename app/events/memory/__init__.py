@@ -1,7 +1,7 @@
 """All that the service remembers, in memory: for tests, and for simulations in virtual time.
 
-`tables` holds rows and takes back what a transaction that failed has changed; `rows` is what a transaction sees; `log`
-and `records` stand behind the same doors as their likes on a database. Contract tests hold both to one meaning.
+`chains` has the tables, whose rows come back when a transaction fails; `rows` is the view of a transaction; `log`
+stands behind the same doors as its like on a database. Contract tests hold both to one meaning.
 """
 
 from app.events.memory.log import MemoryLog, MemoryRecords

@@ -11,8 +11,8 @@ from app.domain.events import PackingProfiled
 from app.domain.evolve import strikes
 from app.domain.ids import StudyId
 from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, placed
+from app.events.memory.chains import Tables
 from app.events.memory.rows import MemoryRows
-from app.events.memory.tables import Tables
 from app.events.projections import project
 
 

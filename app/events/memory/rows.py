@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.domain.states import FINAL_STATES, ChainState
-from app.events.memory.chains import MemoryChains
-from app.events.memory.tables import Tables
+from app.events.memory.chains import MemoryChains, Tables
 from app.events.rows.ports import RowsPort, SchedulersPort, SlotsPort, StudiesPort, TokensPort
 from app.events.rows.values import (
     ChainRecord,

@@ -10,11 +10,8 @@ from sqlalchemy.orm import Session
 
 from app.events.database import place_of
 from app.events.rows.chains import Chains
-from app.events.rows.clock import now
 from app.events.rows.ports import RowsPort
-from app.events.rows.slots import Schedulers, Slots
-from app.events.rows.studies import Studies
-from app.events.rows.tokens import Tokens
+from app.events.rows.sql import Schedulers, Slots, Studies, Tokens
 from app.events.rows.values import (
     ChainFlags,
     ChainNotClaimable,
@@ -28,6 +25,7 @@ from app.events.rows.values import (
     StudyRecord,
     TokenRecord,
     has_expired,
+    now,
 )
 from app.events.tables import INSTALLATION
 

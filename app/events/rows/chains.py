@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 
 from app.domain.assignment import ChainAssignment, Unreadable
 from app.domain.states import ChainState
-from app.events.rows.clock import now
 from app.events.rows.ports import ChainsPort
 from app.events.rows.values import (
     AT_WORK,
@@ -25,6 +24,7 @@ from app.events.rows.values import (
     Lease,
     SlotTaken,
     not_yours,
+    now,
 )
 from app.events.tables import CHAINS, LIVE, SLOTS
 

@@ -1,4 +1,7 @@
-"""What rows say and refuse: values, the same whether the rows stand in a database or in memory."""
+"""What rows say and refuse: values, the same whether the rows stand in a database or in memory.
+
+The clock that leases go by.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
+
+from sqlalchemy import ColumnElement, Float, literal, literal_column
+from sqlalchemy.orm import Session
 
 from app.domain.assignment import ChainAssignment, Unreadable
 from app.domain.events import Stage
@@ -192,3 +198,17 @@ def has_expired(lease_until: float, at: float, longest: float = inf) -> bool:
 
 def not_yours(chain: str) -> Fenced:
     return Fenced(f"Chain {chain} is over, or another worker's.")
+
+
+SQL_NOW = {
+    "postgresql": "extract(epoch FROM clock_timestamp())::float8",
+    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
+}
+
+
+def now(session: Session) -> ColumnElement[float]:
+    """Unix seconds by the database's clock, or by the one given to `Database`."""
+    clock = session.info.get("clock")
+    if clock is not None:
+        return literal(clock(), Float)
+    return literal_column(SQL_NOW[session.get_bind().dialect.name], Float)

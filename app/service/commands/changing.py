@@ -19,7 +19,7 @@ from app.service.errors import InvalidField
 from app.service.services import Services, Write
 from app.service.views import plans
 from stagetree.limits import Limits
-from stagetree.models.events import Event
+from stagetree.models.service import Event
 from stagetree.sequences import parse
 from stagetree.space import Space
 

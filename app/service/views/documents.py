@@ -19,13 +19,12 @@ from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.states import ChainState, ShownTrialState, StudyState, TrialState
 from app.events.rows import ChainRecord, StudyRecord
-from app.service.views.lineage import begins_shortly, lineage
 from app.service.views.plans import point
 from app.service.views.progress import progress
-from app.service.views.standing import ending_text, marks, packing
+from app.service.views.standing import begins_shortly, ending_text, lineage, marks, packing
 from app.service.views.standing import exactness as proven
 from app.service.views.writable import writable
-from app.simulation.forecast import Forecast
+from app.simulation.preview import Forecast
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Best, Cost, Failures, Share, Steps, StudyAnswer, StudyListed
 from stagetree.models.trials import Failure, Note, Outcome, Prediction, Trial, TrialDetail

@@ -11,7 +11,7 @@ from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
 from app.tuning.samplers.optuna_sampler import load_optuna
-from stagetree.models.pictures import Importance, ImportanceOf
+from stagetree.models.pages import Importance, ImportanceOf
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -16,7 +16,7 @@ from app.domain.standing import RungRanking, standing
 from app.service.chronicle import Chronicle, DecisionMade, Measured, SlotSpan
 from app.service.views.writable import form_text, writable
 from stagetree.models import Answer
-from stagetree.models.pictures import (
+from stagetree.models.pages import (
     BetterResult,
     Decisions,
     History,

@@ -10,7 +10,7 @@ from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
 from app.domain.standing import RungRanking, rests, standing
 from app.domain.states import TrialEventKind, TrialState
 from app.service.views.writable import form_text
-from app.simulation.forecast import Forecast
+from app.simulation.preview import Forecast
 from stagetree.models.studies import Decision, Progress, RungStanding, StepsDone, TrialsDone, UnderWay
 
 NAMED = 8

@@ -9,13 +9,11 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from app.tuning.curves.curve import Curve, Piece, values_of
+from app.tuning.curves.curve import Bounds, Curve, Mode, Piece, Scale, by_row, curve_scale, study_scale, values_of
 from app.tuning.curves.drift import Drift, Row
 from app.tuning.curves.learning import Prior, View, learn_pool, learn_prior, learn_trust, posteriors
-from app.tuning.curves.posterior import Posterior
-from app.tuning.curves.prediction import ENOUGH, WIDTHS, Batch, Learnt
+from app.tuning.curves.prediction import ENOUGH, WIDTHS, Batch, Learnt, Posterior
 from app.tuning.curves.quadrature import Fit
-from app.tuning.curves.scale import Bounds, Mode, Scale, by_row, curve_scale, study_scale
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

@@ -26,7 +26,7 @@ class Registered:
 
 
 REGISTERED: dict[str, Registered] = {}
-"""By name. `app.tuner_files` fills it when a process starts, from files that its operator names."""
+"""By name. `app.registry` fills it when a process starts, from files that its operator names."""
 
 
 def custom(spec: StudySpec) -> Tuner:

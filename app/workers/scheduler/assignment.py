@@ -1,6 +1,6 @@
 """Runs on: the tick's thread.
 
-Gives the most urgent work to free slots. Which slot gets what is said in `app.scheduling.placement`.
+Gives the most urgent work to free slots. Which slot gets what is said in `app.scheduling.assignment`.
 """
 
 from __future__ import annotations
@@ -11,28 +11,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.domain import commands as c
-from app.domain.assignment import ChainAssignment
+from app.domain.assignment import ChainAssignment, SlotDescription
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.ids import ChainId, PlanId
 from app.domain.proofs import is_checked
-from app.domain.slots import SlotDescription
+from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.rows import SlotTaken
 from app.events.rows.ports import RowsPort
-from app.scheduling.assignment import assign, resume_point, stages_of
+from app.scheduling.assignment import Candidates, assign, has_trainer, place, resume_point, stages_of, without_trainer
 from app.scheduling.fair_share import NO_CONTENTION, FairShare, allowed
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.packs import companions, isolated, rungs_first, to_the_branch
-from app.scheduling.placement import Candidates, has_trainer, place, without_trainer
+from app.scheduling.packs import companions, isolated, rungs_first, to_the_branch, widest
 from app.scheduling.policies import Choice
 from app.scheduling.proofs import keep_at
-from app.scheduling.widths import widest
-from app.workers.scheduler.dispatch import Dispatch, messages
 from app.workers.scheduler.outlook import Outlook
-from app.workers.scheduler.ports import Ports
+from app.workers.scheduler.ports import Dispatch, Ports, messages
 
 logger = logging.getLogger(__name__)
 
@@ -157,10 +154,10 @@ class Assignment:
         """By chain."""
         frontier, plan = placed.frontier, placed.frontier.plan
         chains = [self._ports.new_id() for _ in placed.paths]
-        budget = max(0, self._ports.intermediate_bytes - plan.intermediate_bytes) // (sharers * len(chains))
+        room = self._room_of_chain(plan, sharers * len(chains))
         pack = tuple(chains) if placed.is_pack else ()
         given = zip(chains, placed.paths, strict=True)
-        made = {chain: assign(frontier, path, stages_of(plan, path), budget) for chain, path in given}
+        made = {chain: assign(frontier, path, stages_of(plan, path), room) for chain, path in given}
         is_new = placed.is_pack and placed.slot.device not in plan.profiles
         how: dict[str, Any] = {"pack": pack, "profile": is_new}
         if self._ports.proofs and not placed.is_pack:
@@ -169,6 +166,14 @@ class Assignment:
         if placed.measure:
             how |= {"packing": 1, "measure": placed.measure}
         return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in made.items()}
+
+    def _room_of_chain(self, plan: SearchPlan, sharers: int) -> int:
+        """The bytes that a chain may keep inside its stages: its share of the bytes that the plan has left.
+
+        The newest state is kept in any case, however large it is: an accident costs the whole stage without one.
+        """
+        most = self._ports.intermediate_bytes
+        return most and max(1, (most - plan.intermediate_bytes) // sharers)
 
     def _record(self, placed: Placed, work: Mapping[str, ChainAssignment]) -> None:
         slot, progress, at = placed.slot.name, dict(placed.frontier.progress), self._ports.clock()

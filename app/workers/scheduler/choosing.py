@@ -9,16 +9,16 @@ import logging
 from collections.abc import Sequence
 
 from app.domain import commands as c
+from app.domain.assignment import SlotDescription
 from app.domain.decide import decide
 from app.domain.events import PackingProfiled
 from app.domain.search_plan import SearchPlan
-from app.domain.slots import SlotDescription
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.profiles import profiles_on_record
+from app.scheduling.assignment import has_trainer
 from app.scheduling.frontier import Frontier
-from app.scheduling.placement import has_trainer
-from app.scheduling.widths import batch_of, chosen, covers, widest
+from app.scheduling.packs import batch_of, chosen, covers, widest
 from app.workers.scheduler.outlook import Outlook
 from app.workers.scheduler.ports import Ports
 

@@ -9,23 +9,22 @@ import logging
 from collections.abc import Sequence
 
 from app.domain import commands as c
+from app.domain.assignment import SlotDescription
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.ids import ChainId
 from app.domain.proofs import is_checked, judge
 from app.domain.search_plan import Chain, SearchPlan
-from app.domain.slots import SlotDescription
 from app.domain.states import InexactPolicy, ProofKind, Verdict
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.records import change
 from app.events.rows import ChainRecord, RowsPort, SlotTaken
+from app.scheduling.assignment import Candidates, has_trainer
 from app.scheduling.frontier import Frontier
-from app.scheduling.placement import Candidates, has_trainer
 from app.scheduling.proofs import Proof, can_wait, check, handover, in_idle_slot, is_wanted, proof_assignment
-from app.workers.scheduler.dispatch import Dispatch
 from app.workers.scheduler.outlook import Outlook
-from app.workers.scheduler.ports import Ports
+from app.workers.scheduler.ports import Dispatch, Ports
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +111,7 @@ class Proving:
         sharing = [each for each in frontier.plan.studies.values() if not (each.is_final or each.isolated)]
         for study in [each for each in sharing if each.inexact != InexactPolicy.ALLOW]:
             if self._transact(frontier, c.IsolateStudy(study=study.id, at=self._ports.clock())):
-                logger.warning("study %s: its trainer is not exact", study.id)
+                logger.warning("study %s: its trainer is not exact", study.id, extra={"study": study.id})
                 self._outlook.refresh(frontier.id, fresh=False)
 
     def _first(self, frontier: Frontier, device: str, slots: Candidates) -> Proof | None:

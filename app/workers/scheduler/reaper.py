@@ -1,13 +1,15 @@
 """Runs on: the tick's thread.
 
 Ends the chains whose lease has run out, and says why: only a worker that is gone is something to wonder about.
+
+How things stand, read in one transaction: all that a tick needs to know whether there is anything to do.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -20,10 +22,60 @@ from app.domain.search_plan import SearchPlan
 from app.domain.states import ChainOutcome, ChainState
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
-from app.events.rows import ChainRecord, Fenced, RowsPort, SlotLost
+from app.events.records import Records
+from app.events.rows import ChainRecord, Fenced, RowsPort, SlotLost, SlotRecord, has_expired
+from app.scheduling.assignment import Candidates
 from app.workers.ownership import are_forks_of_one
-from app.workers.scheduler.overview import Overview, longest_lease
 from app.workers.scheduler.ports import Ports
+
+DISPATCH_AGAIN_SECONDS = 15.0
+"""A chain that nobody claimed is sent again after so long; a second message does no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """now: by the clock of the leases. versions: how many events each busy plan has.
+
+    slots: those that are alive. live: the chains that nobody has ended. expired: those of them that were not heard of
+    in time. undelivered: those that were sent long ago and that nobody claimed.
+    """
+
+    now: float
+    versions: Mapping[str, int]
+    slots: Mapping[str, SlotRecord]
+    live: Sequence[ChainRecord]
+    expired: Sequence[ChainRecord]
+    undelivered: Sequence[ChainRecord]
+
+
+def overview(records: Records, lease_seconds: float) -> Overview:
+    """Raises `DatabaseUnavailable`."""
+    with records.read() as rows:
+        now, live = rows.now(), rows.chains.live()  # in this order: what is renewed between is not taken for late
+        return Overview(
+            now=now,
+            versions=rows.studies.busy_versions(),
+            slots={slot.name: slot for slot in rows.slots.alive(lease_seconds)},
+            live=live,
+            expired=[row for row in live if has_expired(row.lease_until, now, longest_lease(lease_seconds))],
+            undelivered=[row for row in live if _is_undelivered(row, now)],
+        )
+
+
+def _is_undelivered(row: ChainRecord, now: float) -> bool:
+    return row.state == ChainState.READY and row.dispatched_at < now - DISPATCH_AGAIN_SECONDS
+
+
+def longest_lease(lease_seconds: float) -> float:
+    """A lease that lasts for longer from here was given before the clock of the leases went back."""
+    return 2 * lease_seconds
+
+
+def candidates(seen: Overview) -> Candidates:
+    """The slots that may be given work."""
+    well = [slot for slot in seen.slots.values() if (slot.quarantined_until or seen.now) <= seen.now]
+    return Candidates(well, [slot for slot in well if slot.chain is None])
+
 
 GIVEN_UP = 0.0
 """The lease of a chain whose worker said that it is gone, or whose slot another worker has taken."""
@@ -137,7 +189,9 @@ class Reaper:
         return True
 
     def _end(self, row: ChainRecord, outcome: ChainOutcome, *, died_alone: bool, deaf: str | None) -> None:
-        logger.warning("chain %s on %s was not heard of in time and is over: %s", row.chain, row.slot, outcome)
+        about = {"chain": row.chain, "plan": row.stream, "slot": row.slot}
+        lost = "chain %s on %s was not heard of in time and is over: %s"
+        logger.warning(lost, row.chain, row.slot, outcome, extra=about)
 
         def decided(plan: SearchPlan) -> Sequence[Event]:
             return decide(plan, replace(self._command(plan, row, outcome), died_alone=died_alone))

@@ -10,20 +10,17 @@ from collections.abc import Mapping, Sequence
 from logging import DEBUG, WARNING
 
 from app.away import LostRace
-from app.domain.slots import SlotDescription
+from app.domain.assignment import SlotDescription
 from app.events.database import DatabaseUnavailable
+from app.scheduling.assignment import Candidates
 from app.scheduling.packs import trials_on_a_slot
-from app.scheduling.placement import Candidates
 from app.workers.scheduler.assignment import Assignment
 from app.workers.scheduler.choosing import Choosing
-from app.workers.scheduler.dispatch import Dispatch
-from app.workers.scheduler.flags import Flags
 from app.workers.scheduler.outlook import Outlook
-from app.workers.scheduler.overview import candidates, overview
-from app.workers.scheduler.ports import Ports
+from app.workers.scheduler.ports import Dispatch, Ports
 from app.workers.scheduler.proving import Proving
-from app.workers.scheduler.reaper import Reaper
-from app.workers.scheduler.sharing import Sharing
+from app.workers.scheduler.reaper import Reaper, candidates, overview
+from app.workers.scheduler.sharing import Flags, Sharing
 from app.workers.scheduler.tuning import Tuning
 
 logger = logging.getLogger(__name__)

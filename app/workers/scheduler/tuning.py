@@ -136,7 +136,7 @@ class Tuning:
                 self._end(stream, c.CloseStudy(study=name, at=self._ports.clock()))
                 return True
         except TunerFailed as failed:
-            logger.exception("study %s fails: its tuner raised", name)
+            logger.exception("study %s fails: its tuner raised", name, extra={"study": name, "plan": stream})
             self._end(stream, c.FailStudy(study=name, error=str(failed), at=self._ports.clock()))
             return True
         except Refused as refused:

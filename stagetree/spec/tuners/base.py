@@ -11,8 +11,7 @@ from stagetree.sequences import Sequence
 from stagetree.space import Space
 from stagetree.space.where import WhereError
 from stagetree.spec.errors import FieldError
-from stagetree.spec.fields import Seed, Sequences, distinct_field, first_field, sampling_seed_field
-from stagetree.spec.sentences import SpecPart
+from stagetree.spec.fields import Seed, Sequences, SpecPart, distinct_field, first_field, sampling_seed_field
 
 
 class TunedStudy(Protocol):

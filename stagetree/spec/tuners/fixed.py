@@ -16,6 +16,7 @@ from stagetree.spec.fields import (
     Json,
     Seed,
     Sequences,
+    SpecPart,
     Text,
     common,
     distinct_field,
@@ -23,7 +24,6 @@ from stagetree.spec.fields import (
     max_steps_field,
     sampling_seed_field,
 )
-from stagetree.spec.sentences import SpecPart
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy, TunerSpec
 
 

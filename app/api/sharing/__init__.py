@@ -1,1 +1,0 @@
-"""What many ask for at the same time, worked out once for all of them."""
