@@ -61,10 +61,15 @@ def demoted(cluster: Cluster, admin: Engine) -> Iterator[None]:
 
 
 def at_a_claim(cluster: Cluster, outage: Outage, submit: Submit) -> str:
-    """The message that begins a chain arrives while the database is away."""
+    """The message that begins a chain arrives while the database is away.
+
+    The slots are halted for as short as can be: one that is for as long as its lease is rightly taken for lost.
+    """
     with ExitStack() as away:
-        with halted(cluster, *SLOTS):
-            study = submit()
+        with ExitStack() as still:
+            with halted(cluster, "scheduler"):
+                study = submit()
+                still.enter_context(halted(cluster, *SLOTS))
             wait_for("a chain that is ready", lambda: chains(cluster, ChainState.READY))
             away.enter_context(outage())
         time.sleep(MOMENT)
