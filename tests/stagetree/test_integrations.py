@@ -226,4 +226,4 @@ def test_parts_of_padded_lines_weigh_by_their_tokens() -> None:
         trainer.train()
         ends.append([each.grad.clone() for each in trainer.model.parameters() if each.grad is not None])
     for one, other in zip(*ends, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-9)
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)  # norms count in single precision
