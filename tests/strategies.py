@@ -14,6 +14,7 @@ from stagetree.sequences import (
     Exponential,
     Linear,
     MultiStep,
+    OneCycle,
     Part,
     Piecewise,
     Polynomial,
@@ -23,7 +24,18 @@ from stagetree.sequences import (
     Wsd,
 )
 
-LEAVES = ["constant", "values", "multistep", "linear", "exponential", "cosine", "cyclic", "polynomial", "wsd"]
+LEAVES = [
+    "constant",
+    "values",
+    "multistep",
+    "linear",
+    "exponential",
+    "cosine",
+    "cyclic",
+    "polynomial",
+    "wsd",
+    "one_cycle",
+]
 SOON = st.integers(1, 12)
 """A number of steps that a test can wait for."""
 
@@ -103,6 +115,11 @@ def _wsd(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
     warmup = draw(st.integers(0, 6))
     shape = draw(st.sampled_from(["linear", "cosine", "sqrt"]))
     return Wsd(number(), warmup, warmup + draw(st.integers(0, 12)), draw(SOON), number(), shape)
+
+
+def _one_cycle(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    shape = draw(st.sampled_from(["linear", "cosine"]))
+    return OneCycle(number(), draw(SOON), draw(SOON), number(), number(), shape)
 
 
 def _warmup(draw: st.DrawFn, number: Any, depth: int) -> Sequence:

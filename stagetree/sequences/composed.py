@@ -54,11 +54,15 @@ _DECAYS: dict[str, Callable[[float, float, float, int], Form]] = {
 }
 
 
+_WAYS = {"cosine": _DECAYS["cosine"], "linear": _DECAYS["linear"]}
+
+
 @dataclass(frozen=True, slots=True)
 class Wsd(Sequence):
     """Warm-up, stable, decay (Hu et al. 2024, MiniCPM): up to `peak`, held until `stable_until`, down to `final`.
 
     The decay takes `decay` steps and is "linear", "cosine" (half a period) or "sqrt" (1 - sqrt, Hägele et al. 2024).
+    Where the trial's length is known, `stable_until` may be left out: the decay then ends with the trial.
     """
 
     family: ClassVar[str] = "wsd"
@@ -80,12 +84,61 @@ class Wsd(Sequence):
         if self.shape not in _DECAYS:
             raise SequenceError("shape", f"must be one of {', '.join(_DECAYS)}, got {self.shape!r}")
 
+    @classmethod
+    def from_length(cls) -> str:
+        return "stable_until"
+
+    @classmethod
+    def with_length(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
+        decay = written.get("decay")
+        return {**written, "stable_until": steps - decay} if isinstance(decay, int) else dict(written)
+
     def _pieces(self, origin: int) -> Iterator[Piece]:
         decays = origin + self.stable_until
         yield Piece(origin, Ramp(origin, 0, self.peak, self.warmup) if self.warmup else Held(self.peak))
         yield Piece(origin + self.warmup, Held(self.peak))
         yield Piece(decays, _DECAYS[self.shape](decays, self.peak, self.final, self.decay))
         yield Piece(decays + self.decay, Held(self.final))
+
+
+@dataclass(frozen=True, slots=True)
+class OneCycle(Sequence):
+    """One cycle (Smith and Topin 2018): from `init` up to `max` in `up` steps, then down to `final` in `down`.
+
+    Both ways are "cosine" (half a period) or "linear". PyTorch's `OneCycleLR(max_lr, total_steps, pct_start)` is `init`
+    max_lr / 25, `final` max_lr / 250000, `up` pct_start * total_steps - 1, `down` total_steps - 1 - `up`.
+    """
+
+    family: ClassVar[str] = "one_cycle"
+    max: float
+    up: int
+    down: int
+    init: float = 0
+    final: float = 0
+    shape: str = "cosine"
+
+    def __post_init__(self) -> None:
+        for name in ("max", "init", "final"):
+            check_number(name, getattr(self, name))
+        check_count("up", self.up)
+        check_count("down", self.down)
+        if self.shape not in _WAYS:
+            raise SequenceError("shape", f"must be one of {', '.join(_WAYS)}, got {self.shape!r}")
+
+    @classmethod
+    def from_length(cls) -> str:
+        return "down"
+
+    @classmethod
+    def with_length(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
+        up = written.get("up")
+        return {**written, "down": steps - up} if isinstance(up, int) else dict(written)
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        way, top = _WAYS[self.shape], origin + self.up
+        yield Piece(origin, way(origin, self.init, self.max, self.up))
+        yield Piece(top, way(top, self.max, self.final, self.down))
+        yield Piece(top + self.down, Held(self.final))
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,10 @@ def naive(sequence: object, t: int) -> object:
             u = min((t - until) / decay, 1)
             down = {"linear": 1 - u, "cosine": (1 + math.cos(math.pi * u)) / 2, "sqrt": 1 - math.sqrt(u)}
             return sequence["final"] + (peak - sequence["final"]) * down[sequence["shape"]]
+        case {"family": "one_cycle", "max": top, "up": up, "down": down, "init": init, "final": final}:
+            first, last, u = (init, top, t / up) if t < up else (top, final, min((t - up) / down, 1))
+            way = {"linear": u, "cosine": (1 - math.cos(math.pi * u)) / 2}
+            return first + (last - first) * way[sequence["shape"]]
         case {"family": "piecewise", "parts": parts}:
             for part in parts:
                 if t < part.get("steps", math.inf):
