@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Exponential,
         Linear,
         MultiStep,
+        OneCycle,
         Part,
         Piecewise,
         Polynomial,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         Warmup,
         Wsd,
     )
+    from stagetree.sequences.fractions import fraction
     from stagetree.space import Space
     from stagetree.space.conditions import when
     from stagetree.space.distributions import (
@@ -102,6 +104,7 @@ __all__ = [
     "MedianTuner",
     "MultiStep",
     "NotFound",
+    "OneCycle",
     "Part",
     "PbtTuner",
     "Piecewise",
@@ -137,6 +140,7 @@ __all__ = [
     "__version__",
     "choice",
     "export_weights",
+    "fraction",
     "function_trainer",
     "load_state",
     "load_weights",
@@ -183,6 +187,7 @@ _HOMES = {
         "Exponential",
         "Linear",
         "MultiStep",
+        "OneCycle",
         "Part",
         "Piecewise",
         "Polynomial",
@@ -192,6 +197,7 @@ _HOMES = {
         "Warmup",
         "Wsd",
     ),
+    "sequences.fractions": ("fraction",),
     "space": ("Space",),
     "spec": ("Problem", "SpecError", "StudySpec", "TrialSpec"),
     "spec.tuners": (

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
-from stagetree.sequences import Sequence, SequenceError
-from stagetree.space import Space
+from stagetree.sequences import Sequence, SequenceError, end_of
+from stagetree.space import LENGTH, Space
 from stagetree.space.distinct import Distinct
 from stagetree.space.distributions import Distribution, LogUniform, RandInt, Uniform
 from stagetree.spec import SpecError, StudySpec
 from stagetree.spec.rungs import ENDLESS, LEAST_POINTS, boundary_of, most_points, sure_steps
-from stagetree.spec.tuners import AshaTuner, AsyncHyperbandTuner, HyperbandTuner, PbtTuner, ShaTuner
+from stagetree.spec.tuners import AshaTuner, AsyncHyperbandTuner, FixedTuner, HyperbandTuner, PbtTuner, ShaTuner
 from stagetree.spec.tuners.early_stopping import CurveTuner
 
 __all__ = ["advice", "afterthoughts"]
 
 _SAMPLES = 64
+_LOOKED_AT = 1000
+"""So many trials are looked at one by one."""
+
+_RATES = ("lr", "learning_rate")
 _LISTED = 4
 """How many values we propose to list in place of a drawn one."""
 
@@ -40,6 +45,7 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
         *_few_configurations(spec),
         *_never_to_the_end(spec),
         *_too_few_evaluations(spec),
+        *_trained_at_zero(spec, count_steps),
         *_unshared(spec, count_steps),
     ]
 
@@ -160,6 +166,38 @@ def _too_few_evaluations(spec: StudySpec) -> Iterator[str]:
             f"{name} ends a trial by its curve from {LEAST_POINTS} evaluations on, and a trial has {points} when it is "
             f"last asked about, so none would end: give eval_every: {often} and boundary: {often * 2}"
         )
+
+
+def _trained_at_zero(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
+    """Where the learning rate of trials has come to 0, and stays there, long before they end."""
+    tuner = spec.tuner
+    if spec.space is None or not isinstance(tuner, FixedTuner) or tuner.max_steps is None:
+        return
+    for name in _RATES:
+        trials = [
+            (configuration[name], steps)
+            for configuration, steps in islice(tuner.with_steps(spec), _LOOKED_AT)
+            if name in configuration
+        ]
+        ends = [(end_of(sequence), steps) for sequence, steps in trials if sequence.at(steps - 1) == 0]
+        idle = [steps - end for end, steps in ends if end and end < steps]
+        if idle:
+            yield (
+                f"{len(idle)} of {len(trials)} trials train at {name} 0 for {sum(idle)} steps: write max_steps: {{end: "
+                f"{name}}} in the space and leave it out of the tuner{_with_ends(spec, name, count_steps)}"
+            )
+
+
+def _with_ends(spec: StudySpec, name: str, count_steps: CountSteps) -> str:
+    """The steps saved by ending each trial with its learning rate; nothing where they cannot be counted."""
+    written = spec.to_json()
+    tuner = {field: value for field, value in written["tuner"].items() if field != LENGTH}
+    try:
+        ending = StudySpec.from_dict({**written, "tuner": tuner, "space": {**written["space"], LENGTH: {"end": name}}})
+        now, then = count_steps(spec), count_steps(ending)
+    except (SequenceError, SpecError):
+        return ""
+    return f": {then} steps instead of {now}, {1 - then / now:.0%} less" if now and then and then < now else ""
 
 
 def _unshared(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:

@@ -73,7 +73,7 @@ def test_all_processes_of_a_run_write_json(tmp_path: Path) -> None:
     """Lines that are none come from Celery's banner, before its loggers are made, and from Redis."""
     (tmp_path / "trainer.py").write_text(TRAINER)
     (tmp_path / "study.yaml").write_text(json.dumps(STUDY))
-    command = [sys.executable, "-m", "app.cli", "run", "study.yaml", "--trainers", "trainer.py", "--slots", "1", "-q"]
+    command = [sys.executable, "-m", "stagetree", "run", "study.yaml", "--trainers", "trainer.py", "--slots", "1", "-q"]
     environment = {**os.environ, "STAGETREE_LOG_FORMAT": "json"}
     subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=PATIENCE, check=False)
     logs = {path.stem: path.read_text().splitlines() for path in (tmp_path / ".stagetree" / "logs").glob("*.log")}

@@ -137,6 +137,7 @@ PREVIEW: Json = {
     "critical_path_steps": 40,
     "makespan_steps": 304,
     "slots": 2,
+    "choices": [{"field": "bs", "value": bs, "trials": 16, "steps": 304} for bs in (64, 128)],
     "advice": [],
 }
 NODE_EXAMPLE: Json = {

@@ -108,7 +108,8 @@ def _configuration(spec: StudySpec) -> Json | None:
     if spec.space is None:
         chosen = next(spec.configurations(), None)
     else:
-        chosen = spec.first[0] if spec.first else spec.search_space.sample(spec.seed, 0)
+        drawn = spec.first[0] if spec.first else spec.search_space.sample(spec.seed, 0)
+        chosen = spec.search_space.without_length(drawn)
     return chosen and {name: sequence.to_json() for name, sequence in chosen.items()}
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +38,13 @@ def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterat
     source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
     with Store(where) as store:
         yield lambda batch: store.profile(opened(spec, source), batch) if source else None
+
+
+def choice_lines(choices: list[Json]) -> Iterator[str]:
+    """Field by field, the steps that the study would take less without each of its values."""
+    for field, options in groupby(choices, key=lambda each: each["field"]):
+        priced = (f"{json.dumps(option['value'])}: {option['steps']}" for option in options)
+        yield f"{field}  {', '.join(priced)} steps less without it"
 
 
 def saving_lines(found: Json) -> Iterator[str]:
@@ -91,5 +100,7 @@ def preview(
     print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
     if "packed_makespan_steps" in found:
         print(f"packing         {packed_text(found)}")
+    for number, line in enumerate(choice_lines(found["choices"])):
+        print(f"{'' if number else 'choices':<15} {line}")
     for each in found["advice"]:
         print(f"advice          {each}")

@@ -25,11 +25,15 @@ without sharing takes `taken` steps; shared + known of them were not run. `by_st
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from app.domain.ids import NodeId
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.states import StudyState, TrialState
+from stagetree.space import LENGTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +128,57 @@ def _is_over(study: Study, trial: Trial) -> bool:
     if trial.state == TrialState.STOPPED:
         return True
     return trial.state == TrialState.COMPLETED and study.state == StudyState.COMPLETED
+
+
+# ---------------------------------------------------------------------------------------------- the price of a choice
+
+MOST_OPTIONS = 12
+"""A field with more values than that is no choice that somebody weighs."""
+
+
+def choices(plan: SearchPlan, study: Study) -> list[dict[str, Any]]:
+    """For each value of each field in which trials differ: how many have it, and the steps that only they train.
+
+    That is what the study would take less without that value. Empty for tuners that go by results.
+    """
+    if study.kind not in ("grid", "random", "trials"):
+        return []
+    columns = [{**dict(_fields(trial.hp)), LENGTH: trial.steps} for trial in study.trials]
+    ends = [dict(plan.ends(trial)) for trial in study.trials]
+    found = []
+    for field in dict.fromkeys(name for column in columns for name in column):
+        values = [column.get(field) for column in columns]
+        options = sorted({json.dumps(value) for value in values if value is not None}, key=_by_size)
+        if 1 < len(options) <= MOST_OPTIONS:
+            found += [_choice(plan, field, option, values, ends) for option in options]
+    return found
+
+
+def _fields(written: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The values in hyper-parameters, by where they stand; lists are values."""
+    if not isinstance(written, Mapping):
+        yield name, written
+    elif written.get("family") == "constant":
+        yield name, written["value"]
+    else:
+        for field, value in written.items():
+            yield from _fields(value, f"{name}.{field}".strip("."))
+
+
+def _by_size(option: str) -> tuple[bool, float, str]:
+    value = json.loads(option)
+    is_number = isinstance(value, int | float)
+    return (not is_number, value if is_number else 0.0, option)
+
+
+def _choice(
+    plan: SearchPlan, field: str, option: str, values: list[Any], ends: list[dict[NodeId, int]]
+) -> dict[str, Any]:
+    mine, others = dict[NodeId, int](), dict[NodeId, int]()
+    for value, path in zip(values, ends, strict=True):
+        into = mine if value is not None and json.dumps(value) == option else others
+        for node, end in path.items():
+            into[node] = max(end, into.get(node, 0))
+    steps = sum(max(0, end - others.get(node, plan.nodes[node].start)) for node, end in mine.items())
+    trials = sum(value is not None and json.dumps(value) == option for value in values)
+    return {"field": field, "value": json.loads(option), "trials": trials, "steps": steps}

@@ -1,14 +1,21 @@
-"""In what a result is not exact, in sentences: 2 stages went on under another torch (2.13.0 after 2.12.0)."""
+"""In what a result is not exact, in sentences: 2 stages went on under another torch (2.13.0 after 2.12.0).
+
+And what a study reads besides its trainer's code, as it stands on record: results may be of other inputs than it seems.
+A record of an input is a JSON object with its `path` and, once somebody has seen it, `files`, `bytes`, a `stamp` of
+sizes and times and, where it is small, the `sha256` of its content; `missing` where it was not there.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from app.domain import inputs
 from app.domain.events import Stage
 from app.domain.ids import NodeId
 from app.domain.search_plan import SearchPlan, Study, Trial
+
+Json = dict[str, Any]
 
 WITHOUT_PACK = "trained without their pack, which had failed"
 """Why stages of a plan with packs may differ in their last bits from others: see `ExactnessLost`."""
@@ -22,12 +29,12 @@ def is_without_pack(plan: SearchPlan, stage: Stage) -> bool:
 
 def of_study(plan: SearchPlan, study: Study) -> list[str]:
     """Of all stages that its trials pass, whoever they were trained for."""
-    return [*_sentences(plan, study.max_step_by_node.items()), *inputs.problems(plan, study)]
+    return [*_sentences(plan, study.max_step_by_node.items()), *_inputs(plan, study)]
 
 
 def of_trial(plan: SearchPlan, trial: Trial) -> list[str]:
     """Of the stages on its way."""
-    return [*_sentences(plan, plan.ends(trial)), *inputs.problems(plan, plan.studies[trial.study])]
+    return [*_sentences(plan, plan.ends(trial)), *_inputs(plan, plan.studies[trial.study])]
 
 
 def _sentences(plan: SearchPlan, ends: Iterable[tuple[NodeId, int]]) -> list[str]:
@@ -38,3 +45,31 @@ def _sentences(plan: SearchPlan, ends: Iterable[tuple[NodeId, int]]) -> list[str
 
 def _up_to(plan: SearchPlan, name: NodeId, end: int) -> Iterable[tuple[int, str]]:
     return ((step, reason) for step, reason in plan.nodes[name].not_exact if step <= end)
+
+
+def mark(record: Mapping[str, Any]) -> Json:
+    """What tells an input from another: its content, or else its sizes and times, wherever it lies; else its path."""
+    if "sha256" in record:
+        return {"sha256": record["sha256"]}
+    if "stamp" in record:
+        return {"stamp": record["stamp"]}
+    return {"path": record["path"]}
+
+
+def is_unseen(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there are inputs, and nobody has looked at them yet: they are looked at together."""
+    return bool(records) and not any(name in record for record in records for name in ("stamp", "missing"))
+
+
+def _inputs(plan: SearchPlan, study: Study) -> Iterator[str]:
+    """Why results of a study may be of other inputs than it seems, in sentences."""
+    if is_unseen(study.inputs):
+        yield "what it reads was not looked at: the server does not see it, and no slot has trained for it yet"
+        return
+    for path in study.other_inputs:
+        yield f"{path} was not the same on all slots, or at all times"
+    for other in plan.studies.values():
+        if other.id != study.id and not is_unseen(other.inputs):
+            for mine, theirs in zip(study.inputs, other.inputs, strict=False):
+                if mark(mine) != mark(theirs):
+                    yield f"{mine['path']} was another when study {other.id} read it, with which it shares what it can"

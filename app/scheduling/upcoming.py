@@ -27,6 +27,9 @@ say where a trial goes on; the others come with the next look.
 
 MOST_IN_A_STAGE = 64
 
+_FIXED = frozenset(("trials", "grid", "random"))
+"""Kinds of tuners that ask for no more of a trial than they did when it began."""
+
 _CHANGES = frozenset(TrialEventKind) - {TrialEventKind.RESULT, TrialEventKind.PRIORITIZE}
 
 
@@ -121,5 +124,5 @@ def branches_ahead(study: Study, trial: Trial) -> Iterator[Place]:
 
 
 def _most_steps(study: Study) -> float:
-    """The most steps that the tuner of a study asks for; those of `trials` are never asked for more than they are."""
-    return 0 if study.tuner.get("kind") == "trials" else study.max_steps or math.inf
+    """The most steps that the tuner of a study asks for; 0 where it never asks for more."""
+    return 0 if study.kind in _FIXED else study.max_steps or math.inf

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.accounting import cost
+from app.domain.accounting import choices, cost
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.scheduling.packs import batch_of
@@ -79,6 +79,7 @@ def preview(
         "makespan_steps": round(makespan),
         "slots": slots,
         **packed,
+        "choices": choices(simulated.plan, previewed),
         "advice": advice(spec, count),
     }
 

@@ -239,6 +239,15 @@ class StudyListed(Answer, needs=("study", "state")):
     owner: str = Field(default="", description="the name of the token, or of the user, that submitted it")
 
 
+class PricedOption(Answer):
+    """A value that some trials have where others have another, and the price of it."""
+
+    field: str = Field(description="where it stands in the hyper-parameters, such as lr.peak, or max_steps")
+    value: Any
+    trials: int = Field(description="how many trials have it")
+    steps: int = Field(description="the steps that only they train: so many fewer without that value")
+
+
 class Preview(Answer):
     """What a study would cost, counted in steps."""
 
@@ -262,4 +271,7 @@ class Preview(Answer):
         "pack is taken to take no longer than one trial",
     )
     slots: int = Field(default=1, description="how many slots were asked about")
+    choices: list[PricedOption] = Field(
+        default=[], description="each value of each field in which trials differ, where the tuner goes by no results"
+    )
     advice: list[str] = Field(default=[], description="what would let trials share more, in sentences")

@@ -13,8 +13,17 @@ True
 
 from __future__ import annotations
 
-from stagetree.sequences.base import FAMILIES, Sequence, SequenceError, did_you_mean, parse, with_ends
-from stagetree.sequences.composed import Part, Piecewise, Warmup, Wsd
+from stagetree.sequences.base import (
+    FAMILIES,
+    Sequence,
+    SequenceError,
+    check_count,
+    did_you_mean,
+    end_of,
+    parse,
+    with_ends,
+)
+from stagetree.sequences.composed import OneCycle, Part, Piecewise, Warmup, Wsd
 from stagetree.sequences.families import (
     Constant,
     Cosine,
@@ -26,6 +35,7 @@ from stagetree.sequences.families import (
     Values,
 )
 from stagetree.sequences.forms import CURVES, Form, Held, MovingForm, Piece, Scalar
+from stagetree.sequences.fractions import has_fraction, is_fraction, needs_length, parse_for
 
 __all__ = [
     "CURVES",
@@ -39,6 +49,7 @@ __all__ = [
     "Linear",
     "MovingForm",
     "MultiStep",
+    "OneCycle",
     "Part",
     "Piece",
     "Piecewise",
@@ -49,8 +60,14 @@ __all__ = [
     "Values",
     "Warmup",
     "Wsd",
+    "check_count",
     "did_you_mean",
+    "end_of",
+    "has_fraction",
+    "is_fraction",
+    "needs_length",
     "parse",
+    "parse_for",
     "with_ends",
 ]
 
@@ -67,6 +84,7 @@ FAMILIES.update(
         Polynomial,
         Warmup,
         Wsd,
+        OneCycle,
         Piecewise,
     )
 )

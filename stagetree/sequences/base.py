@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, ClassVar
 
 from stagetree.sequences.forms import Held, Piece, Scalar
@@ -64,6 +64,16 @@ class Sequence:
                 break
         return found
 
+    @classmethod
+    def from_length(cls) -> str | None:
+        """The field that may be left out where the trial's length is known; None for none."""
+        return None
+
+    @classmethod
+    def with_length(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
+        """Its fields as written without that one, and that one for a trial of `steps` steps."""
+        return dict(written)
+
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `parse` reads back."""
         return {"family": self.family, **{field.name: _plain(getattr(self, field.name)) for field in _fields(self)}}
@@ -110,6 +120,17 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "to_json"):
         return value.to_json()
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+_MOST_PIECES = 10_000
+"""A sequence with more of them is taken to have no end."""
+
+
+def end_of(sequence: Sequence) -> int | None:
+    """The step from which a sequence stays as it is; None where it never does, as far as can be told."""
+    pieces = list(islice(sequence.pieces(), _MOST_PIECES + 1))
+    is_over = len(pieces) <= _MOST_PIECES and pieces[-1].form.is_held
+    return pieces[-1].start if is_over else None
 
 
 def check_number(name: str, value: Any) -> None:

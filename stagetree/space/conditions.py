@@ -15,14 +15,14 @@ What a hyper-parameter's entry in a space can become: looked at before a study s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from random import Random
 from typing import Any
 
-from stagetree.sequences import Constant, Sequence, SequenceError, did_you_mean, parse
+from stagetree.sequences import Constant, Sequence, SequenceError, did_you_mean, parse, parse_for
 from stagetree.space.distributions import SpaceError, plain
 from stagetree.space.patterns import count, drawing, fill, is_random, random_parts, read_pattern, unfold_entry
 
@@ -91,20 +91,21 @@ CHECKED = 10_000
 """How many of the ways to choose inside one entry are looked at before a study starts."""
 
 
-def read_entry(entry: Any, path: str = "") -> Any:
-    """The pattern of one hyper-parameter, after a look at every sequence it can become."""
+def read_entry(entry: Any, path: str = "", lengths: Iterable[int | None] = (None,)) -> Any:
+    """The pattern of one hyper-parameter, after a look at every sequence it can become in trials of these lengths."""
     pattern = read_pattern(split(entry, path)[0], path)
-    for place, unfolded in islice(unfold_entry(pattern, path), CHECKED):
-        _check(unfolded, place)
+    for steps in lengths:
+        for place, unfolded in islice(unfold_entry(pattern, path), CHECKED):
+            _check(unfolded, place, steps)
     return pattern
 
 
-def _check(unfolded: Any, path: str) -> None:
+def _check(unfolded: Any, path: str, steps: int | None) -> None:
     """Raise if no draw from a pattern without choices is a sequence. Some that are not do no harm: they are redrawn."""
     rng = Random(path)
     for attempts_left in reversed(range(100 if is_random(unfolded) else 1)):
         try:
-            parse(fill(unfolded, path, drawing(rng)), path)
+            parse_for(fill(unfolded, path, drawing(rng)), steps, path)
         except SequenceError:
             if not attempts_left:
                 raise
@@ -112,17 +113,18 @@ def _check(unfolded: Any, path: str) -> None:
             return
 
 
-def grid_options(name: str, pattern: Any) -> list[Sequence]:
+def grid_options(name: str, pattern: Any, steps: int | None) -> list[Sequence]:
+    """Every sequence that a pattern without ranges can become in a trial of so many steps. Raises `SpaceError`."""
     if (ways := count(pattern)) > _LISTED:
         raise SpaceError(name, f"must have at most {_LISTED:,} ways to be chosen in a grid, got {ways:.1e}")
-    return list(_grid_entry(name, pattern))
+    return list(_grid_entry(name, pattern, steps))
 
 
-def _grid_entry(name: str, pattern: Any) -> Iterator[Sequence]:
+def _grid_entry(name: str, pattern: Any, steps: int | None) -> Iterator[Sequence]:
     for path, unfolded in unfold_entry(pattern, name):
         for kind in random_parts(unfolded):
             raise SpaceError(path, f"must be listed for a grid: {kind} has no list of values, use choice or a list")
-        yield parse(unfolded, path)
+        yield parse_for(unfolded, steps, path)
 
 
 def check_wanted(wanted: tuple[Sequence, ...], known: list[Sequence], path: str) -> None:

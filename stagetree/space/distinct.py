@@ -46,18 +46,22 @@ class Distinct:
 
     def __init__(self, space: Space, steps: int | None, taken: Iterable[Configuration] = ()) -> None:
         self._space, self._steps = space, steps
-        self._seen = {key_of(configuration, steps) for configuration in taken}
+        self._seen = {self._key(configuration) for configuration in taken}
         ways = space.ways()
         self.is_listable = ways is not None and ways <= MOST_LISTED
         self._listed: dict[Key, dict[str, Sequence]] | None = None
 
+    def _key(self, configuration: Configuration) -> Key:
+        own = self._space.length_of(configuration)
+        return key_of(configuration, self._steps if own is None else own)
+
     def is_new(self, configuration: Configuration) -> bool:
         """Whether it was not drawn."""
-        return key_of(configuration, self._steps) not in self._seen
+        return self._key(configuration) not in self._seen
 
     def take(self, configuration: Configuration) -> bool:
         """Note that it was drawn; whether that is new."""
-        key = key_of(configuration, self._steps)
+        key = self._key(configuration)
         is_new = key not in self._seen
         self._seen.add(key)
         return is_new
@@ -67,7 +71,7 @@ class Distinct:
         if self._listed is None:
             self._listed = {}
             for configuration in self._space.listed():
-                self._listed.setdefault(key_of(configuration, self._steps), configuration)
+                self._listed.setdefault(self._key(configuration), configuration)
         return [configuration for key, configuration in self._listed.items() if key not in self._seen]
 
     def size(self) -> int | None:

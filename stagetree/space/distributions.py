@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stagetree.sequences import Sequence, SequenceError
+from stagetree.sequences import Sequence, SequenceError, is_fraction
 
 __all__ = [
     "Choice",
@@ -200,25 +200,50 @@ READERS: dict[str, Callable[[Any, str], Distribution]] = {
 Values = dict[str, Any]
 
 
-def values_of(pattern: Any, path: str, value: Any) -> Values | None:
-    """The values, by place, with which a pattern becomes JSON; None if it cannot become that."""
+def values_of(pattern: Any, path: str, value: Any, steps: int | None = None) -> Values | None:
+    """The values, by place, with which a pattern becomes JSON; None if it cannot become that.
+
+    steps: of the trial, for the fractions in the pattern.
+    """
     value = bare(pattern, value)
     match pattern:
         case Choice(options=options):
-            inside = [values_of(option, f"{path}[{number}]", value) for number, option in enumerate(options)]
+            inside = [values_of(option, f"{path}[{number}]", value, steps) for number, option in enumerate(options)]
             return _chosen(pattern, inside, path)
         case Uniform() | LogUniform() | RandInt():
             return _drawn(pattern, value, path)
         case dict():
             if not isinstance(value, Mapping) or not pattern.keys() <= value.keys():
                 return None
-            return _joined([values_of(item, f"{path}.{name}", value[name]) for name, item in pattern.items()])
+            return _joined(
+                [_inside(item, f"{path}.{name}", value[name], value, steps) for name, item in pattern.items()]
+            )
         case list():
             if not isinstance(value, list) or len(value) != len(pattern):
                 return None
             pairs = enumerate(zip(pattern, value, strict=True))
-            return _joined([values_of(item, f"{path}[{number}]", old) for number, (item, old) in pairs])
+            return _joined([_inside(item, f"{path}[{number}]", old, {}, steps) for number, (item, old) in pairs])
     return {} if pattern == value else None
+
+
+def _inside(item: Any, path: str, value: Any, owner: Mapping[str, Any], steps: int | None) -> Values | None:
+    """The values in a field of `owner`, or in an item of a list."""
+    if not is_fraction(item):
+        return values_of(item, path, value, steps)
+    whole = owner.get(item["of"]) if "of" in item else steps
+    return None if not whole else _ratio(item["ratio"], f"{path}.ratio", value, whole)
+
+
+def _ratio(pattern: Any, path: str, value: Any, whole: float) -> Values | None:
+    """The values with which a fraction of `whole` is `value`; of all ratios that round to it, the one between."""
+    if isinstance(pattern, Choice):
+        inside = [_ratio(option, f"{path}[{n}]", value, whole) for n, option in enumerate(pattern.options)]
+        return _chosen(pattern, inside, path)
+    is_drawn = isinstance(pattern, Uniform | LogUniform)
+    ratio = min(max(value / whole, pattern.low), pattern.high) if is_drawn else pattern
+    if math.floor(ratio * whole + 0.5) != value:
+        return None
+    return _drawn(pattern, ratio, path) if is_drawn else {}
 
 
 def _chosen(choice: Choice, inside: list[Values | None], path: str) -> Values | None:

@@ -9,9 +9,10 @@ from itertools import islice, product
 from random import Random
 from typing import Any
 
-from stagetree.sequences import Sequence, SequenceError, parse
+from stagetree.sequences import Sequence, SequenceError, needs_length, parse, parse_for
 from stagetree.space.conditions import CHECKED, check_wanted, grid_options, in_order, read_entry, split
 from stagetree.space.distributions import Distribution, SpaceError, plain, values_of
+from stagetree.space.lengths import LENGTH, Lengths, read_lengths
 from stagetree.space.patterns import (
     Choose,
     count,
@@ -26,7 +27,7 @@ from stagetree.space.patterns import (
     parameters_of,
     unfold_entry,
 )
-from stagetree.space.where import Where, WhereError, compile_where
+from stagetree.space.where import Where, WhereError, read_where
 
 _ATTEMPTS = 1000
 """How often a draw is repeated before we say that the space, or its `where`, lets nothing through."""
@@ -36,20 +37,38 @@ class Space:
     """The configurations that `entries` describe and `where` lets through.
 
     `where` is an expression (see `stagetree.space.where`) or a function of the configuration, a dict of sequences.
+    `steps`: how long each trial is trained, of which fields may be fractions; None where that is not known. With
+    `has_lengths`, the entry `max_steps` says it, and configurations hold it: see `stagetree.space.lengths`.
     Raises `SpaceError` for what can be seen before any configuration is made, wrong sequences included.
     """
 
-    def __init__(self, entries: Mapping[str, Any], where: str | Where | None = None) -> None:
+    def __init__(
+        self,
+        entries: Mapping[str, Any],
+        where: str | Where | None = None,
+        steps: int | None = None,
+        *,
+        has_lengths: bool = False,
+    ) -> None:
         if not isinstance(entries, Mapping) or not entries:
             raise SpaceError("", f"must map at least one hyper-parameter to its values, got {entries!r}")
         if not all(isinstance(name, str) and name for name in entries):
             raise SpaceError("", f"must name its hyper-parameters by strings, got {list(entries)!r}")
         self._json = {name: plain(entry) for name, entry in entries.items()}
-        self._conditions = {name: split(entry, name)[1] for name, entry in self._json.items()}
-        self._patterns = {name: read_entry(self._json[name], name) for name in in_order(self._conditions)}
+        self._lengths = read_lengths(self._json[LENGTH], entries) if has_lengths else Lengths(steps)
+        self._conditions = {name: split(self._json[name], name)[1] for name in self._chosen()}
+        lengths = list(dict.fromkeys(self._lengths.looked_at(self._json.get(LENGTH))))
+        self._patterns = {name: read_entry(self._json[name], name, lengths) for name in in_order(self._conditions)}
         self._check_conditions()
         self._is_filtered = where is not None
         self._where = read_where(where, list(entries))
+
+    def _chosen(self) -> list[str]:
+        """The names that something is chosen for: the length first, since fractions are of it."""
+        names = list(self._json)
+        if self._lengths.is_chosen:
+            names = ([] if self._lengths.end else [LENGTH]) + [name for name in names if name != LENGTH]
+        return names
 
     @classmethod
     def parse(cls, json: Mapping[str, Any], where: str | Where | None = None) -> Space:
@@ -65,20 +84,62 @@ class Space:
 
         Lists and `choice` are crossed, at any depth. Raises `SpaceError` for other distributions.
         """
-        options = {name: grid_options(name, pattern) for name, pattern in self._patterns.items()}
-        for configuration in self._combined(options):
-            if self._where(configuration):
-                yield configuration
+        return (configuration for configuration in self._crossed(grid_options) if self._where(configuration))
 
     def is_empty(self, most: int) -> bool:
         """Whether `where` lets no combination of the grid through, as far as the first `most` of them show."""
-        options = {name: grid_options(name, pattern) for name, pattern in self._patterns.items()}
         looked_at = 0
-        for configuration in islice(self._combined(options), most):
+        for configuration in islice(self._crossed(grid_options), most):
             if self._where(configuration):
                 return False
             looked_at += 1
         return looked_at < most
+
+    def _crossed(self, options_of: Callable[[str, Any, int | None], list[Sequence]]) -> Iterator[dict[str, Sequence]]:
+        """Every combination of what `options_of` a hyper-parameter there are in a trial of so many steps."""
+        for known in self._known(options_of):
+            steps = self._lengths.of(known)
+            options = {name: options_of(name, pattern, steps) for name, pattern in self._patterns.items()}
+            options.update({name: [sequence] for name, sequence in known.items()})
+            yield from map(self._lengths.completed, self._combined(options))
+
+    def _known(self, options_of: Callable[[str, Any, int | None], list[Sequence]]) -> Iterator[dict[str, Sequence]]:
+        """Each length, chosen before all else; or nothing."""
+        if self._lengths.is_chosen and LENGTH in self._patterns:
+            yield from ({LENGTH: each} for each in options_of(LENGTH, self._patterns[LENGTH], None))
+        else:
+            yield {}
+
+    def length_of(self, configuration: Mapping[str, Sequence]) -> int | None:
+        """For how many steps its trial is trained; None where that is not for the space to say."""
+        return self._lengths.of(configuration)
+
+    def without_length(self, configuration: Mapping[str, Sequence]) -> dict[str, Sequence]:
+        """Its hyper-parameters alone, as a trial has them."""
+        return {name: sequence for name, sequence in configuration.items() if name in self.hyper_parameters}
+
+    @property
+    def lengths(self) -> list[int]:
+        """The known lengths of trials: of a range its bounds, and all others."""
+        return [steps for steps in self._lengths.looked_at(self._json.get(LENGTH)) if steps]
+
+    @property
+    def hyper_parameters(self) -> list[str]:
+        """Their names, as the trainer is given them."""
+        return [name for name in self._json if name != LENGTH or not self._lengths.is_chosen]
+
+    @property
+    def patterns(self) -> Mapping[str, Any]:
+        """The entries, as read: JSON in which a distribution may stand for a value."""
+        return self._patterns
+
+    def read(self, name: str, written: Any) -> Sequence:
+        """The sequence of a hyper-parameter whose trial is as long as the space says. Raises `SequenceError`."""
+        return self._lengths.parse(written, name, {})
+
+    def names(self, configuration: Mapping[str, Sequence]) -> list[str]:
+        """The names that belong into a configuration, by the values of it."""
+        return [name for name in self._patterns if self.exists(name, configuration)]
 
     def _combined(self, options: Mapping[str, list[Sequence]]) -> Iterator[dict[str, Sequence]]:
         """Every combination of the options of those that exist in it."""
@@ -145,18 +206,22 @@ class Space:
 
     def listed(self) -> Iterator[dict[str, Sequence]]:
         """Every configuration that can be drawn, if `ways` counts them: in the order written, some perhaps twice."""
-        options = {name: list(_sequences(listed(pattern), name)) for name, pattern in self._patterns.items()}
-        return filter(self.allows, self._combined(options))
+        return filter(self.allows, self._crossed(_sequences))
 
     def combinations(self) -> int:
         """How many ways there are to choose among lists and `choice`, before `where`. Counted, not made."""
         return math.prod(map(count, self._patterns.values()))
 
-    def examples(self, name: str) -> Iterator[Sequence]:
-        """For each way to choose inside the entry of a hyper-parameter, one by one, a sequence that it can become."""
-        for place, pattern in unfold_entry(self._patterns[name], name):
-            with suppress(SequenceError):  # a draw that is none; others are
-                yield parse(fill(pattern, place, drawing(Random(place))), name)
+    def examples(self, name: str) -> Iterator[tuple[Sequence, int | None]]:
+        """For each way to choose inside the entry of a hyper-parameter, one by one, a sequence that it can become.
+
+        With the length of the trial, where that is known.
+        """
+        for known in self._known(_sequences):
+            for place, pattern in unfold_entry(self._patterns[name], name):
+                with suppress(SequenceError):  # a draw that is none; others are
+                    example = self._lengths.parse(fill(pattern, place, drawing(Random(place))), name, known)
+                    yield example, self._lengths.of(known)
 
     def parameters(self) -> dict[str, Distribution]:
         """What is free in the space, by name: each distribution that leaves a choice, wherever it stands.
@@ -182,12 +247,13 @@ class Space:
 
     def values(self, configuration: Mapping[str, Sequence]) -> dict[str, Any] | None:
         """The values of `parameters` that `build` makes the configuration of; None if they are not in the space."""
-        names = [name for name in self._patterns if self.exists(name, configuration)]
+        names = self.names(configuration)
         if set(names) != set(configuration):
             return None
         found: dict[str, Any] = {}
+        steps = self._lengths.of(configuration)
         for name in names:
-            inside = values_of(self._patterns[name], label(name), configuration[name].to_json())
+            inside = values_of(self._patterns[name], label(name), configuration[name].to_json(), steps)
             if inside is None:
                 return None
             found |= inside
@@ -201,8 +267,8 @@ class Space:
         configuration: dict[str, Sequence] = {}
         for name, pattern in self._patterns.items():
             if self.exists(name, configuration):
-                configuration[name] = parse(fill(name, pattern), name)
-        return configuration
+                configuration[name] = self._lengths.parse(fill(name, pattern), name, configuration)
+        return self._lengths.completed(configuration)
 
     def allows(self, configuration: Mapping[str, Sequence]) -> bool:
         """Whether `where` lets a configuration through."""
@@ -216,22 +282,14 @@ class Space:
         for name, condition in self._conditions.items():
             for other, wanted in condition.wanted.items() if condition else ():
                 known = [unfolded for _, unfolded in islice(unfold_entry(self._patterns[other], other), CHECKED)]
-                if len(known) < CHECKED and not any(map(is_random, known)):
+                if len(known) < CHECKED and not any(is_random(each) or needs_length(each) for each in known):
                     check_wanted(wanted, [parse(each, other) for each in known], f"{name}.when.{other}")
 
 
-def _sequences(pattern: Any, name: str) -> Iterator[Sequence]:
-    """What a pattern of choices alone can become; what is no sequence is never drawn either."""
-    for place, unfolded in unfold_entry(pattern, name):
+def _sequences(name: str, pattern: Any, steps: int | None) -> list[Sequence]:
+    """Every sequence that a pattern without ranges can become; the rest is never drawn either."""
+    found = []
+    for place, unfolded in unfold_entry(listed(pattern), name):
         with suppress(SequenceError):
-            yield parse(unfolded, place)
-
-
-def read_where(where: str | Where | None, names: list[str]) -> Where:
-    if where is None:
-        return lambda configuration: True
-    if isinstance(where, str):
-        return compile_where(where, names)
-    if callable(where):
-        return where
-    raise WhereError(f"must be an expression in a string, or a function in Python, got {where!r}")
+            found.append(parse_for(unfolded, steps, place))
+    return found

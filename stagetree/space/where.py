@@ -19,7 +19,7 @@ from typing import Any
 
 from stagetree.sequences import FAMILIES, Constant, Part, Sequence, SequenceError, did_you_mean
 
-__all__ = ["Where", "WhereError", "compile_where"]
+__all__ = ["Where", "WhereError", "compile_where", "read_where"]
 
 Where = Callable[[Mapping[str, Sequence]], bool]
 
@@ -55,6 +55,17 @@ class WhereError(SequenceError):
     def __init__(self, problem: str, node: ast.expr | None = None, column: int | None = None) -> None:
         column = node.col_offset + 1 if node else column
         super().__init__("where", f"at column {column}, {problem}" if column else problem)
+
+
+def read_where(where: str | Where | None, names: list[str]) -> Where:
+    """The test that is written, or given as a function; without one, all is let through. Raises `WhereError`."""
+    if where is None:
+        return lambda configuration: True
+    if isinstance(where, str):
+        return compile_where(where, names)
+    if callable(where):
+        return where
+    raise WhereError(f"must be an expression in a string, or a function in Python, got {where!r}")
 
 
 def compile_where(text: str, names: Iterable[str]) -> Where:

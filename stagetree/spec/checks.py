@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol, get_args
 
@@ -11,13 +11,16 @@ from pydantic_core import ErrorDetails
 
 from stagetree.limits import Limits, check_names, check_steps, check_trial
 from stagetree.sequences import Sequence, SequenceError, did_you_mean
+from stagetree.space import LENGTH
 from stagetree.space.where import WhereError
 from stagetree.spec.errors import Problem, SpecError, joined
-from stagetree.spec.fields import sentence
-from stagetree.spec.tuners import KINDS, GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
+from stagetree.spec.fields import OTHER_NAMES, sentence
+from stagetree.spec.tuners import KINDS, FixedTuner, GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
 from stagetree.spec.tuners.fixed import TrialSpec
 from stagetree.spec.tuners.pbt import MOST_DRAWS
+
+LENGTH_NAMES = (LENGTH, *OTHER_NAMES[LENGTH])
 
 
 def problem_in(detail: ErrorDetails, study: type[BaseModel]) -> Problem:
@@ -65,6 +68,18 @@ def _is_tag(loc: tuple[int | str, ...], number: int) -> bool:
     return (number == 1 and loc[0] == "tuner") or loc[number] == "[key]"
 
 
+def missing_length(written: Mapping[str, Any]) -> Iterator[Problem]:
+    """Where neither the tuner of a study nor its space says for how many steps each trial is trained."""
+    tuner, space = written.get("tuner"), written.get("space")
+    if isinstance(tuner, Mapping):
+        kind, is_said = KINDS.get(str(tuner.get("kind")), object), not tuner.keys().isdisjoint(LENGTH_NAMES)
+    else:
+        kind, is_said = type(tuner), getattr(tuner, LENGTH, None) is not None
+    is_in_space = isinstance(space, Mapping) and LENGTH in space
+    if issubclass(kind, FixedTuner) and not is_said and not is_in_space:
+        yield Problem("tuner.max_steps", "is missing: the number of steps to train each trial for, at least 1")
+
+
 _COUNTED = 200_000
 """How many pieces of sequences are counted here; what lies behind is counted when the trial is asked for."""
 
@@ -98,9 +113,13 @@ def _problems(spec: CountedStudy, limits: Limits) -> Iterator[Problem]:
 
 def _check_steps(spec: CountedStudy, limits: Limits) -> None:
     tuner = spec.tuner
+    if isinstance(tuner, FixedTuner) and tuner.max_steps is not None and LENGTH in (spec.space or {}):
+        raise SequenceError("tuner.max_steps", "must be left out: the space says max_steps, for each trial")
     for name in ("max_steps", "min_steps"):
         if (steps := getattr(tuner, name, None)) is not None:
             check_steps(f"tuner.{name}", steps, spec.eval_every, limits)
+    for steps in spec.search_space.lengths if spec.space else ():
+        check_steps("space.max_steps", steps, spec.eval_every, limits)
     most = getattr(tuner, "max_steps", None)
     for name in ("interval", "ready_steps"):
         if most is not None and (every := getattr(tuner, name, None)) is not None:
@@ -181,11 +200,13 @@ def _trials(spec: CountedStudy) -> Iterator[tuple[str, dict[str, Any], int]]:
         for number, trial in enumerate(spec.tuner.trials):
             yield f"tuner.trials[{number}].hp", trial.hp, trial.steps
     steps = getattr(spec.tuner, "max_steps", None) or getattr(spec.tuner, "min_steps", None) or 1
-    for name in spec.space or ():
-        for sequence in islice(spec.search_space.examples(name), _OPTIONS):
-            yield "space", {name: sequence.to_json()}, steps
+    for name in spec.search_space.hyper_parameters if spec.space else ():
+        for sequence, length in islice(spec.search_space.examples(name), _OPTIONS):
+            yield "space", {name: sequence.to_json()}, length or steps
     if spec.space:
-        yield "space", {name: each.to_json() for name, each in _first(spec).items()}, steps
+        first = _first(spec)
+        steps = spec.search_space.length_of(first) or steps
+        yield "space", {name: each.to_json() for name, each in spec.search_space.without_length(first).items()}, steps
 
 
 def _first(spec: CountedStudy) -> dict[str, Sequence]:

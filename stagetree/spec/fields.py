@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from stagetree.limits import LANES, MOST_LANES
-from stagetree.sequences import SequenceError, did_you_mean, parse
+from stagetree.sequences import SequenceError, did_you_mean, needs_length, parse
 from stagetree.space import plain, read_entry
 from stagetree.space.where import WhereError
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
@@ -66,7 +66,9 @@ def as_sequence(value: Any) -> Any:
 def as_entry(value: Any) -> Any:
     """The JSON of one entry of a space, after a look whether it is one."""
     value = as_json(value)
-    read_entry(value)
+    is_end = isinstance(value, Mapping) and value.keys() == {"end"}  # of `max_steps`: the space knows it
+    if not is_end:
+        read_entry(value, lengths=() if needs_length(value) else (None,))
     return value
 
 

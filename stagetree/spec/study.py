@@ -11,8 +11,8 @@ from pydantic import Field, PlainValidator, ValidationError, model_validator
 
 from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
-from stagetree.space import Space, Where, WhereError
-from stagetree.spec.checks import check_limits, problem_in
+from stagetree.space import LENGTH, Space, Where, WhereError
+from stagetree.spec.checks import check_limits, missing_length, problem_in
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
 from stagetree.spec.fields import (
     Count,
@@ -30,7 +30,7 @@ from stagetree.spec.fields import (
     as_where,
 )
 from stagetree.spec.reading import BeginFrom, Inputs, absolute
-from stagetree.spec.tuners import KINDS, CurveTuner, GridTuner, RandomTuner, Tuner
+from stagetree.spec.tuners import KINDS, CurveTuner, FixedTuner, Tuner
 from stagetree.spec.tuners.early_stopping import StopHopeless
 
 
@@ -133,12 +133,15 @@ class StudySpec(SpecModel):
     tuner: Tuner = Field(description=f"an object with a kind, which is one of {', '.join(KINDS)}")
 
     def __init__(self, **values: Any) -> None:
+        missing = list(missing_length(values))
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise SpecError([problem_in(detail, type(self)) for detail in error.errors()]) from None
+            raise SpecError([*(problem_in(detail, type(self)) for detail in error.errors()), *missing]) from None
         except RecursionError:
             raise SpecError([Problem("", "must not be nested this deeply")]) from None
+        if missing:
+            raise SpecError(missing)
 
     @model_validator(mode="after")
     def _check_arguments(self) -> StudySpec:
@@ -171,7 +174,7 @@ class StudySpec(SpecModel):
 
     def _check_first(self) -> None:
         for number, configuration in enumerate(self.first):
-            here = [name for name in self.space or {} if self.search_space.exists(name, configuration)]
+            here = self.search_space.names(configuration)
             if set(here) != set(configuration):
                 got = ", ".join(configuration)
                 raise FieldError(f"tuner.first[{number}]", f"must hold exactly {', '.join(here)}, got {got}")
@@ -233,8 +236,14 @@ class StudySpec(SpecModel):
 
     @cached_property
     def search_space(self) -> Space:
-        """The space with its `where`."""
-        return Space(self.space or {}, self.where)
+        """The space with its `where`, for trials as long as its tuner or itself says."""
+        steps = getattr(self.tuner, "max_steps", None)
+        return Space(self.space or {}, self.where, steps, has_lengths=self.has_lengths)
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether the space says for how many steps each trial is trained."""
+        return isinstance(self.tuner, FixedTuner) and self.tuner.max_steps is None and LENGTH in (self.space or {})
 
     @property
     def sampling_seed(self) -> int:
@@ -277,12 +286,11 @@ class StudySpec(SpecModel):
 
     def _listed(self) -> StudySpec:
         """The same trials, listed one by one."""
-        if not isinstance(self.tuner, GridTuner | RandomTuner):
+        if not isinstance(self.tuner, FixedTuner):
             raise SpecError([Problem("where", f"must be a string for the tuner {self.tuner.kind}, not a function")])
-        steps = self.tuner.max_steps
-        tuner = {
-            "kind": "trials",
-            "trials": [{"hp": hp, "steps": steps} for hp in self.drawing_distinctly().configurations()],
-        }
+        spec = self.drawing_distinctly()
+        assert isinstance(spec.tuner, FixedTuner)
+        trials = [{"hp": hp, "steps": steps} for hp, steps in spec.tuner.with_steps(spec)]
+        tuner = {"kind": "trials", "trials": trials}
         fields = {name: getattr(self, name) for name in StudySpec.model_fields}
         return StudySpec(**{**fields, "space": None, "where": None, "tuner": tuner})

@@ -145,6 +145,25 @@ def test_the_names_come_from_the_listed_trials_when_there_is_no_space(http: Test
     assert http.post(f"/studies/{study}/trials", json={"hp": {"lr": 1}, "steps": 3}).status_code == 201
 
 
+def test_a_trial_of_a_ladder_has_steps_of_its_own(http: TestClient, workers: Workers) -> None:
+    """The length in a space is no hyper-parameter, whether the study has trials by now or not."""
+    lr = {"family": "wsd", "peak": 0.1, "warmup": 2, "decay": {"ratio": 0.2}}
+    file = changed(space={"max_steps": [20, 40], "lr": lr}, tuner={"kind": "grid"})
+    study = http.post("/studies", json=file).json()["study"]
+    refused = http.post(f"/studies/{study}/trials", json={"hp": {"lr": 0.1, "max_steps": 20}, "steps": 3})
+    assert refused.json()["errors"] == [{"field": "hp", "problem": "must hold exactly lr, got lr, max_steps"}]
+    assert http.post(f"/studies/{study}/trials", json={"hp": {"lr": 0.1}, "steps": 3}).status_code == 201
+    workers.tune(study)
+    found = [(trial["hp"], trial["steps"]) for trial in http.get(f"/studies/{study}/trials").json()["items"][1:]]
+    written = {**lr, "final": 0, "shape": "linear"}
+    assert found == [
+        ({"lr": {**written, "stable_until": steps * 4 // 5, "decay": steps // 5}}, steps) for steps in (20, 40)
+    ]
+    assert http.post(f"/studies/{study}/trials", json={"hp": {"lr": 0.2}, "steps": 3}).status_code == 201
+    names = {each["field"]: each["steps"] for each in http.post("/studies:preview", json=file).json()["choices"]}
+    assert names.keys() == {"max_steps", "lr.stable_until", "lr.decay"}
+
+
 def test_a_trial_is_cancelled(http: TestClient, tuned: str, wake_ups: list[str]) -> None:
     wake_ups.clear()
     for _ in range(2):

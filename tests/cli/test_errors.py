@@ -59,7 +59,7 @@ def test_a_wrong_file(stagetree: Stagetree, write: Write, sentence: str) -> None
 
 
 def test_what_comes_from_stdin_is_named_so(write: Write) -> None:
-    command = [sys.executable, "-m", "app.cli", "preview", "-"]
+    command = [sys.executable, "-m", "stagetree", "preview", "-"]
     for text, sentence in (("", "is empty: a study has"), ("name: x\nspace: [1,\n", ":3: ")):
         said = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         assert said.returncode == 2
@@ -178,7 +178,7 @@ def test_a_folder_in_which_another_stack_is_at_work(stagetree: Stagetree, tmp_pa
 )
 def test_a_setting_that_cannot_be_used(command: list[str], name: str, value: str, sentence: str) -> None:
     environment = {**os.environ, f"STAGETREE_{name}": value}
-    run = [sys.executable, "-P", "-m", "app.cli", *command]
+    run = [sys.executable, "-P", "-m", "stagetree", *command]
     said = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr.startswith(f"stagetree: STAGETREE_{sentence}")

@@ -26,7 +26,7 @@ def store(tmp_path: Path, make_store: Callable[..., str]) -> Path:
 
 def listed(store: Path, *options: str, redirection: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """`stagetree studies` in a shell."""
-    command = f"{sys.executable} -P -m app.cli studies --dir {store} {' '.join(options)} {redirection}"
+    command = f"{sys.executable} -P -m stagetree studies --dir {store} {' '.join(options)} {redirection}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     return subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, check=False)
 

@@ -63,7 +63,7 @@ def is_complete(folder: Path, study: str) -> bool:
 @contextmanager
 def process(url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`stagetree sinks`, which is killed at the end."""
-    command = [sys.executable, "-m", "app.cli", "sinks", "--server", url]
+    command = [sys.executable, "-m", "stagetree", "sinks", "--server", url]
     with (folder / "said").open("ab") as said:
         running = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said)
     try:

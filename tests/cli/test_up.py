@@ -33,7 +33,7 @@ NAME = socket.gethostname()
 def test_another_address_is_listened_at(tmp_path: Path) -> None:
     """A laptop could not submit to it: it listened where only its own machine is heard."""
     (tmp_path / "trainer.py").write_text(TRAINER)
-    command = [sys.executable, "-P", "-m", "app.cli", "up", "--slots", "1", "--host", "0.0.0.0", "--port", "0"]
+    command = [sys.executable, "-P", "-m", "stagetree", "up", "--slots", "1", "--host", "0.0.0.0", "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as up:
         assert up.stdout is not None

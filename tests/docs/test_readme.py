@@ -87,7 +87,7 @@ def test_what_the_readme_and_the_demo_propose(ran: Path) -> None:
 
 
 def _stagetree(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "app.cli", *arguments]
+    command = [sys.executable, "-m", "stagetree", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{arguments}: {done.stderr}"
     return done

@@ -21,7 +21,7 @@ from tests.conftest import drop_database, make_database
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    called = [sys.executable, "-m", "app.cli", *map(str, arguments)]
+    called = [sys.executable, "-m", "stagetree", *map(str, arguments)]
     return subprocess.run(called, capture_output=True, text=True, check=False)
 
 

@@ -37,7 +37,7 @@ def test_a_run_needs_nothing_that_is_not_declared(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(FENCE.format(missing=undeclared("all")))
     study = tmp_path / "study.yaml"
     study.write_text(yaml.safe_dump(grid("declared")))
-    command = [sys.executable, "-m", "app.cli", "run", str(study), "--slots", "1", "--trainers", TOYS[0]]
+    command = [sys.executable, "-m", "stagetree", "run", str(study), "--slots", "1", "--trainers", TOYS[0]]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     where = {"env": environment, "cwd": tmp_path}
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, **where)
@@ -78,14 +78,14 @@ def test_without_extras_there_is_the_sdk(alone: Alone) -> None:
     ],
 )
 def test_without_extras_commands_ask_a_server(alone: Alone, command: list[str]) -> None:
-    done = alone("-m", "app.cli", *command)
+    done = alone("-m", "stagetree", *command)
     assert (done.returncode, done.stdout) == (69, "")
     assert "stagetree: no stagetree server answers at http://127.0.0.1:9: " in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_without_extras_there_is_help(alone: Alone) -> None:
-    assert alone("-m", "app.cli", "--help").returncode == 0
+    assert alone("-m", "stagetree", "--help").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_without_extras_there_is_help(alone: Alone) -> None:
     ],
 )
 def test_without_extras_it_is_said_what_to_install(alone: Alone, command: list[str], extra: str) -> None:
-    done = alone("-m", "app.cli", *command)
+    done = alone("-m", "stagetree", *command)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"which this needs: pip install 'stagetree[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -156,7 +156,7 @@ def test_what_a_killed_worker_wrote_and_never_said_is_found_and_deleted(running:
 
 def collected(store: Path) -> Json:
     """What `stagetree gc` says."""
-    command = [sys.executable, "-m", "app.cli", "gc", "--dir", str(store), "--yes", "-o", "json"]
+    command = [sys.executable, "-m", "stagetree", "gc", "--dir", str(store), "--yes", "-o", "json"]
     document: Json = json.loads(
         subprocess.run(command, capture_output=True, text=True, timeout=MOST, check=True).stdout
     )

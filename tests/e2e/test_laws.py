@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from stacks import Cluster, Service
-from toys import curves, grid, switch
+from toys import curves, grid, switch, trials
 
 Json = dict[str, Any]
 EXAMPLES = {
@@ -50,6 +50,25 @@ def test_sharing_changes_no_bit_of_any_result(stack: Service) -> None:
     assert stack.wait(alone)["steps"] == {"requested": 96, "unique": 96, "executed": 96}
     stack.wait(shared)
     assert curves(stack, alone) == curves(stack, shared)
+
+
+def test_a_ladder_is_the_list_of_its_trials(stack: Service) -> None:
+    """Four models of 8 to 20 steps with a decay at the end of each, on one trunk; the list trains nothing more."""
+    lr = {"family": "wsd", "peak": 0.1, "warmup": 2}
+    ladder = stack.run(
+        grid(
+            "ladder",
+            space={"max_steps": [8, 12, 16, 20], "lr": {**lr, "decay": 4}, "momentum": 0.5},
+            tuner={"kind": "grid"},
+        )
+    )
+    hp = [({"lr": {**lr, "stable_until": steps - 4, "decay": 4}, "momentum": 0.5}, steps) for steps in (8, 12, 16, 20)]
+    listed = stack.run(trials("ladder", *hp))
+    assert ladder["steps"] == {"requested": 56, "unique": 29, "executed": 29}
+    assert listed["steps"] == {"requested": 56, "unique": 29, "executed": 0}
+    assert curves(stack, ladder["study"]) == curves(stack, listed["study"])
+    alone = stack.run(trials("ladder", *hp, merge=False))
+    assert curves(stack, alone["study"]) == curves(stack, ladder["study"])
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

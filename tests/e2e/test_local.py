@@ -122,7 +122,7 @@ def test_a_run_that_is_killed_three_times_in_a_stage_goes_on(tmp_path: Path, mon
     (tmp_path / "trainer.py").write_text(TRAINER.replace("self.n += self.lr", step))
     spec = {"name": "killed", "trainer": "count", "metric": "n", "mode": "max", "space": {"lr": [1]}}
     (tmp_path / "study.json").write_text(json.dumps(spec | {"tuner": {"kind": "grid", "max_steps": 3}}))
-    command = [sys.executable, "-m", "app.cli", "run", "study.json", "--slots", "1", "-q", "-o", "json", "--no-check"]
+    command = [sys.executable, "-m", "stagetree", "run", "study.json", "--slots", "1", "-q", "-o", "json", "--no-check"]
     temporary = tempfile.mkdtemp(prefix="st-")  # short: sockets are in there
     monkeypatch.setenv("TMPDIR", temporary)
     for _ in range(MAX_LOST):

@@ -45,7 +45,7 @@ def check(service: Service, study: str, folder: Path) -> None:
     assert found["identical"] and any(line["kind"] == "promote" for line in found["history"])
     log = folder / "log.jsonl"
     log.write_text(service.client.log(study), encoding="utf-8")
-    command = [sys.executable, "-m", "app.cli", "replay", study, "--log", str(log), "-o", "json"]
+    command = [sys.executable, "-m", "stagetree", "replay", study, "--log", str(log), "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=without_services())
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["history"] == found["history"]

@@ -29,7 +29,7 @@ STUDY = {
 
 
 def stagetree(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "app.cli", *args]
+    command = [sys.executable, "-m", "stagetree", *args]
     how: dict[str, Any] = {"cwd": ROOT, "env": {**os.environ, **environment}, "timeout": 180}
     return subprocess.run(command, capture_output=True, text=True, check=False, **how)
 
@@ -75,7 +75,7 @@ def test_a_run_ends_when_the_best_state_is_stored(tmp_path: Path) -> None:
     killed = tmp_path / "store/checkpoints/plan/node/7.safetensors.partial"
     killed.parent.mkdir(parents=True)
     killed.touch()
-    command = [sys.executable, "-m", "app.cli", "run", str(study), "--slots", "1", "--dir", store, "--no-check"]
+    command = [sys.executable, "-m", "stagetree", "run", str(study), "--slots", "1", "--dir", store, "--no-check"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as run:

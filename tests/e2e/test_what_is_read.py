@@ -69,7 +69,9 @@ def write(folder: Path, fields: Json, value: float) -> None:
 
 def command(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     how: Json = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "timeout": 180}
-    return subprocess.run([sys.executable, "-m", "app.cli", *args], capture_output=True, text=True, check=False, **how)
+    return subprocess.run(
+        [sys.executable, "-m", "stagetree", *args], capture_output=True, text=True, check=False, **how
+    )
 
 
 def stagetree(folder: Path, *args: str) -> Json:

@@ -92,7 +92,7 @@ def test_nothing_of_it_is_left_in_the_files_of_sqlite(sqlite_url: str, tmp_path:
     filled(database).close()
     environment = {**os.environ, "STAGETREE_DATABASE_URL": sqlite_url}
     for what in (["--person", "anna"], ["--notes", MINE]):
-        command = [sys.executable, "-m", "app.cli", "erase", *what, "--yes"]
+        command = [sys.executable, "-m", "stagetree", "erase", *what, "--yes"]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         assert "anna is erased-" in done.stdout or done.stdout == "1 note erased\n"
     files = b"".join(path.read_bytes() for path in tmp_path.glob("log.db*"))
@@ -101,6 +101,6 @@ def test_nothing_of_it_is_left_in_the_files_of_sqlite(sqlite_url: str, tmp_path:
 
 def test_one_thing_is_erased_at_a_time(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "app.cli", "erase"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "stagetree", "erase"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2 and "one of --person NAME and --notes STUDY says what to erase" in done.stderr

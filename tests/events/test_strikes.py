@@ -159,7 +159,7 @@ def test_the_command_needs_no_server(tmp_path: Path) -> None:
     give(records, Plans(records.log), c.SubmitStudy(plan=OPENED, study=BAD, spec=SPEC, at=1.0))
     harm(records)
     database.dispose()
-    command = [sys.executable, "-m", "app.cli", "strike", "bad", "--dir", str(folder), "--reason", "no end"]
+    command = [sys.executable, "-m", "stagetree", "strike", "bad", "--dir", str(folder), "--reason", "no end"]
     root = str(Path(__file__).parents[2])
     done = subprocess.run(command, cwd=root, env=os.environ.copy(), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -41,8 +41,10 @@ def trials_of(file: Path) -> Trials:
         for trial in study["tuner"]["trials"]:
             yield {name: parse(value) for name, value in trial["hp"].items()}, trial["steps"]
     else:
-        for hp in Space(study["space"], where=study.get("where")).grid():
-            yield hp, study["tuner"]["max_steps"]
+        steps = study["tuner"].get("max_steps")
+        space = Space(study["space"], study.get("where"), steps, has_lengths=steps is None)
+        for configuration in space.grid():
+            yield space.without_length(configuration), steps or space.length_of(configuration) or 0
 
 
 def counted(trials: Trials) -> tuple[int, int]:

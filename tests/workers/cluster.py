@@ -19,8 +19,8 @@ from in_process import InProcess
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
+from app.domain.exactness import mark
 from app.domain.ids import StudyId, plan_id
-from app.domain.inputs import mark
 from app.domain.search_plan import SearchPlan, Study
 from app.events.database import Database
 from app.events.plans import Plans

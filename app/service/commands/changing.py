@@ -21,7 +21,7 @@ from app.service.views import plans
 from stagetree.limits import Limits
 from stagetree.models.service import Event
 from stagetree.sequences import parse
-from stagetree.space import Space
+from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 
@@ -60,16 +60,24 @@ def _hyper_parameters(study: Study) -> set[str]:
     """The names that all trials of the study have; empty where that is not known yet."""
     if study.trials:
         return set(study.trials[0].hp)
+    if study.space is not None:
+        return set(_spec(study).search_space.hyper_parameters)
     listed = study.tuner.get("trials")
-    return set(study.space or (listed[0]["hp"] if listed else ()))
+    return set(listed[0]["hp"] if listed else ())
 
 
 def _existing(study: Study, hp: Json) -> set[str]:
     """The names that belong into a configuration, in a space where that depends on it; empty in others."""
-    if study.space is None or not (space := Space(dict(study.space))).is_conditional:
+    if study.space is None:
         return set()
-    configuration = {name: parse(value) for name, value in hp.items()}
-    return {name for name in study.space if space.exists(name, configuration)}
+    spec = _spec(study)
+    if spec.has_lengths or not spec.search_space.is_conditional:
+        return set()
+    return set(spec.search_space.names({name: parse(value) for name, value in hp.items()}))
+
+
+def _spec(study: Study) -> StudySpec:
+    return StudySpec.from_dict(dict(study.spec), limits=None)  # it was accepted once
 
 
 def retry_trial(use: Services, row: StudyRecord, write: Write, number: int) -> None:

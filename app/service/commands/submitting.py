@@ -21,8 +21,8 @@ from app.domain import keeping
 from app.domain.access import ANYBODY, Principal
 from app.domain.decide import decide
 from app.domain.errors import Unknown
+from app.domain.exactness import mark
 from app.domain.ids import PlanId, StudyId, plan_id
-from app.domain.inputs import mark
 from app.inputs import InputMissing, look, may_be_read
 from app.object_store import PART, StoreUnavailable
 from app.registry import TrainerSource

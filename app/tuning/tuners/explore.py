@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from stagetree.sequences import SequenceError, parse
-from stagetree.space import Choice, LogUniform, RandInt, Uniform, read_entry
+from stagetree.sequences import SequenceError, is_fraction, parse
+from stagetree.space import Choice, LogUniform, RandInt, Uniform
 from stagetree.space.distributions import bare, values_of
 from stagetree.spec import StudySpec
 
@@ -29,7 +29,6 @@ class Explorer:
     def __init__(self, spec: StudySpec) -> None:
         tuner: Any = spec.tuner
         self._space, self._fixed = spec.search_space, frozenset(tuner.fixed)
-        self._patterns = {name: read_entry(entry, name) for name, entry in (spec.space or {}).items()}
         self._resample, self._factors = tuner.resample_probability, tuple(tuner.factors)
 
     def explore(self, hp: Mapping[str, Any], key: str) -> dict[str, Json]:
@@ -50,10 +49,14 @@ class Explorer:
         return {name: change for name, change in tried.items() if change["to"] != change["from"]}
 
     def _change(self, name: str, value: Any, rng: Random) -> Json:
-        pattern = self._patterns[name]
+        pattern = self._space.patterns[name]
         resampled = rng.random() < self._resample
         new = drawn(pattern, rng) if resampled else perturbed(pattern, value, rng, self._factors)
-        return {"by": "resample" if resampled else "perturb", "from": value, "to": parse(new).to_json()}
+        return {
+            "by": "resample" if resampled else "perturb",
+            "from": value,
+            "to": self._space.read(name, new).to_json(),
+        }
 
 
 def drawn(pattern: Any, rng: Random) -> Any:
@@ -80,6 +83,8 @@ def perturbed(pattern: Any, value: Any, rng: Random, factors: Sequence[float]) -
             return _whole(pattern, value, factors[int(rng.random() * len(factors))])
         case Uniform() | LogUniform():
             return min(max(value * factors[int(rng.random() * len(factors))], pattern.low), pattern.high)
+        case dict() if is_fraction(pattern):
+            return value  # so many steps, as when the trial began
         case dict():
             inside = [name for name in pattern if name in value]
             return {**value, **{name: perturbed(pattern[name], value[name], rng, factors) for name in inside}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import repeat
 
 from app.domain.commands import Start
 from app.domain.search_plan import TrialEvent
@@ -17,8 +16,9 @@ from app.tuning.tuners.population import Pbt
 from app.tuning.tuners.sha import Sha
 from app.tuning.tuners.stopping import AshaStopping, Bandit, EarlyTerm, Median
 from app.tuning.tuners.wrappers import Finishing, watched
+from stagetree.space.distinct import Configuration
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners import AshaTuner, GridTuner, RandomTuner, TrialsTuner
+from stagetree.spec.tuners import AshaTuner, FixedTuner, TrialsTuner
 
 
 class Fixed(Tuner):
@@ -31,7 +31,7 @@ class Fixed(Tuner):
         self._started = 0
         self._starts = tuple(
             Start(hp={name: sequence.to_json() for name, sequence in configuration.items()}, steps=steps)
-            for configuration, steps in zip(spec.configurations(), _steps(spec), strict=False)
+            for configuration, steps in _trials(spec)
         )
 
     def observe(self, event: TrialEvent) -> None:
@@ -44,12 +44,12 @@ class Fixed(Tuner):
         return self._starts[self._started : self._started + most]
 
 
-def _steps(spec: StudySpec) -> Iterable[int]:
-    """For how many steps each of the trials is trained."""
+def _trials(spec: StudySpec) -> Iterable[tuple[Configuration, int]]:
+    """Each configuration, and for how many steps it is trained."""
     if isinstance(spec.tuner, TrialsTuner):
-        return (trial.steps for trial in spec.tuner.trials)
-    assert isinstance(spec.tuner, GridTuner | RandomTuner)
-    return repeat(spec.tuner.max_steps)
+        return ((trial.configuration(), trial.steps) for trial in spec.tuner.trials)
+    assert isinstance(spec.tuner, FixedTuner)
+    return spec.tuner.with_steps(spec)
 
 
 class External(Tuner):

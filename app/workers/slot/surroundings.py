@@ -21,8 +21,8 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
+from app.domain.exactness import is_unseen
 from app.domain.ids import StudyId
-from app.domain.inputs import is_unseen
 from app.inputs import InputMissing, changed, look
 from app.registry import TrainerSource
 from app.workers.slot.claim import Claim

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from stagetree.spec.tuners.base import SamplingTuner, TunerSpec
 from stagetree.spec.tuners.early_stopping import BanditTuner, CurveTuner, EarlyTermTuner, MedianTuner, PopTuner
-from stagetree.spec.tuners.fixed import CustomTuner, ExternalTuner, GridTuner, RandomTuner, TrialsTuner
+from stagetree.spec.tuners.fixed import CustomTuner, ExternalTuner, FixedTuner, GridTuner, RandomTuner, TrialsTuner
 from stagetree.spec.tuners.halving import AshaTuner, AsyncHyperbandTuner, HyperbandTuner, ShaTuner
 from stagetree.spec.tuners.pbt import PbtTuner
 
@@ -24,6 +24,7 @@ __all__ = [
     "CustomTuner",
     "EarlyTermTuner",
     "ExternalTuner",
+    "FixedTuner",
     "GridTuner",
     "HyperbandTuner",
     "MedianTuner",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, count, islice
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stagetree.sequences import Sequence, parse
+from stagetree.sequences.fractions import resolved
 from stagetree.space.distinct import Distinct
 from stagetree.space.where import WhereError
 from stagetree.spec.fields import (
@@ -21,7 +22,6 @@ from stagetree.spec.fields import (
     common,
     distinct_field,
     first_field,
-    max_steps_field,
     sampling_seed_field,
 )
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy, TunerSpec
@@ -33,6 +33,17 @@ class TrialSpec(SpecPart):
     hp: Sequences = Field(description="an object from hyper-parameter to sequence")
     steps: Count = Field(description="the number of steps to train for, at least 1")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _count_steps(cls, written: Any) -> Any:
+        """Fractions of the trial's length become numbers of steps."""
+        if not isinstance(written, Mapping) or not isinstance(written.get("hp"), Mapping):
+            return written
+        steps = written.get("steps")
+        known = steps if isinstance(steps, int) and not isinstance(steps, bool) else None
+        hp = {name: resolved(value, known, f"hp.{name}") for name, value in written["hp"].items()}
+        return {**written, "hp": hp}
+
     def configuration(self) -> dict[str, Sequence]:
         """The sequences of the trial."""
         return {name: parse(value) for name, value in self.hp.items()}
@@ -42,33 +53,58 @@ MOST_LOOKED_AT = 200_000
 """Combinations that `where` is asked about before any is counted: a grid of 10^20 had kept a server busy."""
 
 
-class GridTuner(TunerSpec):
-    """Trains every combination in the space for `max_steps`."""
+class FixedTuner(TunerSpec):
+    """Trains each configuration of a space for `max_steps`, or, without that, for the `max_steps` in the space."""
 
     trains_to_the_end: ClassVar[bool] = True
-    kind: Literal["grid"] = "grid"
-    max_steps: Count = max_steps_field()
+    kind: str
+    max_steps: Count | None = common(
+        "max_steps",
+        "the number of steps to train each trial for, at least 1",
+        default=None,
+    )
+
+    def with_steps(self, spec: TunedStudy) -> Iterator[tuple[dict[str, Sequence], int]]:
+        """Each configuration, and for how many steps it is trained."""
+        space = spec.search_space
+        for configuration in self.drawn(spec):
+            yield space.without_length(configuration), self.max_steps or space.length_of(configuration) or 0
 
     def configurations(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
+        return (configuration for configuration, _ in self.with_steps(spec))
+
+    def drawn(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
+        """The configurations of the space, with their lengths where it says them."""
+        raise NotImplementedError
+
+    def check(self, spec: TunedStudy) -> None:
+        next(self.configurations(spec), None)
+
+
+class GridTuner(FixedTuner):
+    """Trains every combination in the space for `max_steps`."""
+
+    kind: Literal["grid"] = "grid"
+
+    def drawn(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
         return spec.search_space.grid()
 
     def check(self, spec: TunedStudy) -> None:
+        super().check(spec)
         if spec.search_space.is_empty(MOST_LOOKED_AT):
             raise WhereError("must let at least one combination of the space through, got none")
 
 
-class RandomTuner(TunerSpec):
+class RandomTuner(FixedTuner):
     """Draws `num_trials` configurations and trains each for `max_steps`."""
 
-    trains_to_the_end: ClassVar[bool] = True
     kind: Literal["random"] = "random"
     num_trials: Count = common("num_trials", "the number of configurations to draw, at least 1")
-    max_steps: Count = max_steps_field()
     sampling_seed: Seed | None = sampling_seed_field()
     first: list[Sequences] | None = first_field()
     distinct: bool | None = distinct_field()
 
-    def configurations(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
+    def drawn(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
         drawn = (spec.search_space.sample(spec.sampling_seed, number) for number in count())
         if self.distinct:
             unlike = Distinct(spec.search_space, self.max_steps, spec.first)

@@ -1,0 +1,109 @@
+"""Fractions: numbers of steps that are written as a share of a trial's length, or of another field.
+
+`{ratio: 0.2}` is a fifth of the steps that the trial is trained for, `{ratio: 0.25, of: stable_until}` a quarter of the
+number beside it. Wherever a number of steps stands in a sequence, so may a fraction; it is rounded to whole steps, and
+halves up. A trial is trained, named and recorded with the number.
+
+>>> resolved({"family": "multistep", "init": 0.1, "milestones": [{"ratio": 0.5}, {"ratio": 0.75}], "gamma": 0.1}, 200)
+{'family': 'multistep', 'init': 0.1, 'milestones': [100, 150], 'gamma': 0.1}
+>>> resolved({"family": "wsd", "peak": 0.1, "warmup": 10, "decay": {"ratio": 0.2}}, 200)
+{'family': 'wsd', 'peak': 0.1, 'warmup': 10, 'decay': 40, 'stable_until': 160}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from stagetree.sequences.base import FAMILIES, SequenceError, check_number, did_you_mean, parse
+
+__all__ = ["fraction", "has_fraction", "is_fraction", "needs_length", "parse_for", "resolved"]
+
+
+def fraction(ratio: Any, of: str | None = None) -> dict[str, Any]:
+    """A share of the trial's length, or of the field `of` of the same sequence, as a space writes it."""
+    return {"ratio": ratio} if of is None else {"ratio": ratio, "of": of}
+
+
+def parse_for(value: Any, steps: int | None, path: str = "") -> Any:
+    """The sequence that JSON writes for a trial of `steps` steps; None where they are not known.
+
+    Raises `SequenceError`, as `parse` does, and for a fraction of a length that is not known.
+    """
+    return parse(resolved(value, steps, path), path)
+
+
+def resolved(value: Any, steps: int | None, path: str = "") -> Any:
+    """The JSON with a number for each fraction, and for each field that follows from the trial's length."""
+    found = _resolved(value, {}, steps, path, ())
+    family = FAMILIES.get(str(found.get("family"))) if isinstance(found, Mapping) else None
+    if family is None or steps is None or family.from_length() in {None, *found}:
+        return found
+    return family.with_length(found, steps)
+
+
+def _resolved(value: Any, owner: Mapping[str, Any], steps: int | None, path: str, through: tuple[str, ...]) -> Any:
+    """`owner`: the object whose fields a fraction may be of. `through`: the fields that it is already reckoned for."""
+    if is_fraction(value):
+        return _steps(value, owner, steps, path, through)
+    if isinstance(value, Mapping):
+        return {name: _resolved(item, value, steps, f"{path}.{name}", (str(name),)) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_resolved(item, owner, steps, f"{path}[{n}]", through) for n, item in enumerate(value)]
+    return value
+
+
+def _steps(
+    value: Mapping[str, Any], owner: Mapping[str, Any], steps: int | None, path: str, through: tuple[str, ...]
+) -> int:
+    try:
+        check_number("ratio", value["ratio"])
+    except SequenceError as error:
+        raise SequenceError(f"{path}.ratio".strip("."), error.problem) from None
+    whole = _length(steps, path) if "of" not in value else _field(str(value["of"]), owner, steps, path, through)
+    return math.floor(float(value["ratio"]) * whole + 0.5)
+
+
+def _length(steps: int | None, path: str) -> int:
+    if steps is None:
+        example = "{ratio: 0.2, of: stable_until}"
+        raise SequenceError(
+            path.strip("."), f"must be a fraction of another field, such as {example}: the trial's length is not known"
+        )
+    return steps
+
+
+def _field(name: str, owner: Mapping[str, Any], steps: int | None, path: str, through: tuple[str, ...]) -> float:
+    """The number that stands beside a fraction."""
+    others = [each for each in owner if each not in ("family", *through[:1])]
+    at = f"{path}.of".strip(".")
+    if name not in owner or name in through:
+        known = ", ".join(others) or "no other field"
+        raise SequenceError(at, f"must be one of {known}, got {name!r}{did_you_mean(name, others)}")
+    found = _resolved(owner[name], owner, steps, at, (*through, name))
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise SequenceError(at, f"must be a field that is a number, and {name} is {found!r}")
+    return found
+
+
+def is_fraction(value: Any) -> bool:
+    """Whether a fraction is written here."""
+    return isinstance(value, Mapping) and "ratio" in value and value.keys() <= {"ratio", "of"}
+
+
+def has_fraction(value: Any) -> bool:
+    """Whether one is written somewhere inside."""
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return is_fraction(value) or any(map(has_fraction, inside))
+
+
+def needs_length(value: Any) -> bool:
+    """Whether an entry can be read only for a trial whose length is known."""
+    if is_fraction(value):
+        return "of" not in value
+    if isinstance(value, Mapping):
+        family = FAMILIES.get(str(value.get("family")))
+        follows = family is not None and family.from_length() not in {None, *value}
+        return follows or any(map(needs_length, value.values()))
+    return isinstance(value, list | tuple) and any(map(needs_length, value))

@@ -1,0 +1,293 @@
+"""Lengths that are values of the space, and numbers of steps that are fractions: ladders of cooldowns."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.commands import Start
+from app.simulation.preview import preview
+from app.tuning.tuners.driver import TunerDriver
+from stagetree import Constant, OneCycle, SequenceError, SpecError, StudySpec, Wsd, fraction
+from stagetree.advice import advice
+from stagetree.sequences.fractions import resolved
+from stagetree.space import Space
+
+Json = dict[str, Any]
+WSD: Json = {"family": "wsd", "peak": 0.01, "warmup": 100}
+STUDY: Json = {"name": "ladder", "trainer": "toy", "metric": "loss", "mode": "min"}
+GRID: Json = {"kind": "grid"}
+
+
+def study(space: Json, tuner: Json = GRID, **fields: Any) -> StudySpec:
+    return StudySpec.from_dict({**STUDY, "space": space, "tuner": tuner, **fields})
+
+
+def listed(*trials: tuple[Json, int]) -> StudySpec:
+    """The same trials, written one by one."""
+    return StudySpec.from_dict(
+        {**STUDY, "tuner": {"kind": "trials", "trials": [{"hp": hp, "steps": steps} for hp, steps in trials]}}
+    )
+
+
+def asked(spec: StudySpec) -> list[tuple[Json, int]]:
+    """Configurations and steps of all that the study's tuner starts."""
+    starts = TunerDriver(spec.drawing_distinctly().to_json()).tuner.suggest_many(10_000)
+    return [(dict(start.hp), start.steps) for start in starts if isinstance(start, Start)]
+
+
+# ------------------------------------------------------------------------------------------------ ladders
+
+
+def test_a_ladder_costs_what_its_list_costs() -> None:
+    """The study of the review: 25,597 steps as a space then, 8,597 as a list."""
+    lengths = [1200, 2200, 4200, 8200]
+    ladder = study({"max_steps": lengths, "lr": {**WSD, "decay": 200}})
+    by_end = study(
+        {"max_steps": {"end": "lr"}, "lr": {**WSD, "stable_until": {"choice": [1000, 2000, 4000, 8000]}, "decay": 200}}
+    )
+    as_list = listed(*(({"lr": {**WSD, "stable_until": steps - 200, "decay": 200}}, steps) for steps in lengths))
+    assert asked(ladder) == asked(by_end) == asked(as_list)
+    assert {preview(each, slots=1)["unique"] for each in (ladder, by_end, as_list)} == {8797}
+
+
+@given(
+    lengths=st.lists(st.integers(20, 90), min_size=1, max_size=4, unique=True),
+    warmup=st.integers(0, 5),
+    ratios=st.lists(st.sampled_from([0.05, 0.1, 0.25, 1 / 3, 0.5]), min_size=1, max_size=3, unique=True),
+    peaks=st.lists(st.sampled_from([0.1, 0.2]), min_size=1, max_size=2, unique=True),
+)
+def test_any_ladder_is_the_list_of_its_trials(
+    lengths: list[int], warmup: int, ratios: list[float], peaks: list[float]
+) -> None:
+    decay = {"ratio": {"choice": ratios}}
+    lr = {"family": "wsd", "peak": {"choice": peaks}, "warmup": warmup, "decay": decay}
+    ladder = study({"max_steps": lengths, "lr": lr, "bs": [1, 2]})
+    trials = [
+        ({"lr": Wsd(peak, warmup, steps - part, part).to_json(), "bs": {"family": "constant", "value": bs}}, steps)
+        for steps in lengths
+        for peak in peaks
+        for part in (int(Fraction(ratio) * steps + Fraction(1, 2)) for ratio in ratios)
+        for bs in (1, 2)
+    ]
+    assert asked(ladder) == trials
+    costs = [preview(each, slots=2) for each in (ladder, listed(*trials))]
+    assert costs[0]["unique"] == costs[1]["unique"]
+    assert costs[0]["makespan_steps"] == costs[1]["makespan_steps"]
+
+
+def test_where_may_name_the_length() -> None:
+    space = {"max_steps": [100, 200], "lr": [0.1, 0.2]}
+    assert [(hp["lr"]["value"], steps) for hp, steps in asked(study(space, where="max_steps == 200 or lr == 0.1"))] == [
+        (0.1, 100),
+        (0.1, 200),
+        (0.2, 200),
+    ]
+
+
+def test_others_may_exist_for_some_lengths_only() -> None:
+    space = {"max_steps": [100, 200], "lr": 0.1, "ema": {"value": 0.99, "when": {"max_steps": 200}}}
+    assert [sorted(hp) for hp, _ in asked(study(space))] == [["lr"], ["ema", "lr"]]
+
+
+def test_lengths_are_drawn_too() -> None:
+    spec = study(
+        {"max_steps": {"randint": [50, 60]}, "lr": {"family": "cosine", "init": 0.1, "min": 0, "period": {"ratio": 1}}},
+        {"kind": "random", "num_trials": 30, "sampling_seed": 3},
+    )
+    found = asked(spec)
+    assert len(found) == 11  # all there are, none twice
+    assert {steps for _, steps in found} == set(range(50, 61))
+    assert all(hp["lr"]["period"] == steps for hp, steps in found)
+    assert asked(StudySpec.from_dict(spec.to_json())) == found
+
+
+def test_known_configurations_say_their_length() -> None:
+    tuner = {"kind": "random", "num_trials": 2, "first": [{"lr": 0.3, "max_steps": 70}]}
+    assert asked(study({"max_steps": [50, 60], "lr": {"uniform": [0, 1]}}, tuner))[0] == (
+        {"lr": {"family": "constant", "value": 0.3}},
+        70,
+    )
+
+
+def test_a_function_may_choose_among_them() -> None:
+    space = {"max_steps": [100, 200], "lr": [0.1, 0.2]}
+    spec = StudySpec(**STUDY, space=space, where=lambda hp: hp["max_steps"] == Constant(200), tuner=GRID)
+    assert [trial["steps"] for trial in spec.to_json()["tuner"]["trials"]] == [200, 200]
+
+
+# ------------------------------------------------------------------------------------------------ fractions
+
+
+@given(ratio=st.floats(0, 4), steps=st.integers(1, 10_000))
+def test_a_fraction_is_rounded_to_whole_steps(ratio: float, steps: int) -> None:
+    found = resolved(fraction(ratio), steps)
+    assert isinstance(found, int)
+    assert abs(found - ratio * steps) <= 0.5 + 1e-9
+
+
+def test_a_fraction_may_be_of_another_field_that_is_one() -> None:
+    written = {**WSD, "stable_until": fraction(0.8), "decay": fraction(0.25, of="stable_until")}
+    assert resolved(written, 1000) == {**WSD, "stable_until": 800, "decay": 200}
+
+
+def test_every_tuner_knows_fractions_of_its_length() -> None:
+    spec = study(
+        {"lr": {**WSD, "warmup": 0, "decay": fraction(0.2)}},
+        {"kind": "asha", "num_trials": 3, "min_steps": 5, "max_steps": 50},
+    )
+    assert spec.search_space.sample(0, 0)["lr"] == Wsd(0.01, 0, 40, 10)
+
+
+def test_trials_know_them() -> None:
+    written = listed(({"lr": {**WSD, "warmup": 0, "decay": fraction(0.2)}}, 50))
+    assert asked(written) == [({"lr": Wsd(0.01, 0, 40, 10).to_json()}, 50)]
+
+
+@given(ratio=st.floats(0.05, 0.5), number=st.integers(0, 2))
+def test_a_sampler_finds_its_values_again(ratio: float, number: int) -> None:
+    options = [0.1, 0.2, 0.4]
+    space = Space(
+        {
+            "lr": {**WSD, "warmup": 0, "decay": {"ratio": {"uniform": [0.05, 0.5]}}},
+            "wd": {"family": "multistep", "init": 1, "gamma": 0.5, "milestones": [{"ratio": {"choice": options}}]},
+        },
+        steps=1000,
+    )
+    chosen = {"lr.decay.ratio": ratio, "wd.milestones[0].ratio": number}
+    configuration = space.build(chosen)
+    found = space.values(configuration)
+    assert found is not None
+    assert found["wd.milestones[0].ratio"] == number
+    assert space.build(found) == configuration
+
+
+def test_pbt_leaves_fractions_as_they_are() -> None:
+    space = {"lr": {**WSD, "peak": {"loguniform": [0.001, 0.1]}, "warmup": 0, "decay": fraction(0.2)}}
+    tuner = {"kind": "pbt", "population_size": 4, "ready_steps": 10, "max_steps": 50}
+    spec = study(space, tuner)
+    from app.tuning.tuners.explore import Explorer
+
+    hp = {name: sequence.to_json() for name, sequence in spec.search_space.sample(0, 0).items()}
+    changed = Explorer(spec).explore(hp, "a key")["lr"]["to"]
+    assert changed["peak"] != hp["lr"]["peak"]
+    assert (changed["stable_until"], changed["decay"]) == (40, 10)
+
+
+# ------------------------------------------------------------------------------------------------ one cycle
+
+
+def test_one_cycle_is_that_of_torch() -> None:
+    total, share = 100, 0.3
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=total, pct_start=share)
+    theirs = []
+    for _ in range(total):
+        theirs.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if len(theirs) < total:
+            scheduler.step()
+    up = round(share * total) - 1
+    ours = OneCycle(0.5, up, total - 1 - up, 0.5 / 25, 0.5 / 250_000)
+    assert ours.take(total) == pytest.approx(theirs, rel=1e-12)
+
+
+def test_one_cycle_may_end_with_the_trial() -> None:
+    spec = study({"lr": {"family": "one_cycle", "max": 0.1, "up": fraction(0.3)}}, {"kind": "grid", "max_steps": 50})
+    assert asked(spec) == [({"lr": OneCycle(0.1, 15, 35).to_json()}, 50)]
+
+
+# ------------------------------------------------------------------------------------------------ what people are told
+
+
+@pytest.mark.parametrize(
+    ("space", "tuner", "field", "problem"),
+    [
+        ({"lr": 0.1}, GRID, "tuner.max_steps", "is missing"),
+        (
+            {"lr": 0.1, "max_steps": [10]},
+            {**GRID, "max_steps": 20},
+            "tuner.max_steps",
+            "must be left out: the space says",
+        ),
+        ({"lr": 0.1, "max_steps": {"end": "lrr"}}, GRID, "space.max_steps.end", "must be one of lr, got 'lrr'"),
+        ({"lr": 0.1, "max_steps": {"end": "lr"}}, GRID, "space.max_steps.end", "lr never does"),
+        ({"lr": 0.1, "max_steps": [10, "x"]}, GRID, "space.max_steps[1]", "must be a whole number of steps"),
+        ({"lr": 0.1, "max_steps": {"uniform": [1, 9]}}, GRID, "space.max_steps", "must be numbers of steps, such as"),
+        ({"lr": 0.1, "max_steps": 10**12}, GRID, "space.max_steps", "must be at most"),
+        (
+            {"lr": {**WSD, "decay": 10}, "max_steps": [50]},
+            GRID,
+            "space.lr.stable_until",
+            "before the end of the warm-up",
+        ),
+        (
+            {"lr": {**WSD, "decay": {"ratio": "x"}}, "max_steps": [500]},
+            GRID,
+            "space.lr.decay.ratio",
+            "must be a finite",
+        ),
+        (
+            {"lr": {**WSD, "stable_until": 200, "decay": {"ratio": 0.1, "of": "stable"}}, "max_steps": [500]},
+            GRID,
+            "space.lr.decay.of",
+            "did you mean stable_until?",
+        ),
+        (
+            {"lr": {**WSD, "stable_until": {"ratio": 2, "of": "decay"}, "decay": {"ratio": 2, "of": "stable_until"}}},
+            {**GRID, "max_steps": 10},
+            "space.lr.stable_until.of.of",
+            "must be one of",
+        ),
+        (
+            {"lr": {**WSD, "stable_until": 200, "decay": {"ratio": 0.1}}},
+            {"kind": "asha", "num_trials": 3, "min_steps": 10},
+            "space.lr.decay",
+            "must be a fraction of another field, such as {ratio: 0.2, of: stable_until}",
+        ),
+    ],
+)
+def test_errors_say_what_would_be_right(space: Json, tuner: Json, field: str, problem: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        study(space, tuner)
+    [found] = caught.value.problems
+    assert found.field == field
+    assert problem in found.problem
+    assert "\n" not in found.problem
+
+
+def test_a_fraction_alone_has_no_length() -> None:
+    with pytest.raises(SequenceError, match="the trial's length is not known"):
+        resolved(fraction(0.2), None)
+
+
+def test_advice_where_trials_train_at_zero() -> None:
+    lr = {**WSD, "stable_until": {"choice": [1000, 2000, 4000, 7800]}, "decay": 200}
+    [found] = advice(study({"lr": lr}, {**GRID, "max_steps": 8000}), lambda spec: preview(spec, slots=1)["unique"])
+    assert found == (
+        "3 of 4 trials train at lr 0 for 16400 steps: write max_steps: {end: lr} in the space and leave it out of the "
+        "tuner: 8597 steps instead of 24997, 66% less"
+    )
+
+
+def test_the_price_of_a_choice_is_what_the_study_takes_less_without_it() -> None:
+    """Compared with the study that lists all trials but those."""
+    spec = study({"max_steps": [40, 60, 80], "lr": {**WSD, "warmup": 5, "decay": {"choice": [5, 10]}}, "bs": [1, 2]})
+    found = preview(spec, slots=1)
+    trials = asked(spec)
+    assert {each["field"] for each in found["choices"]} == {"max_steps", "lr.stable_until", "lr.decay", "bs"}
+    for each in found["choices"]:
+        name = each["field"].split(".")
+        has_it = [(steps if name == ["max_steps"] else _at(hp, name)) == each["value"] for hp, steps in trials]
+        others = listed(*(trial for trial, is_one in zip(trials, has_it, strict=True) if not is_one))
+        assert each["trials"] == sum(has_it)
+        assert each["steps"] == found["unique"] - preview(others, slots=1)["unique"]
+
+
+def _at(hp: Json, name: list[str]) -> Any:
+    return hp[name[0]][name[1]] if len(name) > 1 else hp[name[0]]["value"]
