@@ -81,7 +81,7 @@ def size_of(path: Path) -> int:
 
 def stagetree(*arguments: str, budget: str = "") -> str:
     environment = {**os.environ, "STAGETREE_CHECKPOINT_BUDGET": budget} if budget else None
-    command = [sys.executable, "-m", "app.cli", *arguments]
+    command = [sys.executable, "-m", "stagetree", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"stagetree {arguments[0]} failed: {done.stderr}")

@@ -102,7 +102,7 @@ def run(folder: Path, stages: int) -> list[dict[str, Any]]:
         },
     }
     study.write_text(json.dumps(spec))
-    command = [sys.executable, "-m", "app.cli", "run", str(study), "--slots", "1", "--dir", str(folder / "kept")]
+    command = [sys.executable, "-m", "stagetree", "run", str(study), "--slots", "1", "--dir", str(folder / "kept")]
     command += ["--trainers", __file__, "--no-check"]  # the check, too, takes steps and loads a state
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:

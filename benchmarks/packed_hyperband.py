@@ -65,7 +65,7 @@ def timed(spec: dict[str, Any], dir: Path | None) -> tuple[float, dict[str, Any]
     with tempfile.TemporaryDirectory(dir=dir) as folder:
         study = Path(folder) / "study.json"
         study.write_text(json.dumps(spec))
-        command = [sys.executable, "-m", "app.cli", "run", str(study), "--slots", "1", "-o", "json"]
+        command = [sys.executable, "-m", "stagetree", "run", str(study), "--slots", "1", "-o", "json"]
         command += ["--dir", f"{folder}/kept", "--trainers", str(ROOT / "benchmarks" / "data" / "mlp.py")]
         begun = time.monotonic()
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

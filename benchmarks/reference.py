@@ -58,7 +58,7 @@ def bare_loop() -> float:
 
 def our_run() -> dict[str, Any]:
     """Seconds for `stagetree run`, and its result."""
-    command = [sys.executable, "-m", "app.cli", "run", str(STUDY), "--slots", str(SLOTS), "--discard", "-o", "json"]
+    command = [sys.executable, "-m", "stagetree", "run", str(STUDY), "--slots", str(SLOTS), "--discard", "-o", "json"]
     begun = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - begun

@@ -95,7 +95,7 @@ def watched(command: list[str], folder: Path) -> tuple[dict[str, Any], float, fl
     """The answer of a command of stagetree, its seconds on the clock, and those of CPU in all of its processes."""
     begun, spent = time.monotonic(), dict[int, float]()
     with (folder / "result").open("w") as result, (folder / "errors").open("w") as errors:
-        process = psutil.Popen([sys.executable, "-m", "app.cli", *command], cwd=ROOT, stdout=result, stderr=errors)
+        process = psutil.Popen([sys.executable, "-m", "stagetree", *command], cwd=ROOT, stdout=result, stderr=errors)
         while process.poll() is None:
             spent |= dict(cpu_seconds(process))
             time.sleep(0.1)

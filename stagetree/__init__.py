@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         TrialFailed,
         Unreachable,
     )
-    from stagetree.functions import FunctionTrainer, function_trainer
+    from stagetree.functions import FunctionTrainer, Run, attach, function_trainer
     from stagetree.local_server import LocalServer, local
     from stagetree.results import Results
     from stagetree.runtime.weight_files import export_weights, load_state, load_weights
@@ -116,6 +116,7 @@ __all__ = [
     "RandomTuner",
     "Result",
     "Results",
+    "Run",
     "Sequence",
     "SequenceError",
     "ShaTuner",
@@ -138,6 +139,7 @@ __all__ = [
     "WhereError",
     "Wsd",
     "__version__",
+    "attach",
     "choice",
     "export_weights",
     "fraction",
@@ -177,7 +179,7 @@ _HOMES = {
         "TrialFailed",
         "Unreachable",
     ),
-    "functions": ("FunctionTrainer", "function_trainer"),
+    "functions": ("FunctionTrainer", "Run", "attach", "function_trainer"),
     "local_server": ("LocalServer", "local"),
     "results": ("Results",),
     "sequences": (

@@ -1,4 +1,15 @@
-"""A trainer of three functions, for models that are short enough for a notebook's cell.
+"""Trainers for those who write no class: a script that owns its loop, or three functions.
+
+A script says `attach`, and loops over the steps that it is given:
+
+run = stagetree.attach("gpt", width=64)
+model = GPT(run.args["width"]).to(run.device)
+optimizer = torch.optim.AdamW(model.parameters())
+run.state(save=..., load=..., evaluate=...)
+for step, hp in run.steps():
+    ...
+
+Three functions are for models that are short enough for a notebook's cell:
 
 def build(seed, device):
     model = torch.nn.Linear(1, 1).to(device)
@@ -17,12 +28,16 @@ Line = function_trainer("line", build, step, measure)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from greenlet import getcurrent, greenlet
+
+from stagetree.sequences import Sequence, parse
 from stagetree.trainer import Trainer
+from stagetree.trainer.base import MetricSums
 
-__all__ = ["FunctionTrainer", "function_trainer"]
+__all__ = ["FunctionTrainer", "Run", "attach", "function_trainer"]
 
 State = dict[str, Any]
 
@@ -96,3 +111,117 @@ def _copied(value: Any, device: str) -> Any:
     if isinstance(value, dict):
         return {key: _copied(item, device) for key, item in value.items()}
     return [_copied(item, device) for item in value] if isinstance(value, list) else value
+
+
+# ------------------------------------------------------------------------------------------ a script that owns its loop
+
+
+class Run:
+    """What a script is given: its arguments, and the steps that are wanted of it.
+
+    args: `trainer_args` of the study file over the arguments of `attach`. seed: the study's. device: where to train, as
+    torch writes it.
+    """
+
+    def __init__(self, args: Mapping[str, Any], seed: int, device: str) -> None:
+        self.args, self.seed, self.device = dict(args), seed, device
+        self.calls: dict[str, Callable[..., Any]] = {}
+
+    def state(
+        self,
+        *,
+        save: Callable[[], Any],
+        load: Callable[[Any], None],
+        evaluate: Callable[[], Mapping[str, float]],
+    ) -> None:
+        """Say how the whole state is saved, loaded and measured. Each may be called between any two steps, or never.
+
+        save: all that the steps read and change, as `Trainer.state_dict` describes it: weights, optimizer, the place in
+        the data. The global generators are not a part of it. load: goes back to what `save` returned. evaluate: value
+        by metric name; it leaves no trace in the state.
+        """
+        self.calls = {"save": save, "load": load, "evaluate": evaluate}
+
+    def steps(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The steps to train, from 0 or from where a state was loaded, each with the values in force at it.
+
+        The loop ends where nobody wants more. Raises RuntimeError before `state` was called.
+        """
+        raise NotImplementedError
+
+    def log(self, name: str, value: Any) -> None:
+        """Say a number between evaluations, as `Trainer.log` does."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raises RuntimeError before `state` was called."""
+        if not self.calls:
+            raise RuntimeError("run.state(save=..., load=..., evaluate=...) must be called before run.steps()")
+
+
+@runtime_checkable
+class Attachable(Protocol):
+    """The fiber in which a script runs for a study: see `stagetree.runtime.loading`."""
+
+    def attached(self, args: Mapping[str, Any]) -> Run:
+        """The run of the script, whose arguments these are."""
+
+
+def attach(
+    name: str,
+    *,
+    hp: Mapping[str, Any] | None = None,
+    steps: int = 0,
+    eval_every: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    **args: Any,
+) -> Run:
+    """Take part in a study, as the trainer called `name`; started by hand, train one configuration alone.
+
+    Args:
+        name: what study files call this trainer. A literal, since the file is read for it and not run.
+        args: the arguments that the script takes, with their defaults; `trainer_args` of a study file change them.
+        hp: by hand, the hyper-parameters: values or sequences.
+        steps: by hand, for how many steps; then the metrics are printed.
+        eval_every: by hand, the steps between evaluations.
+        seed, device: by hand.
+
+    Raises ValueError for an argument of the study file that is not in `args`.
+    """
+    fiber: greenlet | None = getcurrent()
+    while fiber is not None and not isinstance(fiber, Attachable):
+        fiber = fiber.parent
+    return _ByHand(args, seed, device, hp or {}, steps, eval_every) if fiber is None else fiber.attached(args)
+
+
+class _ByHand(Run):
+    """The run of a script that its user has started: one configuration, and nothing is kept."""
+
+    def __init__(
+        self,
+        args: Mapping[str, Any],
+        seed: int,
+        device: str,
+        hp: Mapping[str, Any],
+        steps: int,
+        eval_every: int | None,
+    ) -> None:
+        super().__init__(args, seed, device)
+        self._hp: dict[str, Sequence] = {name: parse(value, name) for name, value in hp.items()}
+        self._steps, self._every = steps, eval_every
+        self._logged = MetricSums()
+
+    def steps(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        self.check()
+        for step in range(self._steps):
+            yield step, {name: sequence.at(step) for name, sequence in self._hp.items()}
+            if step + 1 == self._steps or (self._every and (step + 1) % self._every == 0):
+                self._tell(step + 1)
+
+    def log(self, name: str, value: Any) -> None:
+        self._logged.add(name, value)
+
+    def _tell(self, step: int) -> None:
+        values = {**self._logged.means(), **self.calls["evaluate"]()}
+        print(f"step {step}: {', '.join(f'{name} {value:.6g}' for name, value in values.items())}", flush=True)

@@ -36,7 +36,8 @@ from stagetree.runtime.warm import launch
 
 ROOT = Path(__file__).parents[1]
 TOYS = [str(ROOT / "tests" / "e2e" / name) for name in ("trainers.py", "unimportable.py")]
-TRAINERS = [*TOYS, *(str(ROOT / "examples" / name / "trainer.py") for name in ("digits", "charlm"))]
+EXAMPLES = ("digits/trainer.py", "charlm/trainer.py", "script/train.py")
+TRAINERS = [*TOYS, *(str(ROOT / "examples" / name) for name in EXAMPLES)]
 PATIENCE = 120.0
 Json = dict[str, Any]
 

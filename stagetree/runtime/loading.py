@@ -4,14 +4,26 @@ The file is imported as Python would if its user ran it: its folder, or the fold
 on the path, and the module has its natural name. So its neighbours and relative imports are found, and a process that
 it starts can import it by that name. What is imported are the very bytes that its version is over. torchvision can be
 imported there beside any torch.
+
+A script that owns its loop is not imported but run, from its first line, for each model that is built: in a fiber of
+the same thread, in turn with the runner. So all that a step depends on stands where it does for other trainers, and a
+fork of the process goes on with the script from there.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, NoReturn
 
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from stagetree.functions import Run
+from stagetree.sequences import did_you_mean
+from stagetree.source.discovery import scripts, set_in_each_step
 from stagetree.source.versions import Imports, SourceError, import_exactly, module_files
 from stagetree.trainer import Trainer
 from stagetree.vision import prepare_torchvision
@@ -23,7 +35,10 @@ class TrainerFileError(Exception):
 
 def load_trainer(path: str | Path, name: str) -> type[Trainer]:
     """The trainer of that name in a file. Raises `TrainerFileError`; whatever the file raises comes through."""
-    for value in vars(imports_of(Path(path).resolve()).module()).values():
+    imports = imports_of(Path(path).resolve())
+    if name in scripts(path, imports.files):
+        return _script_trainer(name, imports)
+    for value in vars(imports.module()).values():
         if isinstance(value, type) and issubclass(value, Trainer) and value.__dict__.get("name") == name:
             return value
     raise TrainerFileError(f"{path} holds no subclass of Trainer whose name is {name!r}")
@@ -42,3 +57,142 @@ def imports_of(file: Path) -> Imports:
     if sys.path[:1] != [str(imports.base)]:
         sys.path.insert(0, str(imports.base))
     return imports
+
+
+# ------------------------------------------------------------------------------------------ a script that owns its loop
+
+
+class ScriptTrainer(Trainer):
+    """Trains by a script that owns its loop. The script runs in turn with the runner, in one thread.
+
+    It is run anew, from its first line, for each model that is built.
+    """
+
+    file: ClassVar[Path]
+    """The script."""
+
+    code: ClassVar[bytes]
+    """Its text: the very bytes that the trainer's version is over."""
+
+    caches = ("_script",)
+
+    def __init__(self, *, seed: int, device: str, **trainer_args: Any) -> None:
+        super().__init__(seed=seed, device=device, **trainer_args)
+        self._hp: dict[str, Any] = {}
+        self._step = 0
+        self._script = _Script(self)
+        self._script.ask("begin")
+
+    def setup(self, hp: dict[str, Any]) -> None:
+        self._hp |= hp
+
+    def train(self) -> None:
+        self._script.ask("step", (self._step, dict(self._hp)))
+        self._step += 1
+
+    def evaluate(self) -> dict[str, float]:
+        measured: dict[str, float] = self._script.ask("evaluate")
+        return measured
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self._step, "state": self._script.ask("save")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._script.ask("load", state["state"])
+        self._step = state["step"]
+
+    def close(self) -> None:
+        if not self._script.dead:
+            self._script.throw(GreenletExit)
+
+
+def _script_trainer(name: str, imports: Imports) -> type[ScriptTrainer]:
+    """The trainer of that name that a script is, by its `attach`."""
+    members = {
+        "__module__": __name__,
+        "name": name,
+        "file": imports.path,
+        "code": imports.files[imports.path.relative_to(imports.base).as_posix()],
+        "caches": tuple(set_in_each_step(imports.path, imports.files)),
+    }
+    return type("Script", (ScriptTrainer,), members)
+
+
+class _Script(greenlet):
+    """A script on its way from one `ask` to the next."""
+
+    def __init__(self, trainer: ScriptTrainer) -> None:
+        super().__init__(self._main)
+        self._trainer = trainer
+        self._given: Any = None
+
+    def ask(self, what: str, given: Any = None) -> Any:
+        """The answer of the script. Raises what it raises, and RuntimeError where it has ended."""
+        if self.dead:
+            self._refuse()
+        self.parent = getcurrent()
+        answer = self.switch((what, given))
+        if isinstance(answer, _Raised):
+            raise answer.error
+        if self.dead:
+            self._refuse()
+        return answer
+
+    def attached(self, args: Mapping[str, Any]) -> Run:
+        for name in self._trainer.trainer_args:
+            if name not in args:
+                known = ", ".join(args) or "none"
+                raise ValueError(f"trainer_args.{name}: the script takes {known}{did_you_mean(name, args)}")
+        return _Attached(self._trainer, self, args)
+
+    def _main(self, begun: Any) -> None:
+        kind = type(self._trainer)
+        module = ModuleType("__main__")
+        module.__file__ = str(kind.file)
+        sys.modules["__main__"], sys.argv = module, [str(kind.file)]
+        try:
+            exec(compile(kind.code, str(kind.file), "exec"), vars(module))
+        except SystemExit as error:
+            raise RuntimeError(f"{kind.file.name} called sys.exit({error.code!r})") from error
+
+    def _refuse(self) -> NoReturn:
+        name = self._trainer.file.name
+        raise RuntimeError(f"{name} has ended: it must loop over run.steps() for as long as that gives steps")
+
+
+class _Raised:
+    """An error out of what a script was asked for between two steps; its loop goes on."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _Attached(Run):
+    """The run of a script that trains for a study."""
+
+    def __init__(self, trainer: ScriptTrainer, script: _Script, args: Mapping[str, Any]) -> None:
+        super().__init__({**args, **trainer.trainer_args}, trainer.seed, trainer.device)
+        self._trainer, self._script = trainer, script
+
+    def steps(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        self.check()
+        answer: Any = None
+        while True:
+            assert self._script.parent is not None
+            what, given = self._script.parent.switch(answer)
+            if what == "step":
+                yield given
+                answer = None
+            else:
+                answer = self._answer(what, () if what != "load" else (given,))
+
+    def log(self, name: str, value: Any) -> None:
+        self._trainer.log(name, value)
+
+    def _answer(self, what: str, given: tuple[Any, ...]) -> Any:
+        try:
+            return self.calls[what](*given)
+        except GreenletExit:
+            raise
+        except BaseException as error:
+            return _Raised(error)

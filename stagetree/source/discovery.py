@@ -26,6 +26,7 @@ NOT_OURS = frozenset(
 """Libraries whose classes are bases of models, data and settings, and of no trainer."""
 
 
+ATTACH = ("stagetree.attach", "stagetree.functions.attach")
 TRAINERS = ("stagetree.Trainer", "stagetree.trainer.Trainer")
 
 
@@ -64,7 +65,7 @@ def without_begin(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str
     module = file.relative_to(root(file)[0]).as_posix()
     nodes = [node for node in sources.tree(module).body if isinstance(node, ast.ClassDef)]
     found = {_literals(node)["name"] for node in nodes if "name" in _literals(node) and sources.lacks(node, "begin")}
-    return frozenset(found)
+    return frozenset(found) | scripts(path, files)
 
 
 def _constructor(node: ast.ClassDef) -> Arguments:
@@ -84,6 +85,69 @@ def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str,
         literals = _literals(node) if isinstance(node, ast.ClassDef) else {}
         if isinstance(node, ast.ClassDef) and "name" in literals and sources.is_trainer(module, node.name):
             yield literals["name"], literals.get("version")
+    yield from ((name, None) for name in sorted(scripts(path, files)))
+
+
+def scripts(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str]:
+    """The names by which a file attaches itself to studies, `stagetree.attach("gpt")`: scripts that own their loop."""
+    file = Path(path).resolve()
+    sources = _Sources(root(file)[0], files)
+    module = file.relative_to(root(file)[0]).as_posix()
+    calls = (node for node in ast.walk(sources.tree(module)) if isinstance(node, ast.Call) and node.args)
+    named = ((sources.absolute(module, call.func), call.args[0]) for call in calls)
+    return frozenset(
+        name.value
+        for function, name in named
+        if function in ATTACH and isinstance(name, ast.Constant) and isinstance(name.value, str)
+    )
+
+
+def set_in_each_step(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str]:
+    """The names that a script's loop over `steps()` sets in each step before it reads them: no step depends on them.
+
+    A name counts if its first place in the loop is an assignment that is under no condition.
+    """
+    file = Path(path).resolve()
+    tree = ast.parse(files[file.relative_to(root(file)[0]).as_posix()])
+    loops = (node for node in ast.walk(tree) if isinstance(node, ast.For) and _is_over_steps(node.iter))
+    return frozenset(name for loop in loops for name, is_set in _first_places(loop).items() if is_set)
+
+
+def _is_over_steps(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "steps"
+
+
+def _first_places(loop: ast.For) -> dict[str, bool]:
+    """For each name in a loop, whether it is certainly set before it is read."""
+    found: dict[str, bool] = {}
+    places = [(node, True) for node in [loop.target, *loop.body]]
+    while places:
+        node, is_certain = places.pop(0)
+        if isinstance(node, ast.Name):
+            found.setdefault(node.id, is_certain and isinstance(node.ctx, ast.Store))
+            continue
+        certain = is_certain and not isinstance(node, _MAYBE)
+        places[:0] = [(each, certain) for each in _as_run(node)]
+    return found
+
+
+_MAYBE = (ast.If, ast.While, ast.Try, ast.Match, ast.IfExp, ast.BoolOp, ast.FunctionDef, ast.Lambda, ast.ClassDef)
+
+
+def _as_run(node: ast.AST) -> list[ast.AST]:
+    """The parts of a statement in the order in which they are run: what is assigned is reckoned first."""
+    match node:
+        case ast.AugAssign(target=ast.Name(id=name), value=value):
+            return [ast.Name(name, ast.Load()), value]
+        case ast.Assign(targets=targets, value=value):
+            return [value, *targets]
+        case ast.AnnAssign(target=target, value=value):
+            return [value, target] if value else []
+        case ast.For(target=target, iter=over, body=body, orelse=last):
+            return [over, target, *body, *last]
+        case ast.NamedExpr(target=target, value=value):
+            return [value, target]
+    return list(ast.iter_child_nodes(node))
 
 
 def _literals(node: ast.ClassDef) -> dict[str, str]:
@@ -109,6 +173,11 @@ class _Sources:
         if module not in self._trees:
             self._trees[module] = ast.parse(self._files[module])
         return self._trees[module]
+
+    def absolute(self, module: str, expression: ast.expr) -> str:
+        """What a dotted name in a module stands for, as far as its imports say."""
+        first, _, rest = (_dotted(expression) or "").partition(".")
+        return ".".join(filter(None, (self._imports(module).get(first, first), rest)))
 
     def is_trainer(self, module: str, name: str, seen: frozenset[tuple[str, str]] = frozenset()) -> bool:
         """Whether the class of that name in a module may be a subclass of `Trainer`."""

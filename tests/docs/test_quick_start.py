@@ -121,6 +121,14 @@ assert other.evaluate() == one.evaluate()
 '""")
 
 
+def test_the_script_of_the_page_trains_by_hand(tmp_path: Path) -> None:
+    [script] = [block.text for block in blocks(DOCS / "trainers.md") if "stagetree.attach(" in block.text]
+    (tmp_path / "line.py").write_text(script)
+    said = Reader(tmp_path).run("python line.py")
+    assert said.startswith("step 40: loss ")
+    assert float(said.split()[-1]) < 0.1
+
+
 @pytest.mark.parametrize("page", ["sequences.md", "spaces-and-studies.md"])
 def test_python_in_the_pages_runs(page: str) -> None:
     for block in blocks(DOCS / page):

@@ -54,7 +54,7 @@ def running(tmp_path: Path) -> Iterator[Command]:
     command = [
         sys.executable,
         "-m",
-        "app.cli",
+        "stagetree",
         "run",
         str(study),
         "--slots",

@@ -35,6 +35,16 @@ EXAMPLES = {
         },
         "tuner": {"kind": "grid", "max_steps": 6},
     },
+    "script": {
+        "trainer_args": {"width": 8, "block": 8},
+        "metric": "val_loss",
+        "mode": "min",
+        "space": {
+            "max_steps": [4, 6, 8],
+            "lr": {"family": "wsd", "peak": 0.01, "warmup": 1, "decay": {"ratio": 0.25}},
+        },
+        "tuner": {"kind": "grid"},
+    },
 }
 
 

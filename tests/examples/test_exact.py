@@ -16,7 +16,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def report_on(study: str, folder: Path, **how: Any) -> dict[str, Any]:
     spec = StudySpec.from_file(EXAMPLES / study, limits=None)
-    job = job_of(spec, str((EXAMPLES / study).with_name("trainer.py")), "cpu")
+    file = "train.py" if study.startswith("script/") else "trainer.py"
+    job = job_of(spec, str((EXAMPLES / study).with_name(file)), "cpu")
     assert job is not None
     if "data" in job["args"]:
         job["args"]["data"] = str(folder / "data")
@@ -33,7 +34,7 @@ def exactly(report: dict[str, Any]) -> bool:
     "study",
     [
         *("shapes/study.yaml", "reinforce/study.yaml", "partial_fit/study.yaml"),
-        *("charlm/bf16.yaml", "lora/study.yaml", "lightning/study.yaml"),
+        *("charlm/bf16.yaml", "lora/study.yaml", "lightning/study.yaml", "script/study.yaml"),
     ],
 )
 def test_split_in_a_fresh_process_equals_whole(study: str, tmp_path: Path) -> None:

@@ -1,0 +1,244 @@
+"""Scripts that own their loop: found without being run, run in turn with the runner, and exact."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.registry import Catalogue
+from stagetree.runtime import state_format
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.loading import load_trainer
+from stagetree.runtime.model import HpTimeline, Model
+from stagetree.source.discovery import scripts, set_in_each_step
+
+Json = dict[str, Any]
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples/script/train.py"
+HP = {"lr": {"family": "linear", "init": 0.5, "slope": -0.01}}
+
+SCRIPT = """
+import random
+import stagetree
+
+run = stagetree.attach("walk", scale=1.0)
+where = 0.0
+
+def load(state):
+    global where
+    where = state["where"]
+
+run.state(save=lambda: {"where": where}, load=load, evaluate=lambda: {"where": where})
+for step, hp in run.steps():
+    where += run.args["scale"] * hp["lr"] * random.random()
+"""
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Any:
+    """Builds the model of a script's text, each in a file of its own."""
+
+    def built(text: str, **args: Any) -> Model:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        file = folder / "walk.py"
+        file.write_text(text)
+        return Model.build(load_trainer(file, "walk"), args, 3, "cpu")
+
+    return built
+
+
+def trained(model: Model, until: int, hp: Json = HP) -> Model:
+    timeline = HpTimeline(hp)
+    while model.step < until:
+        model.advance(timeline)
+    return model
+
+
+def image(model: Model) -> bytes:
+    fd, size = model.save()
+    with open(fd, "rb") as file:
+        return os.pread(file.fileno(), size, 0)
+
+
+# ------------------------------------------------------------------------------------------------ found
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("import stagetree\nrun = stagetree.attach('a', width=3)", {"a"}),
+        ("from stagetree import attach\ndef main():\n    run = attach('a')", {"a"}),
+        ("import stagetree as st\nst.attach('a'); st.attach('b')", {"a", "b"}),
+        ("import stagetree\nstagetree.attach(name)", set()),
+        ("import debugger\ndebugger.attach('a')", set()),
+        ("def attach(name): ...\nattach('a')", set()),
+    ],
+)
+def test_a_script_is_found_without_being_run(tmp_path: Path, text: str, names: set[str]) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(text)
+    assert scripts(file, {"train.py": text.encode()}) == names
+    assert set(Catalogue([str(file)]).describe()) == names
+
+
+def test_another_text_is_another_version(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    versions = []
+    for text in (SCRIPT, SCRIPT + "\n# one more line"):
+        file.write_text(text)
+        versions.append(Catalogue([str(file)]).describe()["walk"].version)
+    assert versions[0] != versions[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ("x = 1\n    y = x", {"x", "y"}),
+        ("y = x\n    x = 1", {"y"}),
+        ("x += 1", set()),
+        ("if step:\n        x = 1\n    x = 2", set()),
+        ("for i in range(3):\n        x = i", {"i", "x"}),
+        ("def f():\n        x = 1", set()),
+        ("x = x + 1", set()),
+        ("(x, y), *z = f(step)", {"x", "y", "z"}),
+    ],
+)
+def test_names_that_each_step_sets_anew(tmp_path: Path, body: str, names: set[str]) -> None:
+    text = f"for step, hp in run.steps():\n    {body}\n".encode()
+    assert set_in_each_step(tmp_path / "train.py", {"train.py": text}) == names | {"step", "hp"}
+
+
+# ------------------------------------------------------------------------------------------------ run in turn
+
+
+def test_split_equals_whole(build: Any) -> None:
+    whole = trained(build(SCRIPT, scale=2.0), 12)
+    assert whole.evaluate()["where"] > 0
+    half = image(trained(build(SCRIPT, scale=2.0), 5))
+    gone_on = build(SCRIPT, scale=2.0)
+    gone_on.load(state_format.unpack(half), HpTimeline(HP), 5)
+    assert image(trained(gone_on, 12)) == image(whole)
+    whole.load(state_format.unpack(half), HpTimeline(HP), 5)  # back, in the same object
+    assert image(trained(whole, 12)) == image(gone_on)
+
+
+def test_two_models_of_one_script_do_not_meet(build: Any) -> None:
+    one, other = build(SCRIPT, scale=1.0), build(SCRIPT, scale=10.0)
+    for step in range(1, 5):
+        trained(one, step)
+        trained(other, step)
+    assert other.evaluate()["where"] > 3 * one.evaluate()["where"]
+    assert one.evaluate() == trained(build(SCRIPT, scale=1.0), 4).evaluate()
+
+
+def test_a_fork_goes_on_with_the_script(build: Any) -> None:
+    """As the check does, which trains each way in a process of its own."""
+    model = trained(build(SCRIPT), 3)
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(writing, repr(trained(model, 6).evaluate()["where"]).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert float(os.read(reading, 100)) == trained(model, 6).evaluate()["where"]
+
+
+def test_it_is_told_the_step_and_the_values(build: Any) -> None:
+    text = SCRIPT.replace("where += ", "where = where * 100 + step + hp['lr'] if step < 3 else 0 and ")
+    assert trained(build(text), 3).evaluate()["where"] == ((0.5) * 100 + 1.49) * 100 + 2.48
+
+
+def test_a_closed_script_ends(build: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    head, _, loop = SCRIPT.partition("for step")
+    inside = ("for step" + loop).replace("\n", "\n    ").rstrip()
+    model = trained(build(f"{head}try:\n    {inside}\nfinally:\n    print('ended')\n"), 2)
+    model.trainer.close()
+    model.trainer.close()
+    assert capsys.readouterr().out == "ended\n"
+
+
+# ------------------------------------------------------------------------------------------------ what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (SCRIPT.replace("run.state(", "dict("), "run.state(save=..., load=..., evaluate=...) must be called before"),
+        (SCRIPT.split("for step")[0], "walk.py has ended: it must loop over run.steps()"),
+        (SCRIPT.replace("where = 0.0", "import sys; sys.exit(2)"), "walk.py called sys.exit(2)"),
+        (SCRIPT.replace("where = 0.0", "where = 1 / 0"), "ZeroDivisionError"),
+    ],
+)
+def test_a_script_that_does_not_come_to_its_loop(build: Any, text: str, problem: str) -> None:
+    with pytest.raises(TrainerFailed) as caught:
+        build(text)
+    assert problem in caught.value.error
+
+
+def test_an_argument_that_it_does_not_take(build: Any) -> None:
+    with pytest.raises(TrainerFailed, match=r"trainer_args.scal: the script takes scale; did you mean scale\?"):
+        build(SCRIPT, scal=2.0)
+
+
+def test_an_error_in_its_loop_is_its_users(build: Any) -> None:
+    model = trained(build(SCRIPT.replace("    where +=", "    assert step < 2\n    where +=")), 2)
+    with pytest.raises(TrainerFailed, match="assert step < 2"):
+        trained(model, 3)
+    with pytest.raises(TrainerFailed, match="has ended"):
+        trained(model, 3)
+
+
+def test_a_loop_that_is_left_early(build: Any) -> None:
+    model = build(SCRIPT + "    if step == 2:\n        break\n")
+    with pytest.raises(TrainerFailed, match=r"it must loop over run.steps\(\) for as long as"):
+        trained(model, 4)
+
+
+def test_an_error_between_steps_leaves_the_loop_as_it_is(build: Any) -> None:
+    model = trained(build(SCRIPT.replace('{"where": where})\nfor', '{"where": where / (where > 1)})\nfor')), 1)
+    with pytest.raises(TrainerFailed, match="ZeroDivisionError"):
+        model.evaluate()
+    assert trained(model, 20).evaluate()["where"] > 1
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "cause"),
+    [
+        ('"optimizer": optimizer.state_dict(), ', "optimizer"),
+        (', "batch": list(batch)', "batch"),
+    ],
+)
+def test_a_script_that_forgets_is_found(tmp_path: Path, forgotten: str, cause: str) -> None:
+    text = EXAMPLE.read_text()
+    assert forgotten in text
+    loading = {"optimizer": '    optimizer.load_state_dict(state["optimizer"])  # stagetree\n'}
+    loading["batch"] = text[text.index("    batch = [each.to") :].partition("\n")[0] + "\n"
+    (tmp_path / "script").mkdir()
+    (tmp_path / "charlm").symlink_to(ROOT / "examples/charlm")
+    file = tmp_path / "script/train.py"
+    file.write_text(text.replace(forgotten, "").replace(loading[cause], ""))
+    study = str(ROOT / "examples/script/study.yaml")
+    command = [sys.executable, "-m", "stagetree", "check", study, "--trainers", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "leaves differ, the first is trainer.state" in done.stdout
+
+
+# ------------------------------------------------------------------------------------------------ by hand, the example
+
+
+def test_by_hand_it_trains_one_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "walk.py"
+    file.write_text(SCRIPT.replace("scale=1.0", "scale=1.0, hp={'lr': 0.5}, steps=5, eval_every=2, seed=1"))
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["step 2", "step 4", "step 5"]
+    assert "where " in done.stdout
+
+
+def test_the_example_differs_from_a_plain_script_by_few_lines() -> None:
+    assert sum("# stagetree" in line for line in EXAMPLE.read_text().splitlines()) <= 15
