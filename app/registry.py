@@ -181,7 +181,7 @@ def _versions(path: str, files: Mapping[str, bytes]) -> dict[str, str]:
     named = dict(classes(path, files))
     if not named:
         there = [node.name for node in ast.parse(Path(path).read_bytes()).body if isinstance(node, ast.ClassDef)]
-        wanted = 'a subclass of Trainer with name = "..." in its body'
+        wanted = 'a subclass of Trainer with name = "..." in its body, or stagetree.attach("...") of a script'
         raise TrainerFileError(f"{path} holds no trainer: {wanted}; its classes are {', '.join(there) or 'none'}")
     whole = version_of(files)
     return {name: declared or whole for name, declared in named.items()}

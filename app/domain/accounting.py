@@ -159,7 +159,7 @@ def _fields(written: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     if not isinstance(written, Mapping):
         yield name, written
     elif written.get("family") == "constant":
-        yield name, written["value"]
+        yield from ((name, written["value"]), (f"{name}.family", "constant"))
     else:
         for field, value in written.items():
             yield from _fields(value, f"{name}.{field}".strip("."))

@@ -144,6 +144,10 @@ def test_a_preview_counts_steps() -> None:
         "critical_path_steps": 40,
         "makespan_steps": 40,
         "slots": 2,
+        "choices": [
+            {"field": "lr.family", "value": "constant", "trials": 1, "steps": 20},
+            {"field": "lr.family", "value": "multistep", "trials": 1, "steps": 20},
+        ],
         "advice": [],
     }
 
