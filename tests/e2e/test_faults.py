@@ -11,7 +11,7 @@ import boto3
 import psutil
 import pytest
 from faults import begin, check, check_log, stop_at_work
-from stacks import PATIENCE, Cluster, wait_for
+from stacks import PATIENCE, Cluster, Service, wait_for
 from toys import curves, grid, switch, trials
 
 Json = dict[str, Any]
@@ -24,6 +24,19 @@ def test_a_killed_training_process(cluster: Cluster, expected: list[Json]) -> No
     os.kill(child, signal.SIGKILL)
     cluster.wait_for_event(study, "ChainEnded", outcome="lost", died_alone=True)
     check(cluster, study, expected)
+
+
+def test_a_killed_script_goes_on_from_its_last_state(cluster: Cluster, stack: Service) -> None:
+    """One that owns its loop: it is run again from its first line, and told where it stands."""
+    lr = {"family": "wsd", "peak": 0.01, "warmup": 5, "decay": {"ratio": 0.25}}
+    spec = {"name": "script", "trainer": "script", "trainer_args": {"width": 64, "block": 64}, "metric": "val_loss"}
+    spec |= {"mode": "min", "eval_every": 10, "space": {"max_steps": [40, 60], "lr": lr}, "tuner": {"kind": "grid"}}
+    study = cluster.submit(spec)
+    _, child = stop_at_work(cluster, study)
+    os.kill(child, signal.SIGKILL)
+    assert cluster.wait(study)["state"] == "completed"
+    assert curves(cluster, study) == curves(stack, stack.run(spec)["study"])
+    check_log(cluster, study)
 
 
 def test_a_killed_worker_and_another_in_its_place(cluster: Cluster, expected: list[Json]) -> None:
