@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from app.domain.stage_tree import Place
-from app.scheduling.fair_share import NO_CONTENTION, FairShare
+from app.scheduling.fair_share import NO_CONTENTION, NOTHING, POLICIES, Choice, FairShare, PassedOver, Policy
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.policies import NOTHING, POLICIES, Choice, PassedOver, Policy
 
 
 def breadth_first(

@@ -22,7 +22,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan
 from app.events.database import Database
 from app.events.log import SqlLog
-from app.events.transact import Plans
+from app.events.records import Plans
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 

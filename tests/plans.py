@@ -21,8 +21,8 @@ from app.domain.stage_tree import Place, build_stage_tree
 from app.scheduling.assignment import stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.demands import Urgency
+from app.scheduling.fair_share import Policy
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.policies import Policy
 from stagetree.spec import StudySpec
 
 METRIC = "accuracy"

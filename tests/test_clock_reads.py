@@ -15,12 +15,12 @@ DATES = {
     "app/cli/diagnosing.py": "whether it is the same here and on the server",
     "app/cli/tokens.py": "when a token was made, and until when it lasts",
     "app/embedded/stack.py": "when the token of its user was made",
-    "app/events/memory/log.py": "the clock of a database in memory",
+    "app/events/memory/rows.py": "the clock of a database in memory",
     "app/main.py": "when a fact was stated",
     "app/registry.py": "how old a file is by its own dates",
     "app/workers/scheduler/ports.py": "when a fact was stated",
-    "app/workers/scheduler_role.py": "when a fact was stated",
-    "app/workers/slot/dependencies.py": "when a fact was stated",
+    "app/workers/roles.py": "when a fact was stated",
+    "app/workers/slot/context.py": "when a fact was stated",
 }
 """The files that read the date, and what for."""
 

@@ -25,7 +25,7 @@ LINES_OF_A_BODY, LINES_OF_A_FUNCTION = 40, 50
 LONG_FUNCTIONS = {"stagetree.trainer.torch_trainer:__init__": 65}
 """Longer than any other may be: its arguments are what users choose from."""
 
-MOST_FILES = 376
+MOST_FILES = 361
 """Of both packages. Lower it when files are merged."""
 
 SMALL = 60
@@ -46,7 +46,7 @@ WIDE_FILES = {
     "app.cli": 1,
     "app.simulation": 2,
     "app.tuning": 1,
-    "app.workers": 9,
+    "app.workers": 8,
     "stagetree": 1,
 }
 """How many files of a folder import more all the same. The numbers only become lower."""

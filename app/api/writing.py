@@ -13,8 +13,8 @@ from app.api.access import Who
 from app.api.requests.strict import Raw
 from app.api.services import Use
 from app.events.log import Idempotency, StoredEvent
-from app.events.transact import Decide, transact
-from app.events.transact import Write as Transaction
+from app.events.records import Decide, transact
+from app.events.records import Write as Transaction
 
 Key = Annotated[
     str | None,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from app.events.plans import Plans
     from app.events.records import SqlRecords
     from app.object_store import ObjectStore
-    from app.workers.scheduler.orphans import Orphan
+    from app.owned_store import Orphan
     from app.workers.scheduler.retention import Retention
 
 HOUR = 3600.0
@@ -75,17 +75,17 @@ def erase(person: Person = None, notes: NotesOf = None, yes: Yes = False, dir: S
     \b
     Example:  stagetree erase --person alice
     """
-    from app.events import erasure
+    from app.events import housekeeping
 
     if (person is None) == (notes is None):
         fail("one of --person NAME and --notes STUDY says what to erase", USAGE)
     with open_records(folder_or_default(dir)) as records:
         _ask(f"Erase {f'the name {person}' if person else f'the notes of {notes}'} for good?", yes)
         if person is not None:
-            pseudonym, count = erasure.erase_person(records.database, person)
+            pseudonym, count = housekeeping.erase_person(records.database, person)
             print(f"{person} is {pseudonym} now, in {plural(count, 'event')}")
         if notes is not None:
-            print(f"{plural(erasure.erase_notes(records.database, notes), 'note')} erased")
+            print(f"{plural(housekeeping.erase_notes(records.database, notes), 'note')} erased")
 
 
 def gc(
@@ -162,8 +162,8 @@ def _survey(records: SqlRecords, store: ObjectStore, budget: int | None) -> tupl
 def _orphans(records: SqlRecords, plans: Plans, store: ObjectStore) -> list[Orphan]:
     """None where the store may not be listed, which is said."""
     from app.object_store import StoreUnavailable
+    from app.owned_store import find_orphans
     from app.settings import settings
-    from app.workers.scheduler.orphans import find_orphans
 
     age = HOUR + settings().lease_seconds + settings().stop_seconds
     try:

@@ -17,10 +17,8 @@ from app.cli.options import places
 from app.domain.events import PackingProfiled, PlanOpened
 from app.events.database import Database
 from app.events.log import StoredEvent
-from app.events.plans import Plans
-from app.events.profiles import last_profile
-from app.events.records import SqlRecords
-from app.events.transact import Decide, Write, transact
+from app.events.plans import Plans, last_profile
+from app.events.records import Decide, SqlRecords, Write, transact
 from app.registry import Catalogue
 from app.service import reading, replaying
 from app.service.chronicle import Chronicles

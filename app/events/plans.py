@@ -2,6 +2,8 @@
 
 Plans as they were at an earlier moment are folded from the log. A few of them stay in memory, and go on from where
 they are: whoever moves through a log forwards folds each event once.
+
+What plans of the same trainer, version and arguments have measured of packs is read from the log, whatever their seed.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock, RLock
 
+from app.domain.events import Json, PackingProfiled, PlanOpened
 from app.domain.evolve import collector_paused, evolve, strikes
 from app.domain.search_plan import SearchPlan
 from app.events.codec import UnknownEvent
@@ -260,3 +263,37 @@ class Moments:
                     evolve(plan, each.event)
                     plan.version = each.version
         return True
+
+
+def profiles_on_record(log: EventLog, opened: PlanOpened, batch: Json) -> dict[str, PackingProfiled]:
+    """The last one of each kind of device that was measured with such a batch, the newest last.
+
+    Whether packs were exact is said of the plan's own only, since that goes by their width. Raises
+    `DatabaseUnavailable`.
+    """
+    found: dict[str, PackingProfiled] = {}
+    for recorded in log.profiles():
+        profile = recorded.event
+        assert isinstance(profile, PackingProfiled)
+        if profile.batch == batch and _is_alike(log, recorded.stream, opened):
+            found.pop(profile.device, None)
+            found[profile.device] = replace(profile, exact=False)
+    return found
+
+
+def last_profile(log: EventLog, opened: PlanOpened, batch: Json) -> PackingProfiled | None:
+    """On whatever device it was measured."""
+    return next(reversed(profiles_on_record(log, opened, batch).values()), None)
+
+
+def _is_alike(log: EventLog, stream: str, opened: PlanOpened) -> bool:
+    """Whether the models of a plan are the same; not if this version cannot read that."""
+    try:
+        other = log.read(stream, limit=1)[0].event
+    except UnknownEvent:
+        return False
+    return isinstance(other, PlanOpened) and _trained(other) == _trained(opened)
+
+
+def _trained(opened: PlanOpened) -> tuple[object, ...]:
+    return opened.trainer, opened.trainer_version, opened.trainer_args

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import Chain, SearchPlan, Study
-from app.scheduling.fair_share import FairShare, payer, training
+from app.scheduling.fair_share import FairShare, payer, training, turn
 from app.scheduling.frontier import Frontier
-from app.scheduling.policies import turn
 
 LEAST_SECONDS = 5.0
 """A chain runs for so long at least before another study gets its slot."""

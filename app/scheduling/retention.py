@@ -21,9 +21,9 @@ from itertools import count
 
 from app.domain import keeping, results
 from app.domain.search_plan import KeptAt, Node, SearchPlan, Study, Trial
+from app.domain.stage_tree import branches_ahead
 from app.domain.states import TrialState
 from app.scheduling.costs import Costs
-from app.scheduling.upcoming import branches_ahead
 
 Key = str
 

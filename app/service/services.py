@@ -19,9 +19,8 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.log import EventLog, StoredEvent
 from app.events.plans import Moments, Plans
-from app.events.records import Records
+from app.events.records import Decide, Records
 from app.events.rows import ChainRecord, StudyRecord
-from app.events.transact import Decide
 from app.object_store import ObjectStore
 from app.owned_store import open_owned
 from app.registry import Catalogue
@@ -34,7 +33,7 @@ from stagetree.sinks.opening import Configured
 
 T = TypeVar("T")
 Write = Callable[[str, Decide], list[StoredEvent]]
-"""Appends to a stream the events that are decided on its plan. Raises what `app.events.transact.transact` raises."""
+"""Appends to a stream the events that are decided on its plan. Raises what `app.events.records.transact` raises."""
 
 
 class Latest:

@@ -22,7 +22,7 @@ from app.events.log import StoredEvent
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.scheduling.costs import Costs
-from app.scheduling.policies import POLICIES, Policy
+from app.scheduling.fair_share import POLICIES, Policy
 from app.simulation.pace import NO_OVERHEADS, Overheads
 from app.simulation.slots import VirtualSlot
 from app.simulation.virtual_chain import Fault, World

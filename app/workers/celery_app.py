@@ -127,7 +127,7 @@ WAKE_UP_SECONDS = 60.0
 
 install()
 
-celery = Celery("stagetree", broker=settings().broker_url, include=["app.workers.tasks", "app.workers.signals"])
+celery = Celery("stagetree", broker=settings().broker_url, include=["app.workers.tasks"])
 celery.amqp.Connection = PatientConnection
 celery.conf.update(
     task_serializer="json",

@@ -24,7 +24,7 @@ from typing import NoReturn
 from celery.__main__ import main as celery_main
 
 from app.workers.celery_app import SCHEDULER_QUEUE
-from app.workers.signals import end_with_parent
+from app.workers.tasks import end_with_parent
 
 QUIET = ("--without-gossip", "--without-mingle")
 """Workers need not know of each other: the database says what each has."""

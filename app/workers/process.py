@@ -18,7 +18,7 @@ from app.workers.ownership import Ownership, SlotLock
 from app.workers.threads import Notifier
 
 if TYPE_CHECKING:
-    from app.workers.scheduler_role import SchedulerRole
+    from app.workers.roles import SchedulerRole
     from app.workers.slot.slot import Slot
 
 
@@ -74,7 +74,7 @@ class WorkerProcess:
     @cached_property
     def scheduler(self) -> SchedulerRole:
         """The scheduler of this process."""
-        from app.workers.scheduler_role import SchedulerRole
+        from app.workers.roles import SchedulerRole
 
         role = SchedulerRole(self.database, lambda: self.notify())
         self._to_close.append(role.close)
@@ -94,7 +94,7 @@ class WorkerProcess:
         self.ownership = Ownership(name, lock, lease_seconds=lease, heartbeat_seconds=heartbeat)
 
     def _start_slot(self) -> None:
-        from app.workers.slot_role import make_slot
+        from app.workers.roles import make_slot
 
         assert self.ownership is not None
         self.ownership.begin()

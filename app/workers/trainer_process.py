@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.workers.memory import resident_bytes
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, TrainerConnection
-from app.workers.warm import Warm
+from app.workers.warm import Warm, resident_bytes
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import Message, Wire
 

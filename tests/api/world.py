@@ -18,8 +18,8 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Trial
+from app.events.records import Write, record, transact
 from app.events.rows import Rows
-from app.events.transact import Write, record, transact
 from app.service.services import Services
 from app.tuning.tuners import TunerDriver
 

@@ -57,8 +57,7 @@ def make_store() -> Callable[..., str]:
         from app.domain.ids import StudyId
         from app.events.database import Database
         from app.events.plans import Plans
-        from app.events.records import SqlRecords
-        from app.events.transact import Write, transact
+        from app.events.records import SqlRecords, Write, transact
         from tests.plans import OPENED, study_of
 
         folder.mkdir()

@@ -13,8 +13,7 @@ from app.domain import events as e
 from app.domain.search_plan import Node, Study
 from app.domain.states import TrialState
 from app.events.database import Database
-from app.events.records import SqlRecords
-from app.events.transact import record
+from app.events.records import SqlRecords, record
 from app.simulation.simulator import Simulator
 from tests.tuners.worlds import STUDY, simulator, spec
 

@@ -16,11 +16,10 @@ from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.ids import PlanId, StudyId
 from app.events.database import Database
-from app.events.erasure import ERASED_TEXT, erase_notes, erase_person
+from app.events.housekeeping import ERASED_TEXT, erase_notes, erase_person
 from app.events.log import Idempotency
 from app.events.plans import Plans
-from app.events.records import SqlRecords
-from app.events.transact import Write, transact
+from app.events.records import SqlRecords, Write, transact
 from app.service.access import create
 from app.tuning.replay import replay
 

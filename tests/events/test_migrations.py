@@ -17,8 +17,7 @@ from app.domain.evolve import fold
 from app.domain.ids import StudyId
 from app.events.database import Database, migration_config
 from app.events.plans import Plans
-from app.events.records import SqlRecords
-from app.events.transact import Write, transact
+from app.events.records import SqlRecords, Write, transact
 
 ROOT = Path(__file__).parents[2]
 HISTORY = [json.loads(line) for line in (ROOT / "tests" / "golden" / "history.jsonl").read_text().splitlines()]

@@ -9,7 +9,7 @@ import pytest
 from app.domain.events import PackingProfiled, PlanOpened
 from app.events.log import EventLog
 from app.events.memory import MemoryLog
-from app.events.profiles import last_profile, profiles_on_record
+from app.events.plans import last_profile, profiles_on_record
 
 OPENED = PlanOpened(trainer="t", trainer_version="1", trainer_args={"width": 4}, seed=0, packing=None)
 BATCH = {"bs": 8}

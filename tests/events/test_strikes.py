@@ -22,9 +22,8 @@ from app.domain.states import StudyState, TrialState
 from app.events.database import Database
 from app.events.housekeeping import strike
 from app.events.plans import Plans
-from app.events.records import SqlRecords
+from app.events.records import SqlRecords, Write, transact
 from app.events.rows import Fenced, Rows
-from app.events.transact import Write, transact
 from app.tuning.replay import replay
 
 STREAM = PlanId("plan")

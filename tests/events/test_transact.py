@@ -20,8 +20,8 @@ from app.events.database import Database, DatabaseUnavailable
 from app.events.log import Append, EventLog, Idempotency, SqlLog, StoredEvent, VersionConflict
 from app.events.memory import MemoryLog
 from app.events.plans import Plans, PlanUnusable
+from app.events.records import OPTIMISTIC, Decide, Write, record, transact
 from app.events.rows import Fenced
-from app.events.transact import OPTIMISTIC, Decide, Write, record, transact
 
 HISTORY = Path(__file__).parent.parent / "golden" / "history.jsonl"
 """A short life of a plan, in the form it is stored in: two studies, a lost chain, a failure, a promotion."""

@@ -18,7 +18,7 @@ import app.workers
 from app.events.database import Database
 from app.events.records import SqlRecords
 from app.settings import settings
-from app.workers import process, signals
+from app.workers import process, tasks
 from app.workers.celery_app import SCHEDULER_QUEUE, celery, wake_scheduler
 from app.workers.ownership import Ownership, SlotLock
 from app.workers.process import WorkerProcess
@@ -35,7 +35,7 @@ def here(sqlite_url: str, tmp_path: Path, monkeypatch: Monkeypatch) -> Iterator[
     monkeypatch.setenv("STAGETREE_LEASE_SECONDS", "0.3")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("app.workers.ownership.LOCK_SECONDS", 0.0)
-    monkeypatch.setattr(signals, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(tasks, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(process.worker, "ownership", None)
     settings.cache_clear()
     yield
@@ -55,7 +55,7 @@ def fresh() -> Iterator[WorkerProcess]:
 def become(*queues: str) -> None:
     """Start a worker on these queues."""
     celery.amqp.queues.select(queues)
-    signals.check_queues(None)
+    tasks.check_queues(None)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_worker_elsewhere_that_is_alive_is_not_replaced(
 
     monkeypatch.setenv("STAGETREE_LEASE_SECONDS", "60")  # it counts as alive, however long a look takes
     settings.cache_clear()
-    monkeypatch.setattr("app.workers.signals.time.sleep", beat)
+    monkeypatch.setattr("app.workers.tasks.time.sleep", beat)
     with pytest.raises(SystemExit, match="slot cpu0 is taken by process"):
         become("cpu0")
 
@@ -177,7 +177,7 @@ def test_checkpoints_that_were_deleted_are_said_and_make_room_for_work(
         return SimpleNamespace(objects=objects, bytes=2**20 * objects, is_done=True)
 
     retention = SimpleNamespace(look=look, is_waited_for=is_waited_for)
-    monkeypatch.setattr("app.workers.scheduler_role.Retention", lambda *_: retention)
+    monkeypatch.setattr("app.workers.roles.Retention", lambda *_: retention)
     monkeypatch.setattr(fresh, "notify", lambda: told.append(1))
     with caplog.at_level("INFO"):
         fresh.scheduler.retention.start()

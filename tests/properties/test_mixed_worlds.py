@@ -18,7 +18,7 @@ from app.domain.evolve import fold
 from app.domain.ids import StudyId, digest
 from app.domain.search_plan import Node, Study, Trial
 from app.scheduling.costs import Costs
-from app.scheduling.policies import fair_share
+from app.scheduling.fair_share import fair_share
 from app.scheduling.retention import dispensable
 from app.tuning.replay import replay
 from stagetree.sequences import parse

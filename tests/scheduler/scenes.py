@@ -17,10 +17,9 @@ from app.events.database import DatabaseUnavailable
 from app.events.log import Append, StoredEvent, VersionConflict
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
-from app.events.records import Records
+from app.events.records import Records, Write, transact
 from app.events.rows.ports import RowsPort
-from app.events.transact import Write, transact
-from app.scheduling.policies import POLICIES
+from app.scheduling.fair_share import POLICIES
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
 from stagetree.spec import StudySpec

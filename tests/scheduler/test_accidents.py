@@ -14,7 +14,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan
 from app.events.memory import MemoryRecords
 from app.events.plans import MOST_IDLE, Plans
-from app.events.transact import ATTEMPTS
+from app.events.records import ATTEMPTS
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.tuning.replay import replay

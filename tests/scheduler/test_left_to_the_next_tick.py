@@ -19,7 +19,7 @@ from app.domain.states import ChainOutcome
 from app.events.housekeeping import strike
 from app.events.log import Append
 from app.events.plans import Plans, PlanUnusable
-from app.events.transact import Write, transact
+from app.events.records import Write, transact
 from app.tuning.tuners.driver import make_driver
 from app.workers.scheduler.reaper import DISPATCH_AGAIN_SECONDS
 from stagetree.spec import SpecError, StudySpec

@@ -16,7 +16,7 @@ from app.domain import keeping
 from app.events.plans import PlanUnusable
 from app.events.rows import Fenced
 from app.object_store import ObjectStore, StoreUnavailable, Written
-from app.workers.scheduler.orphans import find_orphans
+from app.owned_store import find_orphans
 
 AGE = 100.0
 SLOTS = 2
@@ -104,7 +104,7 @@ class World(Scene):
         self.at += AGE * (1.5 if worker else 0.3)
 
     def sweep(self) -> list[str]:
-        found = find_orphans(self.records, self.plans, cast(ObjectStore, self.store), AGE)
+        found = find_orphans(self.records, self.plans, cast("ObjectStore", self.store), AGE)
         return [orphan.key for orphan in found]
 
 

@@ -10,7 +10,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.events.log import Append, VersionConflict
-from app.scheduling.policies import POLICIES
+from app.scheduling.fair_share import POLICIES
 from app.scheduling.preemption import LEAST_SECONDS
 from app.workers.scheduler.sharing import SHOW_SECONDS
 

@@ -18,9 +18,8 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.scheduling.demands import Need
-from app.scheduling.fair_share import ShareRequest, share_requests, shares, slots_used
+from app.scheduling.fair_share import ShareRequest, critical_path, fair_share, share_requests, shares, slots_used
 from app.scheduling.frontier import Frontier
-from app.scheduling.policies import critical_path, fair_share
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
 from tests.plans import METRIC, OPENED, Story, study_of, tried

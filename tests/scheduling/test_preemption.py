@@ -15,8 +15,7 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study
 from app.domain.states import ChainOutcome
-from app.scheduling.fair_share import ShareRequest, shares
-from app.scheduling.policies import fair_share
+from app.scheduling.fair_share import ShareRequest, fair_share, shares
 from app.scheduling.preemption import LEAST_SECONDS
 from app.simulation.simulator import TICK_SECONDS, Simulator
 from tests.plans import METRIC, OPENED, tried

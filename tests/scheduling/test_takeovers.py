@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from app.domain import events as e
-from app.scheduling.fair_share import FairSharing, slots_used
+from app.scheduling.fair_share import FairSharing, fair_share, slots_used
 from app.scheduling.frontier import Frontier
-from app.scheduling.policies import fair_share
 from app.scheduling.preemption import LEAST_SECONDS, Takeover, is_ripe, takeovers
 from tests.plans import Story
 

@@ -9,11 +9,11 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import NodeId, StudyId
+from app.domain.stage_tree import MOST_CHANGES, UpcomingBranches
 from app.scheduling.assignment import assign, stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.scheduling.retention import dispensable
-from app.scheduling.upcoming import MOST_CHANGES, UpcomingBranches
 from app.simulation.simulator import Simulator
 from tests.plans import METRIC, OPENED, Story
 from tests.tuners.test_every_tuner import KINDS

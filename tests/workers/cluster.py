@@ -24,15 +24,14 @@ from app.domain.ids import StudyId, plan_id
 from app.domain.search_plan import SearchPlan, Study
 from app.events.database import Database
 from app.events.plans import Plans
-from app.events.records import SqlRecords
+from app.events.records import SqlRecords, Write, transact
 from app.events.rows import ChainRecord, Rows, SlotRecord, SlotTaken
-from app.events.transact import Write, transact
 from app.registry import TrainerSource
-from app.scheduling.policies import POLICIES
+from app.scheduling.fair_share import POLICIES
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
-from app.workers.slot.dependencies import Limits, SlotDependencies
+from app.workers.slot.context import Limits, SlotDependencies
 from app.workers.slot.slot import Slot
 from app.workers.trainer_process import TrainerProcess
 from stagetree.spec import StudySpec

@@ -15,7 +15,7 @@ from app.domain import keeping, results
 from app.domain.decide import decide
 from app.domain.ids import StudyId
 from app.events.database import Database
-from app.events.transact import Write, transact
+from app.events.records import Write, transact
 from app.workers.scheduler.retention import Retention
 from app.workers.slot.checkpoint_store import CheckpointStore
 

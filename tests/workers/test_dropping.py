@@ -16,7 +16,7 @@ from toys import switch
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.events.database import Database
-from app.events.transact import Write, transact
+from app.events.records import Write, transact
 from app.scheduling.costs import Costs
 from app.scheduling.retention import dispensable
 from app.workers.scheduler.retention import Retention

@@ -16,7 +16,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import NodeId, StudyId
 from app.events.database import Database
-from app.events.transact import Write, transact
+from app.events.records import Write, transact
 from app.workers.slot.intermediates import Kept, least_missed
 
 SIZE = 18_300

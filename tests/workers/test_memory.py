@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from app.workers.memory import MemoryWatch, resident_bytes
+from app.workers.warm import MemoryWatch, resident_bytes
 
 MIB = 2**20
 

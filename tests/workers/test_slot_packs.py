@@ -14,7 +14,7 @@ from app.cli.result import print_result
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.events.database import Database
-from app.events.transact import Write, transact
+from app.events.records import Write, transact
 from app.registry import TrainerSource
 from app.service.views import documents
 from app.tuning.replay import replay

@@ -10,8 +10,7 @@ from stacks import wait_for
 
 from app.workers.slot.health import MOST_NODES, SECONDS, Health
 from app.workers.slot.heartbeat import STOP_SECONDS, UNWANTED_SECONDS, StopWatch
-from app.workers.slot.retry import LONGEST_PAUSE, Closing, RetryPolicy, SlotStatus
-from app.workers.slot.worker_thread import WorkerThread
+from app.workers.slot.retry import LONGEST_PAUSE, Closing, RetryPolicy, SlotStatus, WorkerThread
 
 
 def test_patience_waits_longer_each_time_and_for_ever() -> None:

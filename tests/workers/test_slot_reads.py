@@ -21,11 +21,11 @@ from app.domain import keeping
 from app.domain.decide import decide
 from app.domain.ids import StudyId
 from app.events.database import Database
-from app.events.transact import Write, transact
+from app.events.records import Write, transact
 from app.inputs import look
+from app.owned_store import find_orphans
 from app.registry import TrainerSource
 from app.service.views import documents
-from app.workers.scheduler.orphans import find_orphans
 from app.workers.scheduler.retention import Retention
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm

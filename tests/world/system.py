@@ -21,14 +21,14 @@ from app.domain.search_plan import SearchPlan, Study
 from app.events.database import DatabaseUnavailable
 from app.events.log import Idempotency, VersionConflict
 from app.events.plans import Plans
-from app.events.transact import Write, transact
+from app.events.records import Write, transact
 from app.registry import TrainerSource
-from app.scheduling.policies import POLICIES
+from app.scheduling.fair_share import POLICIES
 from app.workers.ownership import Ownership
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
-from app.workers.slot.dependencies import Limits, SlotDependencies
+from app.workers.slot.context import Limits, SlotDependencies
 from app.workers.slot.slot import Slot
 from app.workers.threads import Notifier, PeriodicThread, TickLoop
 from stagetree.runtime.failures import TrainerFailed

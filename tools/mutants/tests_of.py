@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools.mutants.changes import Mutant
 
-SOURCES = ("app/workers", "app/events/rows", "app/events/transact.py")
+SOURCES = ("app/workers", "app/events/rows", "app/events/records.py")
 """What must have no guard that could go."""
 
 MEASURED = (
@@ -31,10 +31,8 @@ SLOW = {
     "app/workers/ownership.py": ("tests/processes/test_ownership.py", "tests/e2e/test_workers.py"),
     "app/workers/prefork.py": ("tests/processes/test_ending.py", "tests/processes/test_ownership.py"),
     "app/workers/process.py": ("tests/processes", "tests/e2e/test_workers.py"),
-    "app/workers/scheduler_role.py": ("tests/processes", "tests/e2e/test_workers.py"),
-    "app/workers/signals.py": ("tests/processes", "tests/e2e/test_workers.py"),
-    "app/workers/slot_role.py": ("tests/processes", "tests/e2e/test_workers.py"),
-    "app/workers/tasks.py": ("tests/processes",),
+    "app/workers/roles.py": ("tests/processes", "tests/e2e/test_workers.py"),
+    "app/workers/tasks.py": ("tests/processes", "tests/e2e/test_workers.py"),
     "app/workers/threads.py": ("tests/processes",),
 }
 """Further tests, by the beginning of a file's path, the longest of which counts: on PostgreSQL too, or in processes."""

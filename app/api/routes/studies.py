@@ -20,7 +20,7 @@ from app.domain.decide import decide
 from app.domain.errors import StateConflict
 from app.domain.evolve import fold
 from app.domain.ids import StudyId
-from app.events.profiles import last_profile
+from app.events.plans import last_profile
 from app.events.rows import StudyRecord
 from app.service import reading
 from app.service.commands import changing, submitting

@@ -1,4 +1,4 @@
-"""What every event log does, and what is put into it."""
+"""What every event log does, and what is put into it; and the rows that follow from that, in the same transaction."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.away import LostRace
+from app.domain import events as e
 from app.domain.events import Event
 from app.domain.ids import StudyId
+from app.domain.states import StudyState
 from app.events.rows.ports import RowsPort
+from app.events.rows.values import StudyRecord
 
 Alongside = Callable[[RowsPort], None]
 
@@ -158,3 +161,40 @@ def placed(append: Append, events: Sequence[Event], position: int, version: int)
     """`events` in the places that follow `position` and `version`."""
     stream, at, by = append.stream, append.at, append.by
     return [StoredEvent(position + n, stream, version + n, event, at, by) for n, event in enumerate(events, 1)]
+
+
+STATE_AFTER: dict[type[e.Event], StudyState] = {
+    e.StudyPaused: StudyState.PAUSED,
+    e.StudyResumed: StudyState.RUNNING,
+    e.StudyReopened: StudyState.RUNNING,
+    e.StudyCancelled: StudyState.CANCELLED,
+    e.StudyCompleted: StudyState.COMPLETED,
+    e.StudyFailed: StudyState.FAILED,
+    e.StudyStruck: StudyState.FAILED,
+}
+
+
+def project(rows: RowsPort, stream: str, events: Sequence[e.Event]) -> None:
+    """Take what was appended to `stream` into the rows of its studies."""
+    for event in events:
+        if isinstance(event, e.StudySubmitted):
+            rows.studies.add(_submitted(stream, event))
+        elif isinstance(event, e.StudyDeleted):
+            rows.studies.remove(event.study)
+        elif isinstance(event, e.AuditRequested | e.AuditEnded):
+            rows.studies.set_audited(event.study, isinstance(event, e.AuditRequested))
+        elif (state := STATE_AFTER.get(type(event))) is not None:
+            rows.studies.set_state(event.study, state)  # type: ignore[union-attr]
+
+
+def _submitted(stream: str, event: e.StudySubmitted) -> StudyRecord:
+    return StudyRecord(
+        id=event.study,
+        stream=stream,
+        name=event.spec["name"],
+        state=StudyState.RUNNING,
+        submitted_at=event.at,
+        begins=event.begin,
+        project=event.project,
+        owner=event.by,
+    )

@@ -23,8 +23,7 @@ from app.domain.evolve import strikes
 from app.domain.ids import StudyId
 from app.events.codec import UnknownEvent, decode, write
 from app.events.database import Database, DatabaseUnavailable, insert
-from app.events.log.port import Append, EventLog, Gap, Idempotency, StoredEvent, Used, VersionConflict, placed
-from app.events.projections import project
+from app.events.log.port import Append, EventLog, Gap, Idempotency, StoredEvent, Used, VersionConflict, placed, project
 from app.events.rows import Rows
 from app.events.tables import EVENTS, HEAD, KEYS, PROFILES, STREAMS
 

@@ -1,6 +1,7 @@
 """Runs on: the tick's thread.
 
-Gives the most urgent work to free slots. Which slot gets what is said in `app.scheduling.assignment`.
+Gives the most urgent work to free slots, and chooses how wide packs are where a plan was opened without a width,
+before any of its stages is trained. Which slot gets what is said in `app.scheduling.assignment`.
 """
 
 from __future__ import annotations
@@ -14,22 +15,21 @@ from app.domain import commands as c
 from app.domain.assignment import ChainAssignment, SlotDescription
 from app.domain.decide import decide
 from app.domain.errors import Refused
+from app.domain.events import PackingProfiled
 from app.domain.ids import ChainId, PlanId
 from app.domain.proofs import is_checked
 from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
 from app.events.log import VersionConflict
-from app.events.plans import PlanUnusable
+from app.events.plans import PlanUnusable, profiles_on_record
 from app.events.rows import SlotTaken
 from app.events.rows.ports import RowsPort
 from app.scheduling.assignment import Candidates, assign, has_trainer, place, resume_point, stages_of, without_trainer
-from app.scheduling.fair_share import NO_CONTENTION, FairShare, allowed
+from app.scheduling.fair_share import NO_CONTENTION, Choice, FairShare, allowed
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.packs import companions, isolated, rungs_first, to_the_branch, widest
-from app.scheduling.policies import Choice
+from app.scheduling.packs import batch_of, chosen, companions, covers, isolated, rungs_first, to_the_branch, widest
 from app.scheduling.proofs import keep_at
-from app.workers.scheduler.outlook import Outlook
-from app.workers.scheduler.ports import Dispatch, Ports, messages
+from app.workers.scheduler.ports import Dispatch, Outlook, Ports, messages
 
 logger = logging.getLogger(__name__)
 
@@ -194,3 +194,57 @@ class Assignment:
             alongside=give,
             is_known=True,
         )
+
+
+MOST_MEASUREMENTS = 2
+"""One that comes to no end may be an accident. After two the trials are trained alone: nobody waits forever."""
+
+
+class Choosing:
+    """Goes by what a slot measured for the plan, or for another one of the same trainer; `Assignment` has it measured
+    where that is not known."""
+
+    def __init__(self, ports: Ports, outlook: Outlook) -> None:
+        self._ports, self._outlook = ports, outlook
+
+    def look(self, well: Sequence[SlotDescription]) -> None:
+        """Choose wherever that can be done now. well: the slots that are. Raises `DatabaseUnavailable`."""
+        for frontier in self._outlook.frontiers():
+            if self._ports.packs and frontier.plan.packing is None and not frontier.plan.chains:
+                self._choose(frontier, well)
+
+    def _choose(self, frontier: Frontier, well: Sequence[SlotDescription]) -> None:
+        stream, opened = frontier.id, frontier.plan.opened
+        assert opened is not None  # or its packing would be 0
+        able = [slot for slot in well if has_trainer(slot, opened)]
+        try:
+            with self._ports.plans.holding(stream, fresh=False) as plan:
+                command = self._command(plan, able) if able else None
+            if command is not None:
+                self._ports.transact(stream, lambda plan: decide(plan, command))
+                logger.info("packs of plan %s: %s", stream, command.reason)
+                self._outlook.refresh(stream, fresh=False)
+        except (VersionConflict, PlanUnusable) as reason:
+            logger.info("how wide the packs of plan %s are is left to the next tick: %s", stream, reason)
+
+    def _command(self, plan: SearchPlan, able: Sequence[SlotDescription]) -> c.ChoosePacking | None:
+        """None where it must be measured first, or as long as there are no trials."""
+        most = widest(plan, len(able))
+        if most == 1:
+            return c.ChoosePacking(width=0, reason="trials are trained alone, since no slot has two of them at once")
+        own = next(iter(plan.profiles.values()), None)
+        profile = own or (self._on_record(plan, able, most) if most else None)
+        if profile is not None:
+            width, reason = chosen(plan, profile, len(able))
+            return c.ChoosePacking(width=width, reason=reason, profile=None if own else profile)
+        if plan.measurements >= MOST_MEASUREMENTS:
+            why = f"trials are trained alone, since measuring packs came to no end {plan.measurements} times"
+            return c.ChoosePacking(width=0, reason=why)
+        return None
+
+    def _on_record(self, plan: SearchPlan, able: Sequence[SlotDescription], most: int) -> PackingProfiled | None:
+        """What another plan has measured on a device like those here, of all widths that come into question."""
+        assert plan.opened is not None  # or no slot would be able
+        found = profiles_on_record(self._ports.records.log, plan.opened, batch_of(plan.nodes[plan.roots[0]]))
+        profiles = (found[slot.device] for slot in able if slot.device in found)
+        return next((profile for profile in profiles if covers(profile, most)), None)

@@ -23,8 +23,7 @@ from app.events.rows import ChainRecord, RowsPort, SlotTaken
 from app.scheduling.assignment import Candidates, has_trainer
 from app.scheduling.frontier import Frontier
 from app.scheduling.proofs import Proof, can_wait, check, handover, in_idle_slot, is_wanted, proof_assignment
-from app.workers.scheduler.outlook import Outlook
-from app.workers.scheduler.ports import Dispatch, Ports
+from app.workers.scheduler.ports import Dispatch, Outlook, Ports
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,7 @@ from app.domain.decide import decide
 from app.domain.events import Event
 from app.domain.search_plan import KeptAt, SearchPlan
 from app.events.plans import Plans, PlanUnusable
-from app.events.records import Records
-from app.events.transact import Write, transact
+from app.events.records import Records, Write, transact
 from app.object_store import ObjectStore
 from app.owned_store import is_paused
 from app.scheduling.retention import chosen_of, garbage_of

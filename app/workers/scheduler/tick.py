@@ -14,10 +14,8 @@ from app.domain.assignment import SlotDescription
 from app.events.database import DatabaseUnavailable
 from app.scheduling.assignment import Candidates
 from app.scheduling.packs import trials_on_a_slot
-from app.workers.scheduler.assignment import Assignment
-from app.workers.scheduler.choosing import Choosing
-from app.workers.scheduler.outlook import Outlook
-from app.workers.scheduler.ports import Dispatch, Ports
+from app.workers.scheduler.assignment import Assignment, Choosing
+from app.workers.scheduler.ports import Dispatch, Outlook, Ports
 from app.workers.scheduler.proving import Proving
 from app.workers.scheduler.reaper import Reaper, candidates, overview
 from app.workers.scheduler.sharing import Flags, Sharing

@@ -22,7 +22,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
-from app.events.transact import OPTIMISTIC, Moved
+from app.events.records import OPTIMISTIC, Moved
 from app.scheduling.proofs import is_due
 from app.tuning.tuners.base import context_of
 from app.tuning.tuners.driver import TunerDriver, TunerFailed

@@ -23,8 +23,7 @@ from app.events.records import Records
 from app.events.rows import Fenced, SlotLost
 from app.events.rows.ports import RowsPort
 from app.workers.slot.claim import Claim
-from app.workers.slot.retry import RetryPolicy
-from app.workers.slot.worker_thread import WorkerThread
+from app.workers.slot.retry import RetryPolicy, WorkerThread
 from app.workers.threads import THREADS, Executor
 
 logger = logging.getLogger(__name__)

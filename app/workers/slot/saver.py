@@ -16,8 +16,7 @@ from statistics import median
 from app.object_store import StoreUnavailable
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore, Stored
 from app.workers.slot.claim import Claim
-from app.workers.slot.retry import Clock, RetryPolicy, SlotStatus
-from app.workers.slot.worker_thread import WorkerThread
+from app.workers.slot.retry import Clock, RetryPolicy, SlotStatus, WorkerThread
 from app.workers.state import State
 from app.workers.threads import THREADS, Executor
 

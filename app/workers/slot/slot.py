@@ -15,8 +15,7 @@ from app.domain.ids import ChainId
 from app.events.rows import ChainFlags, ChainNotClaimable
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Claimed, Claiming, NoTrainerProcess, Pulse
-from app.workers.slot.context import SlotContext
-from app.workers.slot.dependencies import Limits, SlotDependencies
+from app.workers.slot.context import Limits, SlotContext, SlotDependencies
 from app.workers.slot.group import Groups, LaneGroup
 from app.workers.slot.heartbeat import Description, Heartbeat, StopWatch
 from app.workers.slot.lane import Lane, refuse

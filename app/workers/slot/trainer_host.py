@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 
 from app.domain.assignment import ChainAssignment, ResumePoint
 from app.registry import TrainerSource
-from app.workers.memory import MemoryWatch
 from app.workers.slot.claim import NoTrainerProcess, OtherVersion, Stopped
 from app.workers.slot.retry import Clock, Instant
 from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, TrainerKilled
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import WarmFailed
+from app.workers.warm import MemoryWatch, WarmFailed
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact import used
 
