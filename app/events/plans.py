@@ -3,7 +3,7 @@
 Plans as they were at an earlier moment are folded from the log. A few of them stay in memory, and go on from where
 they are: whoever moves through a log forwards folds each event once.
 
-What plans of the same trainer, version and arguments have measured of packs is read from the log, whatever their seed.
+Measurements of packs are read from the log: all plans of one trainer, version and arguments count, with any seed.
 """
 
 from __future__ import annotations

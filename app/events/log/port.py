@@ -1,4 +1,4 @@
-"""What every event log does, and what is put into it; and the rows that follow from that, in the same transaction."""
+"""The port of event logs: each operation, its values, and the rows that follow from events in one transaction."""
 
 from __future__ import annotations
 

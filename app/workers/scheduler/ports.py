@@ -1,7 +1,7 @@
 """Runs on: the tick's thread; `say_once` on the retention thread.
 
-What the parts of the scheduler share: what it is given, in one value; the plans that have something to do, each with
-its outstanding work, looked at again only when its stream moved; and what holds something up, in a sentence each.
+The value that the parts of the scheduler share: its ports; the plans that have something to do, each with
+its outstanding work, looked at again only when its stream moved; and a sentence for each thing that is held up.
 
 Sends chains to their slots. A message is a hint: it may come twice, and one that did not come is sent again.
 """

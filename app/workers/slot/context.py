@@ -1,6 +1,6 @@
 """Runs on: any thread; what it holds is never exchanged.
 
-What a slot is given by the process that it is in, and what it has, which all that it trains share.
+The parts of a slot, which all that it trains share, and those among them that its process gave it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs on: any thread.
 
-How a slot's threads do one thing after the other, how long they wait for what is away, forever, but not once the slot
-is to close, and what people are told meanwhile.
+How a slot's threads do one thing after the other, how long they wait for a server that is away (forever, but not once
+the slot must close), and the sentence that people read meanwhile.
 
 Moments and durations, which are different things; and a slot's time, divided among what it trains at once.
 """
