@@ -12,9 +12,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 from uuid import uuid4
 
 from app.events.database import Database
@@ -35,6 +36,7 @@ from app.workers.slot.context import Limits, SlotDependencies
 from app.workers.slot.device import SlotDevice, device_of, mps_is_running, visible_gpus
 from app.workers.slot.slot import Slot
 from app.workers.threads import PeriodicThread, RateLimit, TickLoop
+from app.workers.trainer_group import LATE_SECONDS, TrainerGroup
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 
@@ -149,7 +151,7 @@ def make_slot(
     given = SlotDependencies(
         records=records,
         store=open_owned(records, here.checkpoints),
-        start=_starter(device),
+        start=_starter(device, here.silence_seconds),
         sources=Catalogue(here.trainer_files).describe,
         notify=notify,
         is_retiring=is_retiring,
@@ -182,13 +184,20 @@ def device_here(slot: str) -> SlotDevice:
     return replace(device, has_mps=mps_is_running())
 
 
-def _starter(device: SlotDevice) -> Callable[[], TrainerProcess]:
-    """What starts a fresh process that trains on that device."""
+def _starter(device: SlotDevice, silence: float) -> Callable[..., TrainerProcess]:
+    """The start of a fresh process that trains on that device, or of a group on it and the devices of other slots here.
+
+    silence: seconds after which the slot ends a process that says nothing: before a rank gives another one up.
+    """
     warm, threads = Warm(settings().warm, settings().trainer_files), settings().threads
-    return lambda: TrainerProcess.start(
-        warm,
-        device=device.device,
-        visible_devices=device.visible,
-        memory_fraction=device.memory_fraction,
-        threads=threads,
-    )
+
+    def start(members: Sequence[str] = ()) -> TrainerProcess:
+        devices = [device, *map(device_here, members)]
+        how: dict[str, Any] = {"device": device.device, "memory_fraction": device.memory_fraction, "threads": threads}
+        if not members:
+            return TrainerProcess.start(warm, visible_devices=device.visible, **how)
+        visible = ",".join(each.visible for each in devices if each.visible)
+        late = silence + LATE_SECONDS
+        return TrainerGroup.start(warm, visible_devices=visible, ranks=len(devices), late_seconds=late, **how)
+
+    return start

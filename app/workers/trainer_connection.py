@@ -135,28 +135,37 @@ class TrainerConnection:
         """Wait for the answer to a command, which is late when nothing was heard for longer than the deadline."""
         heard_at = time.monotonic()
         while True:
-            has_ended = self._await_end(0.0)  # asked first: what it said before is still read
-            arrived = self._receive()
+            heard = self._hear(number)
             now = time.monotonic()
-            if arrived is None:
-                if has_ended:
-                    raise self._ended()
+            if heard is None:
                 if now - heard_at > deadline.seconds:
                     raise self._hung(do, now - heard_at)
                 look()
                 self._poll.poll(1000 * POLL_SECONDS)
                 continue
+            deadline.observe(now - heard_at)
+            heard_at, (message, fds) = now, heard
+            if "done" in message:
+                return message, fds
+            look()
+
+    def _hear(self, number: int) -> tuple[Message, list[int]] | None:
+        """What the process has said of a command, if anything; how far it is goes to `step`."""
+        while True:
+            has_ended = self._await_end(0.0)  # asked first: what it said before is still read
+            arrived = self._receive()
+            if arrived is None:
+                if has_ended:
+                    raise self._ended()
+                return None
             message, fds = arrived
             if message["number"] < number:  # of a command that was given up
                 _close(fds)
                 continue
-            deadline.observe(now - heard_at)
-            heard_at, self.step = now, message["step"]
+            self.step = message["step"]
             if "failed" in message:
                 raise TrainerFailed(message["failed"], message["error"], self.step, message["signature"])
-            if "done" in message:
-                return message, fds
-            look()
+            return message, fds
 
     def _receive(self) -> tuple[Message, list[int]] | None:
         try:
@@ -196,6 +205,13 @@ class TrainerConnection:
 
     def _hung(self, do: str, seconds: float) -> TrainerFailed:
         """Kill the process, and say where it was."""
+        where = self._where()
+        self.kill()
+        text = f"nothing was heard from the trainer for {seconds:.1f} s (last command: {do}), so it was ended"
+        return TrainerFailed("hang", where + text, self.step)
+
+    def _where(self) -> str:
+        """Where the process is now, if it can still say so."""
         begin = os.fstat(self._stacks).st_size
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
@@ -203,9 +219,7 @@ class TrainerConnection:
         while (stack := self._stack(begin)) != before or (not stack and time.monotonic() < ends):
             before = stack
             time.sleep(0.02)
-        self.kill()
-        text = f"nothing was heard from the trainer for {seconds:.1f} s (last command: {do}), so it was ended"
-        return TrainerFailed("hang", _told(stack) + text, self.step)
+        return _told(stack)
 
     def _stack(self, begin: int = 0) -> str:
         """What the process wrote when it crashed or was asked where it is."""

@@ -137,16 +137,18 @@ class TrainerProcess(TrainerConnection):
         *,
         deadline: Deadline,
         determinism: str = "strict",
+        shards: int = 0,
         **lane: Any,
     ) -> None:
         """A new model before its first step; that before it is freed first. A process serves one file only.
 
+        shards: in how many the study has each batch cut, see `stagetree.trainer.ranks`; 0 where it says nothing.
         lane: of one that is to join a pack, the `names` of its hyper-parameters, and `is_resumed`: whether it must be
         loaded, so that one which has left may take its place. determinism: see
         `stagetree.runtime.machine.set_determinism`.
         """
         what = {"file": str(Path(file).resolve()), "name": name, "args": dict(args), "seed": seed}
-        self._ask("build", deadline, **what, determinism=determinism, **lane)
+        self._ask("build", deadline, **what, determinism=determinism, shards=shards, **lane)
         self.not_exact = ()
 
     def begin(self, weights: State, hp: Mapping[str, Any], *, whole: bool, deadline: Deadline) -> None:

@@ -28,6 +28,7 @@ from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Journal, Model, print_to
 from stagetree.runtime.packed import Lanes
 from stagetree.runtime.wire import Message, Wire
+from stagetree.trainer import ranks
 
 PROGRESS_SECONDS = 0.1
 """How often it says how far it is; after each step, if steps are longer."""
@@ -68,6 +69,7 @@ class Child:
             "train": self._train,
             "evaluate": self._evaluate,
             "save": self._save,
+            "state": self._state,
             "join": self._join,
             "train_together": self._train_together,
             "measure": self._measure,
@@ -101,6 +103,8 @@ class Child:
             answer = {"failed": kind, "error": plain(traceback.format_exc()), "signature": signature_of(error)}
         if answer.get("failed") == "out_of_memory":
             self._collect()
+        for fd in fds:
+            os.close(fd)
         passed = [answer.pop("fd")] if "fd" in answer else []
         model = self._lanes.get(message["lane"]) if "lane" in message else self._model
         self._wire.send({"number": message["number"], "step": model.step if model else 0, **answer}, *passed)
@@ -111,7 +115,7 @@ class Child:
 
     def _start(self, message: Message, fds: list[int]) -> Message:
         """Its file gets the stacks of all threads when the process crashes, and whenever SIGUSR1 arrives."""
-        stacks = os.fdopen(fds[0], "wb", buffering=0)
+        stacks = os.fdopen(os.dup(fds[0]), "wb", buffering=0)
         faulthandler.enable(stacks)
         faulthandler.register(signal.SIGUSR1, stacks)
         self._device = message["device"]
@@ -119,6 +123,8 @@ class Child:
         settings = ("visible_devices", "threads", "determinism", "memory_fraction")
         machine = Machine(self._device, *(message[name] for name in settings))
         self._machine = {**machine.prepare(), "threads": machine.threads}
+        if "ranks" in message:
+            ranks.be(ranks.Ranks.meet(f"/proc/self/fd/{os.dup(fds[1])}", device=self._device, **message["ranks"]))
         return dict(self._machine)
 
     def _build(self, message: Message, fds: list[int]) -> Message:
@@ -128,6 +134,7 @@ class Child:
         self._drop()
         machine.set_determinism(message["determinism"])
         inexact.forget()
+        ranks.here().shards = message["shards"]
         kind = (message["name"], repr(message["args"]), message["seed"], *message.get("names", ()))
         self._model = self._lanes.begin(kind, message["is_resumed"]) if "names" in message else None
         if self._model is None:
@@ -140,17 +147,11 @@ class Child:
         return {"version": code.version, "beyond": self._beyond}
 
     def _begin(self, message: Message, fds: list[int]) -> Message:
-        try:
-            self._built.begin(fds[0], self._values(message["hp"]), is_whole=message["whole"])
-        finally:
-            os.close(fds[0])
+        self._built.begin(fds[0], self._values(message["hp"]), is_whole=message["whole"])
         return {}
 
     def _load(self, message: Message, fds: list[int]) -> Message:
-        try:
-            saved = state_format.read(fds[0])
-        finally:
-            os.close(fds[0])
+        saved = state_format.read(fds[0])
         reasons = inexact.changes(saved.get("machine", {}), self._machine)
         for reason in reasons:
             print(f"--- not exact: {reason}")
@@ -160,14 +161,14 @@ class Child:
     def _train(self, message: Message, fds: list[int]) -> Message:
         model, timeline, until = self._built, self._values(message["hp"]), message["until"]
         reported_at = begun_at = time.monotonic()
-        while model.step < until:
+        while model.step < (until := ranks.here().agree(until)):
             model.advance(timeline)
             now = time.monotonic()
             self._journal.look(model, now)
             if now - reported_at >= PROGRESS_SECONDS:
                 self._wire.send({"number": message["number"], "step": model.step})
                 reported_at = now
-            until = self._new_end(until)
+            until = self._new_end(until)  # of the ranks of a trial, the leader alone is told
         self._journal.write(model, time.monotonic())
         return {"seconds": time.monotonic() - begun_at, "not_exact": inexact.seen()}
 
@@ -183,6 +184,11 @@ class Child:
             (self._buffers.drop if is_lent else self._buffers.give_back)([number])
         buffer, size = self._model_of(message).save_in(self._buffers, self._machine)
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
+
+    def _state(self, message: Message, fds: list[int]) -> Message:
+        """What a rank does while the leader saves."""
+        self._model_of(message).state()
+        return {}
 
     # ------------------------------------------------------------------------------------------------ packs
 
@@ -231,11 +237,7 @@ class Child:
 
     def _compare(self, message: Message, fds: list[int]) -> Message:
         """Two states of this trainer: one made here, and one on record."""
-        try:
-            return compare(*fds)
-        finally:
-            for fd in fds:
-                os.close(fd)
+        return compare(*fds)
 
     def _look(self, message: Message, fds: list[int]) -> Message:
         """What the trainer has beside its state now, noted under a name."""

@@ -89,13 +89,20 @@ NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 DEVICE_ERRORS = ("CUDA error", "CUBLAS_STATUS_", "CUDNN_STATUS_", "cuDNN error", "HIP error")
 """How the messages of a device that no longer works begin, where torch has no class for them."""
 
+PEER_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
+"""Classes of torch for what another process of the same trial no longer answers."""
+
+PEER_SIGNS = ("closed by peer", "reset by peer", "Read error", "Write error", "Broken pipe", "Timed out waiting")
+"""In the messages of gloo, for which it has no class."""
+
 
 class TrainerFailed(Exception):
     """A trainer cannot go on.
 
-    kind: `exception`, `out_of_memory` or `device` out of its code; `hang` or `crash` of its process; `internal` is our
-    own fault. error: a text for its user. step: how many steps it has been trained for. signature: equal for equal
-    errors, in whatever process on whatever machine.
+    kind: `exception`, `out_of_memory` or `device` out of its code; `hang` or `crash` of its process; `rank` if another
+    process of the same trial is gone, or can no longer be reached; `internal` is our own fault. error: a text for its
+    user. step: how many steps it has been trained for. signature: equal for equal errors, in whatever process on
+    whatever machine.
     """
 
     def __init__(self, kind: str, error: str, step: int = 0, signature: str = "") -> None:
@@ -120,10 +127,12 @@ def user_code(but: tuple[type[Exception], ...] | type[Exception] = ()) -> Iterat
 
 
 def kind_of(error: BaseException) -> str:
-    """`out_of_memory`, `device` or `exception`: what an error is, or was before the user's code wrapped it."""
+    """`out_of_memory`, `device`, `rank` or `exception`: what an error is, or was before the user's code wrapped it."""
     chain = list(_chain(error))
     if any(isinstance(each, (MemoryError, *_of_torch("OutOfMemoryError"))) or NO_MEMORY in str(each) for each in chain):
         return "out_of_memory"
+    if any(map(_is_of_peer, chain)):
+        return "rank"
     return "device" if any(map(_is_of_device, chain)) else "exception"
 
 
@@ -187,6 +196,13 @@ def _is_of_device(error: BaseException) -> bool:
     if isinstance(error, _of_torch("AcceleratorError")):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in DEVICE_ERRORS)
+
+
+def _is_of_peer(error: BaseException) -> bool:
+    if type(error).__name__ in PEER_ERRORS:
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and "gloo" in text and any(sign in text for sign in PEER_SIGNS)
 
 
 def _outside(trace: TracebackType | None) -> TracebackType | None:

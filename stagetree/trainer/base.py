@@ -28,7 +28,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from stagetree.trainer.ranks import Ranks
 
 
 class MetricSums:
@@ -186,6 +189,13 @@ class Trainer(ABC):
             value: a number, or a tensor that holds one.
         """
         vars(self).setdefault("_logged", MetricSums()).add(name, value)
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train this trial, and which of its shards are here. One process alone has all of them."""
+        from stagetree.trainer.ranks import here  # it has torch
+
+        return here()
 
     def close(self) -> None:  # noqa: B027 - most trainers hold nothing that outlives them
         """End what would outlive the object, such as processes that read. Another model may take its place then.

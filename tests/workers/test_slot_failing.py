@@ -90,6 +90,30 @@ def test_a_fault_of_ours_is_an_accident_first(cluster: Cluster) -> None:
     assert "interrupted" in {event.outcome for event in cluster.events(e.ChainEnded)}
 
 
+def test_a_lost_rank_is_charged_to_nobody_until_it_is_no_chance(cluster: Cluster) -> None:
+    lost = iter((True, True, False))
+
+    def script(slot: str, process: InProcess, what: str, step: int) -> None:
+        if what == "train" and step == 2 and next(lost, False):
+            raise TrainerFailed("rank", "rank 1 was ended by signal 9", 2)
+
+    cluster.script = script
+    done = cluster.run(cluster.submit(spec(({}, 4))))
+    assert done.state == StudyState.COMPLETED
+    assert not cluster.events(e.StageFailed)
+
+
+def test_a_rank_that_is_lost_each_time_ends_the_trial(cluster: Cluster) -> None:
+    def script(slot: str, process: InProcess, what: str, step: int) -> None:
+        if what == "train" and step == 2:
+            raise TrainerFailed("rank", "rank 1 was ended by signal 11", 2)
+
+    cluster.script = script
+    done = cluster.run(cluster.submit(spec(({}, 4))))
+    assert [trial.state for trial in done.trials] == ["failed"]
+    assert {event.kind for event in cluster.events(e.StageFailed)} == {FailureKind.CRASH}
+
+
 def test_whatever_goes_wrong_in_the_slot_gives_the_chain_back(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

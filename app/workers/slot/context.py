@@ -50,15 +50,16 @@ class Limits:
 class SlotDependencies:
     """What a slot works with.
 
-    start: a fresh process that trains. sources: the trainers that are here, by name. notify: tells the scheduler that
-    something happened, without waiting. logs: the folder for what trainers print. is_retiring: whether the worker is to
+    start: a fresh process that trains; called with the names of slots that are lent to this one, a rank on each device,
+    as one process. sources: the trainers that are here, by name. notify: tells the scheduler that something happened,
+    without waiting. logs: the folder for what trainers print. is_retiring: whether the worker is to
     end. end: asks that it does, and says why. clock: any that does not go back. wall_clock: Unix seconds. wait: for
     at most so many seconds. executor: of its heartbeat, outbox and saver.
     """
 
     records: Records
     store: ObjectStore
-    start: Callable[[], TrainerProcess]
+    start: Callable[..., TrainerProcess]
     sources: Callable[[], Mapping[str, TrainerSource]]
     notify: Callable[[], None]
     logs: Path

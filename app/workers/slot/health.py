@@ -93,9 +93,12 @@ class Quarantine:
     def __init__(self, me: Owner, records: Records, retry: RetryPolicy, status: SlotStatus, health: Health) -> None:
         self._me, self._records, self._retry, self._status, self._health = me, records, retry, status, health
 
-    @property
-    def is_first_accident(self) -> bool:
-        return not self._health.accidents
+    def may_be_chance(self, kind: str) -> bool:
+        """Whether a failure of that kind is an accident, as far as is known: a fault of ours once, and the loss of a
+        rank until nothing was completed between several.
+        """
+        most = {"internal": 1, "rank": MOST_ACCIDENTS - 1}
+        return self._health.accidents < most.get(kind, 0)
 
     def succeeded(self) -> None:
         """A stage was completed, or a proof made."""

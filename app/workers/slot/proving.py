@@ -221,11 +221,12 @@ class ProofLane(Lane):
 
 
 def _accident(failed: TrainerFailed) -> str:
-    words = {
+    words: dict[str, str] = {
+        "rank": "the loss of a rank",
         FailureKind.CRASH: "a crash",
         FailureKind.OUT_OF_MEMORY: "no memory left",
         FailureKind.DEVICE: "an error of the device",
         FailureKind.HANG: "a hang",
         FailureKind.EXCEPTION: "an error that did not come again in the same way",
     }
-    return f"{words[FailureKind(failed.kind)]}: {last_line(failed)}"
+    return f"{words[failed.kind]}: {last_line(failed)}"

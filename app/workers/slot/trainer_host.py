@@ -57,8 +57,9 @@ class _Built:
 
 
 class TrainerHost:
-    """start: a fresh process. sources: the trainers that this slot has, by name. silence_seconds: how long a process
-    may be silent before it counts as hung, at least. growth_bytes: by how much its memory may grow and not be a leak.
+    """start: a fresh process; of a chain to which other slots are lent, it is called with their names, and starts a
+    rank on each device: see `TrainerGroup`. sources: the trainers that this slot has, by name. silence_seconds: how
+    long a process may be silent before it counts as hung, at least. growth_bytes: by how much its memory may grow.
 
     `busy_since` is when the call under way began, by the clock; None while there is none. `inexact_reasons` say how the
     state that the stage under way was begun with was made elsewhere: see `stagetree.runtime.inexact`. `has_failed` is
@@ -67,7 +68,7 @@ class TrainerHost:
 
     def __init__(
         self,
-        start: Callable[[], TrainerProcess],
+        start: Callable[..., TrainerProcess],
         sources: Callable[[], Mapping[str, TrainerSource]],
         silence_seconds: float,
         clock: Clock,
@@ -78,6 +79,7 @@ class TrainerHost:
         self._silence_seconds = silence_seconds
         self._process: TrainerProcess | None = None
         self._source: TrainerSource | None = None  # of what the process has imported
+        self._members: tuple[str, ...] = ()  # the slots that are lent to it
         self._built: _Built | None = None
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
         self._deadlines: dict[str, Deadline] = {}
@@ -109,7 +111,7 @@ class TrainerHost:
         self.inexact_reasons = ()
         if index == 0:
             self._replace_if_grown(work.alone)
-        self._end_another(built.source)
+        self._end_another(built.source, tuple(getattr(work, "members", ())))
         fits = self._built == built
         if fits and place is not None and place == _beginning(work, index):
             self.print_to(log)
@@ -173,10 +175,11 @@ class TrainerHost:
         if (process := self._process) is not None:
             process.kill()
 
-    def _end_another(self, source: TrainerSource) -> None:
-        """A process serves one trainer, in one version."""
-        if self._source != source:
+    def _end_another(self, source: TrainerSource, members: tuple[str, ...] = ()) -> None:
+        """A process serves one trainer, in one version, on the same devices."""
+        if self._source != source or self._members != members:
             self.end_process()
+        self._members = members
 
     def _replace_if_grown(self, is_wanted: bool) -> None:
         grown = self._memory.growth / 2**20
@@ -189,7 +192,7 @@ class TrainerHost:
         """Its memory, of the GPU as well, is free after that."""
         process, self._process = self._process, None
         self.has_failed = False
-        self._built = self._place = self._source = None
+        self._built, self._place, self._source, self._members = None, None, None, ()
         self._deadlines.clear()
         self._memory.begin()
         if process is not None:
@@ -230,7 +233,8 @@ class TrainerHost:
         self._built, self._source = None, built.source
         self._deadlines.clear()  # another model takes its own time
         path, args, deadline = built.source.path, _arguments(work), self.deadline("build")
-        how: dict[str, Any] = {"deadline": deadline, "determinism": work.determinism, **lane}
+        how = {"deadline": deadline, "determinism": work.determinism, **lane}
+        how |= {"shards": shards} if (shards := getattr(work, "shards", 0)) else {}
         self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how), tolerated)
         if self._sources().get(work.trainer) != built.source:
             self.end_process()
@@ -239,11 +243,9 @@ class TrainerHost:
 
     def _fresh_process(self) -> None:
         try:
-            self._process = self._start()
-        except WarmFailed as failed:
+            self._process = self._start(self._members) if self._members else self._start()
+        except (WarmFailed, TrainerFailed) as failed:
             raise NoTrainerProcess(str(failed)) from failed
-        except TrainerFailed as failed:
-            raise NoTrainerProcess(failed.error) from failed
 
     def print_to(self, log: StageFiles | None, **lane: int) -> None:
         """What the trainer, or that of a `lane`, prints goes there; else where the slot's own log is."""
@@ -257,8 +259,6 @@ class TrainerHost:
 
         if log is not None:
             self.call(tell)
-
-    # ------------------------------------------------------------------------------------------------ calls
 
     @property
     def has_process(self) -> bool:

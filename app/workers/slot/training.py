@@ -153,15 +153,15 @@ class TrainingLane(Lane):
         return self._execution.ended(outcome, self._its.seconds())
 
     def _fail(self, failed: TrainerFailed) -> bool:
-        """The user's code failed. A fault of ours is an accident the first time."""
+        """The user's code failed. A fault of ours is an accident the first time, a lost rank until it is no chance."""
         execution, slot, stage = self._execution, self._slot, self._execution.stage
         about = {**self.named, "stage": stage.node}
         logger.warning("stage %s of chain %s failed:\n%s", execution.index, self.claim.chain, failed.error, extra=about)
-        if failed.kind == "internal" and slot.quarantine.is_first_accident:
+        if slot.quarantine.may_be_chance(failed.kind):
             self._interrupt(failed.error)
             return False
         self._facts.clear()  # what was found at a step that is not good is not told
-        kind = FailureKind.CRASH if failed.kind == "internal" else FailureKind(failed.kind)
+        kind = FailureKind.CRASH if failed.kind in ("internal", "rank") else FailureKind(failed.kind)
         fact = execution.failed(kind, failed.error, failed.signature, failed.step, self._its.seconds())
         version = slot.outbox.version(self.claim.stream)
         sound = fact.step if fact.evaluated is None else fact.evaluated - 1

@@ -1,0 +1,245 @@
+"""Runs on: the thread that trains; `kill` on any.
+
+The processes of a trial on several devices, as one: the same calls, with the same answers and the same bits.
+
+A command goes to every *rank*; the answer is the leader's. The first error ends the call, and the caller
+ends the group. Where to stop is told to the leader alone, which says it to the others with each step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.workers.trainer_connection import POLL_SECONDS, Deadline, TrainerConnection, TrainerKilled
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.wire import Message, anonymous_file
+
+FOR_THE_WORLD = frozenset({"start", "build", "begin", "load", "train", "evaluate", "save"})
+"""Commands for every rank. Of other commands, only the leader knows."""
+
+FOR_THE_OTHERS = {"save": "state"}
+"""The commands of the other ranks meanwhile."""
+
+NOT_IN_RANKS = frozenset({"join", "train_together", "measure", "leave"})
+"""Commands of packs: several trials on one device, the other way round."""
+
+LATE_SECONDS = 60.0
+"""A rank may be so much later than the deadline of the slot, which ends a group that hangs and says where it was."""
+
+VERDICT_SECONDS = 3.0
+"""When a rank has lost another one, the reason may take so long to be heard."""
+
+
+class TrainerGroup(TrainerProcess):
+    """One trial, one process on each of its devices, with the interface of one: build, load, train, evaluate, save,
+    kill, close, and all that `TrainerProcess` has but packs.
+
+    It is the connection to the leader, rank 0, which is the only one that is told where to stop, that saves, whose
+    metrics and logged numbers count, and whose generators are kept. So facts, checkpoints and progress of a group are
+    as of one process, and a state that a group saved goes on in any number of ranks, 1 included.
+
+    A call raises the error of the rank whose user's code failed, as of one process (`exception`,
+    `out_of_memory`, `device`); `rank` if a process died, was stopped, or lost another one: an accident that is
+    charged to nobody; `hang` if all run and nothing was heard, with the stacks of all. After any error the group is to
+    be closed, as a process is. One that is killed takes all with it.
+
+    members: the other ranks, first to last.
+    """
+
+    members: tuple[TrainerProcess, ...] = ()
+
+    @classmethod
+    def start(
+        cls,
+        warm: Warm,
+        *,
+        device: str = "cpu",
+        visible_devices: str | None = None,
+        memory_fraction: float = 1.0,
+        threads: int = 1,
+        determinism: str = "strict",
+        deadline: Deadline | None = None,
+        ranks: int = 1,
+        late_seconds: float = LATE_SECONDS,
+    ) -> TrainerGroup:
+        """Fresh processes, their devices started, that have found each other. Raises as `TrainerProcess.start`.
+
+        visible_devices: of all ranks, in their order: `0,1,2,3`, of which rank 1 trains on the second. device:
+        `cpu`, or `cuda` with any number. threads: of each. ranks: how many, a power of two. late_seconds: how long
+        one may wait for another in any call.
+        """
+        group, meeting = cls(*warm.fork()), anonymous_file(0)
+        settings = {"visible_devices": visible_devices, "memory_fraction": memory_fraction}
+        settings |= {"threads": threads, "determinism": determinism}
+        try:
+            for _ in range(ranks - 1):
+                group.members = (*group.members, TrainerProcess(*warm.fork()))
+            for rank, each in enumerate(group._all):
+                own = device if device == "cpu" else f"cuda:{rank}"
+                place = {"rank": rank, "world": ranks, "seconds": late_seconds}
+                TrainerConnection._send(each, "start", each._stacks, meeting, device=own, ranks=place, **settings)
+            group.info, _ = group._answer(group._number, "start", deadline or Deadline(60.0))
+        except BaseException:
+            group.kill()
+            group.close()
+            raise
+        finally:
+            os.close(meeting)
+        return group
+
+    @property
+    def _all(self) -> Sequence[TrainerProcess]:
+        return (self, *self.members)
+
+    def log(self, path: Path, rows: Path | None = None, **lane: int) -> None:
+        """As that of one process; what rank 1 prints goes to `N.r1.log` beside `N.log`. Raises OSError."""
+        for rank, member in enumerate(self.members, 1):
+            member.log(path.with_suffix(f".r{rank}{path.suffix}"))
+        super().log(path, rows, **lane)
+
+    def resident_bytes(self) -> int:
+        """Of the largest of them."""
+        return max(TrainerProcess.resident_bytes(each) for each in self._all)
+
+    def kill(self) -> None:
+        """End all of them, now. From any thread, and from a signal's handler."""
+        self._is_killed = True
+        for each in self._all:
+            each._lifeline.finish()
+        super().kill()
+        for member in self.members:
+            member.kill()
+
+    def close(self, patience: float = 5.0) -> None:
+        """Let them end by themselves, or kill them after `patience` seconds; and free what belongs to them here."""
+        if self._stacks < 0:
+            return
+        for member in self.members:
+            with contextlib.suppress(TrainerFailed, TrainerKilled):
+                member._send("exit")
+        super().close(patience)
+        for member in self.members:
+            member.close(0.0)
+
+    # ------------------------------------------------------------------------------------------------ talking
+
+    def _send(self, do: str, *fds: int, **fields: Any) -> int:
+        if do in NOT_IN_RANKS:
+            raise RuntimeError(f"several ranks have one model: there is no {do} for them")
+        if do in FOR_THE_WORLD:
+            for rank, member in enumerate(self.members, 1):
+                with self._telling(rank):
+                    member._send(FOR_THE_OTHERS.get(do, do), *fds, **fields)
+        with self._telling(0):
+            return super()._send(do, *fds, **fields)
+
+    def _answer(
+        self, number: int, do: str, deadline: Deadline, look: Callable[[], None] = lambda: None
+    ) -> tuple[Message, list[int]]:
+        waiting = dict(enumerate(self.members, 1)) if do in FOR_THE_WORLD else {}
+
+        def look_at_all() -> None:
+            self._hear_members(waiting)
+            look()
+
+        with self._telling(0):
+            answer, fds = super()._answer(number, do, deadline, look_at_all)
+        try:
+            self._await_members(waiting, do, deadline)
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return answer, fds
+
+    def _await_members(self, waiting: dict[int, TrainerProcess], do: str, deadline: Deadline) -> None:
+        """The leader is done; the others are done as well, or soon."""
+        begun_at = time.monotonic()
+        while True:
+            self._hear_members(waiting)
+            if not waiting:
+                return
+            if (seconds := time.monotonic() - begun_at) > deadline.seconds:
+                raise self._hung(do, seconds)
+            next(iter(waiting.values()))._poll.poll(1000 * POLL_SECONDS)
+
+    def _hear_members(self, waiting: dict[int, TrainerProcess]) -> None:
+        """A member that has answered is waited for no more."""
+        for rank, member in list(waiting.items()):
+            with self._telling(rank):
+                while (heard := member._hear(member._number)) is not None:
+                    if "done" in heard[0]:
+                        del waiting[rank]
+                        break
+
+    # ------------------------------------------------------------------------------------------------ who failed
+
+    @contextlib.contextmanager
+    def _telling(self, rank: int) -> Iterator[None]:
+        """The failure of a rank in the block is raised as that of the group."""
+        try:
+            yield
+        except _Verdict:
+            raise
+        except TrainerFailed as failed:
+            raise self._verdict(rank, failed) from failed
+
+    def _verdict(self, rank: int, failed: TrainerFailed) -> Exception:
+        """Why the group cannot go on, where this is the first failure that was heard."""
+        found = {rank: failed}
+        ends = time.monotonic() + VERDICT_SECONDS
+        while failed.kind == "rank" and time.monotonic() < ends:  # it is the consequence of something
+            for other, each in enumerate(self._all):
+                if other not in found and (said := _failure(each)) is not None:
+                    found[other] = said
+                    if said.kind != "rank":
+                        rank, failed = other, said
+            if len(found) == len(self._all):
+                break
+            time.sleep(POLL_SECONDS)
+        if self._is_killed and failed.kind in ("crash", "rank"):
+            return TrainerKilled("the trainer's processes were ended on purpose")
+        kind = "rank" if failed.kind == "crash" else failed.kind
+        text = f"In rank {rank} of {len(self._all)}:\n{failed.error}"
+        return _Verdict(kind, text, failed.step or self.step, failed.signature)
+
+    def _hung(self, do: str, seconds: float) -> TrainerFailed:
+        """Kill all, and say where each was. A rank that somebody has stopped is an accident."""
+        stopped = [rank for rank, each in enumerate(self._all) if _is_stopped(each.pid)]
+        where = [f"Rank {rank}. {each._where()}" for rank, each in enumerate(self._all) if rank not in stopped]
+        self.kill()
+        text = f"nothing was heard from the ranks for {seconds:.1f} s (last command: {do}), so they were ended"
+        if stopped:
+            text = f"rank {stopped[0]} was stopped by a signal: {text}"
+        return _Verdict("rank" if stopped else "hang", "".join(where) + text, self.step)
+
+
+class _Verdict(TrainerFailed):
+    """The failure of a group, once all ranks were heard."""
+
+
+def _failure(process: TrainerProcess) -> TrainerFailed | None:
+    """The failure of a process, as far as it was heard."""
+    try:
+        while TrainerConnection._hear(process, process._number) is not None:
+            pass
+    except TrainerFailed as failed:
+        return failed
+    except TrainerKilled:
+        return None
+    return None
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal, and not gone on. Linux only."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False

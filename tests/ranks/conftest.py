@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from app.workers.trainer_group import TrainerGroup
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm
+
+Start = Callable[..., TrainerProcess]
+
+
+@pytest.fixture
+def start(warm: Warm) -> Iterator[Start]:
+    """So many ranks; one is a process alone. All of them end with the test."""
+    started: list[TrainerProcess] = []
+
+    def start(ranks: int, **settings: Any) -> TrainerProcess:
+        if ranks == 1:
+            started.append(TrainerProcess.start(warm, **settings))
+        else:
+            started.append(TrainerGroup.start(warm, ranks=ranks, **settings))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close()

@@ -1,0 +1,154 @@
+"""The processes of a trial on several devices, as one: the same answers, and one end for all."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from app.workers.trainer_connection import Deadline
+from app.workers.trainer_group import TrainerGroup
+from app.workers.trainer_process import TrainerProcess
+from stagetree.runtime.failures import TrainerFailed
+
+ADDED = str(Path(__file__).parent / "added.py")
+PATIENT = Deadline(60.0)
+HP = {"lr": 0.1}
+SHORT = 4.0
+"""Longer than any call of this trainer takes, on a busy machine too."""
+
+Start = Callable[..., TrainerProcess]
+
+
+def built(process: TrainerProcess, **args: Any) -> TrainerProcess:
+    process.build(ADDED, "added", args, 0, deadline=PATIENT)
+    return process
+
+
+def trained(process: TrainerProcess, until: int) -> bytes:
+    process.train(HP, until, deadline=PATIENT)
+    return state(process)
+
+
+def state(process: TrainerProcess) -> bytes:
+    saved = process.save(deadline=PATIENT)
+    try:
+        return bytes(saved.view())
+    finally:
+        saved.close()
+
+
+def pids(process: TrainerProcess) -> list[int]:
+    members = process.members if isinstance(process, TrainerGroup) else ()
+    return [each.pid for each in (process, *members)]
+
+
+def are_gone(found: list[int]) -> bool:
+    ends = time.monotonic() + 60.0
+    while time.monotonic() < ends:
+        with suppress(psutil.NoSuchProcess):
+            if all(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE for pid in found if psutil.pid_exists(pid)):
+                return True
+        time.sleep(0.01)
+    return False
+
+
+def test_any_number_of_ranks_has_the_same_bits(start: Start) -> None:
+    one, two, four = (built(start(ranks)) for ranks in (1, 2, 4))
+    states = {trained(process, 7) for process in (one, two, four)}
+    assert len(states) == 1
+    assert two.evaluate(deadline=PATIENT)["sum"] == one.evaluate(deadline=PATIENT)["sum"]
+    assert four.evaluate(deadline=PATIENT)["world"] == 4
+
+
+def test_a_state_of_one_number_of_ranks_goes_on_in_another(start: Start) -> None:
+    one, two = built(start(1)), built(start(2))
+    end = trained(built(start(1)), 9)
+    one.train(HP, 4, deadline=PATIENT)
+    saved = one.save(deadline=PATIENT)
+    two.load(saved, HP, 4, deadline=PATIENT)
+    saved.close()
+    two.train(HP, 6, deadline=PATIENT)
+    saved = two.save(deadline=PATIENT)
+    one.load(saved, HP, 6, deadline=PATIENT)
+    saved.close()
+    assert trained(one, 9) == end
+
+
+def test_shards_are_those_of_the_study(start: Start) -> None:
+    one, two = start(1), start(2)
+    for process in (one, two):
+        process.build(ADDED, "added", {}, 0, deadline=PATIENT, shards=8)
+    assert trained(one, 3) == trained(two, 3) != trained(built(start(1)), 3)
+
+
+def test_a_group_stops_together_wherever_it_is_told_to(start: Start) -> None:
+    """The ranks are at different places of a step when it is said, a hundred times over."""
+    group, dice, step = built(start(2)), random.Random(0), 0
+    for _ in range(100):
+        at = time.monotonic() + dice.uniform(0.0, 0.01)
+        stop: Callable[[int], int | None] = lambda _, at=at: 0 if time.monotonic() > at else None  # type: ignore[misc]  # noqa: E731
+        group.train(HP, step + 1 + dice.randrange(40), deadline=PATIENT, on_progress=stop)
+        assert group.step >= step
+        step = group.step
+    ended = state(group)
+    assert ended == trained(built(start(1)), step)
+
+
+def test_what_each_rank_prints_has_a_file(start: Start, tmp_path: Path) -> None:
+    group = start(2)
+    group.log(tmp_path / "7.log", tmp_path / "7.jsonl")
+    built(group)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["7.jsonl", "7.log", "7.r1.log"]
+
+
+MISHAPS = {"kill": "rank", "stop": "rank", "raise": "exception", "memory": "out_of_memory", "loop": "hang"}
+CALLS = ("build", "train", "evaluate", "save", "load")
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("mishap", MISHAPS)
+def test_a_mishap_in_one_rank_ends_all_and_is_called_what_it_is(start: Start, mishap: str, call: str) -> None:
+    who = (CALLS.index(call) + len(mishap)) % 2  # each of them has its turn
+    group = start(2)
+    found, short = pids(group), Deadline(SHORT)
+    with pytest.raises(TrainerFailed) as failed:
+        group.build(ADDED, "added", {"mishap": mishap, "call": call, "who": who}, 0, deadline=short)
+        group.train(HP, 5, deadline=short)
+        group.evaluate(deadline=short)
+        saved = group.save(deadline=short)
+        group.load(saved, HP, 5, deadline=short)
+    assert failed.value.kind == MISHAPS[mishap]
+    assert f"rank {who}" in failed.value.error.lower()
+    group.close()
+    assert are_gone(found)
+
+
+def test_one_that_is_killed_from_outside_ends_all(start: Start) -> None:
+    group = built(start(4))
+    found = pids(group)
+    os.kill(found[3], signal.SIGKILL)
+    with pytest.raises(TrainerFailed) as failed:
+        group.train(HP, 10**9, deadline=PATIENT)
+    assert failed.value.kind == "rank"
+    group.close()
+    assert are_gone(found)
+
+
+def test_an_error_that_all_ranks_raise_is_that_of_the_user(start: Start) -> None:
+    group, one = built(start(2)), built(start(1))
+    failures = []
+    for process in (group, one):
+        with pytest.raises(TrainerFailed) as failed:
+            process.train({"rate": 0.1}, 2, deadline=PATIENT)
+        failures.append((failed.value.kind, failed.value.signature))
+    assert failures[0] == failures[1]
+    assert failures[0][0] == "exception"
