@@ -27,7 +27,7 @@ from app.events.database import Database
 from app.workers.warm import Warm
 
 TEMPLATE = "stagetree_template"
-pytest_plugins = ["stacks"]
+pytest_plugins = ["costs", "stacks"]
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 """A busy machine is no failure."""
 

@@ -125,6 +125,7 @@ class Embedded:
 
     def check(self) -> None:
         """Raises `StackFailed` if one of the processes has ended by itself."""
+        shorten(self.folder / "logs" / "api.log")
         for name, process in self._processes.items():
             log = self.folder / "logs" / f"{name}.log"
             shorten(log)
@@ -180,21 +181,18 @@ class Embedded:
         # Celery's pools leave a folder among the temporary files when they are killed: it goes with ours.
         workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE, TMPDIR=self._scratch_path)
         self._spawn("redis", commands["redis"])
+        machine.open_log(self.folder / "logs" / "api.log").close()
         self._create_database()
-        self._spawn("api", commands["api"])
         workers.stdin.close()  # type: ignore[union-attr]  # from here on its forks may look at the database
 
     def commands(self) -> dict[str, list[str]]:
-        """What is started, by the name of its log."""
-        workers = {"scheduler": [*worker_command("scheduler"), "-P", "solo", "-B"]}
-        workers |= {name: worker_command(name) for name in slot_names(self.slots, self.slots_per_gpu)}
-        prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(workers)]
-        api = ["uvicorn", "--factory", "app.main:create_app", "--app-dir", str(HOME), "--host", self.host]
-        return {
-            "redis": machine.redis_command(self._scratch_path),
-            "api": [*PYTHON, *api, "--port", str(self.port), "--no-access-log", "--no-proxy-headers"],
-            "workers": [*PYTHON, *prefork],
-        }
+        """What is started, by the name of its log. The API and the workers are forks of one process."""
+        where = ["--app-dir", str(HOME), "--host", self.host, "--port", str(self.port)]
+        api = ["uvicorn", "--factory", *where, "--no-access-log", "--no-proxy-headers", "app.main:create_app"]
+        forks = {"api": api, "scheduler": [*worker_command("scheduler"), "-P", "solo", "-B"]}
+        forks |= {name: worker_command(name) for name in slot_names(self.slots, self.slots_per_gpu)}
+        prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(forks)]
+        return {"redis": machine.redis_command(self._scratch_path), "workers": [*PYTHON, *prefork]}
 
     def _spawn_trainers(self) -> None:
         """The interpreter that has imported torch, and forks a process that trains for whichever slot asks.

@@ -1,11 +1,12 @@
 """Runs on: the interpreter that workers are forked from; `work` on a worker's main process.
 
-The workers of one machine as forks of one interpreter that has imported what they share.
+The workers of one machine, and its API, as forks of one interpreter that has imported what they share.
 
     python -P -m app.workers.prefork LOGS '{"gpu0": ["celery", "-A", "app.workers", "worker", "-Q", "gpu0"], ...}'
 
-Each fork becomes the worker that its command describes, with a log of its own, once standard input has ended: then
-the database must be there. It ends when a fork does so by itself; on SIGTERM it asks all of them to end, and waits.
+Each fork becomes what its command describes, with a log of its own, once standard input has ended: then the database
+must be there. It ends when a fork does so by itself; on SIGTERM it asks all workers to end, and waits. The API answers
+until then.
 A worker of a cluster, as `stagetree worker QUEUE` starts it, imports the same, whatever the working folder holds.
 """
 
@@ -29,11 +30,18 @@ from app.workers.tasks import end_with_parent
 QUIET = ("--without-gossip", "--without-mingle")
 """Workers need not know of each other: the database says what each has."""
 
+API = "api"
+"""What a stack calls the one of its processes that is no worker."""
+
 MODULES = (
-    "celery.bin.worker",
+    "celery.bin.celery",
+    "celery.apps.worker",
+    "celery.beat",
+    "celery.concurrency.prefork",
+    "celery.concurrency.solo",
     "app.workers.tasks",
-    "app.workers.scheduler.tick",
-    "app.workers.slot.slot",
+    "app.workers.scheduler_role",
+    "app.workers.slot_role",
     "app.object_store",
     "app.workers.trainer_process",
     "app.workers.warm",
@@ -43,16 +51,24 @@ MODULES = (
 def main() -> int:
     logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
     import_all()
+    if api := commands.get(API):
+        import_served(api)
     sys.stdin.read()
-    workers = Prefork(logs)
-    workers.start(commands)
-    return workers.watch()
+    processes = Prefork(logs)
+    processes.start(commands)
+    return processes.watch()
 
 
 def import_all() -> None:
     """What a worker imports, before it looks anywhere else."""
     for name in MODULES:
         importlib.import_module(name)
+
+
+def import_served(command: Sequence[str]) -> None:
+    """What uvicorn's command, which ends with it, is to serve: workers have imported most of that, too."""
+    importlib.import_module("uvicorn.main")
+    importlib.import_module(command[-1].partition(":")[0])
 
 
 def work(queue: str) -> NoReturn:
@@ -77,21 +93,24 @@ class Prefork:
         self._names: dict[int, str] = {}
 
     def start(self, commands: Mapping[str, Sequence[str]]) -> None:
-        """Fork. In a fork, this ends in SystemExit when the worker does."""
+        """Fork. In a fork, this ends in SystemExit when what it became does."""
         gc.freeze()  # what is there now stays shared between the forks
         for name, command in commands.items():
             self._names[self._fork(name, command)] = name
 
     def watch(self) -> int:
-        """Wait until a fork ends by itself, or all have ended because they were asked to; the exit code."""
+        """Wait until a fork ends by itself, or all workers have because they were asked to; the exit code."""
         signal.signal(signal.SIGTERM, self._end)
-        while self._names:
+        while self._workers():
             pid, status = os.wait()
             name, code = self._names.pop(pid), os.waitstatus_to_exitcode(status)
             if not self._ending:
                 print(f"{name} ended with exit code {code}; its log is {self._logs / name}.log", flush=True)
                 return 1
         return 0
+
+    def _workers(self) -> list[int]:
+        return [pid for pid, name in self._names.items() if name != API]
 
     def _fork(self, name: str, command: Sequence[str]) -> int:
         if pid := os.fork():
@@ -101,11 +120,14 @@ class Prefork:
             os.dup2(log.fileno(), sys.stdout.fileno())
             os.dup2(log.fileno(), sys.stderr.fileno())
         sys.argv = list(command)
+        if name == API:
+            importlib.import_module("uvicorn.main").main()
         sys.exit(celery_main())
 
     def _end(self, number: int, _: object) -> None:
+        """The API goes on: it says meanwhile how far they are, and ends with this process."""
         self._ending = True
-        for pid in self._names:
+        for pid in self._workers():
             os.kill(pid, number)
 
 

@@ -168,6 +168,7 @@ class _Sources:
     def __init__(self, base: Path, files: Mapping[str, bytes]) -> None:
         self._base, self._files = base, files
         self._trees: dict[str, ast.Module] = {}
+        self._imported: dict[str, dict[str, str]] = {}
 
     def tree(self, module: str) -> ast.Module:
         if module not in self._trees:
@@ -220,6 +221,11 @@ class _Sources:
 
     def _imports(self, module: str) -> dict[str, str]:
         """What the names that a module imports stand for, as absolute dotted names."""
+        if module not in self._imported:
+            self._imported[module] = self._read_imports(module)
+        return self._imported[module]
+
+    def _read_imports(self, module: str) -> dict[str, str]:
         package = module.split("/")[:-1]
         found: dict[str, str] = {}
         for node in ast.walk(self.tree(module)):

@@ -88,10 +88,9 @@ def test_our_processes_are_started_as_in_the_tests(cluster: Cluster) -> None:
 
 
 def test_the_embedded_stack_starts_the_same_programs(tmp_path: Path) -> None:
-    started = Embedded(tmp_path, 1, ()).commands()
-    workers = json.loads(started["workers"][-1])
+    started = json.loads(Embedded(tmp_path, 1, ()).commands()["workers"][-1])
     assert arguments(started["api"]) == arguments(docker_commands()["image api"])
-    assert arguments(docker_commands()["worker-gpu0"]).items() <= arguments(workers[slot_names(1)[0]]).items()
+    assert arguments(docker_commands()["worker-gpu0"]).items() <= arguments(started[slot_names(1)[0]]).items()
 
 
 def test_every_queue_is_a_slot_or_the_scheduler() -> None:

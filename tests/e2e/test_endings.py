@@ -121,8 +121,8 @@ def test_a_run_that_is_killed_takes_everything_with_it(running: Command) -> None
     all_over(running)
 
 
-@pytest.mark.parametrize("number, name", [(0, "scheduler"), (1, "cpu0")])
-def test_a_worker_that_ends_by_itself_ends_the_run(running: Command, tmp_path: Path, number: int, name: str) -> None:
+@pytest.mark.parametrize("number, name", [(0, "api"), (2, "cpu0")])
+def test_a_fork_that_ends_by_itself_ends_the_run(running: Command, tmp_path: Path, number: int, name: str) -> None:
     forks = [process for process in running.family() if "app.workers.prefork" in process.cmdline()]
     prefork = next(process for process in forks if process.parent() not in forks)
     sorted(prefork.children(), key=lambda process: process.pid)[number].kill()

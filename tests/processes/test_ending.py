@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+
+import psutil
+from forks import in_a_fork
+from stacks import wait_for
 
 from app.embedded import Embedded
 from app.events.database import Database
+from app.workers.prefork import Prefork
 from app.workers.process import ShutdownFlag
 
 HANGS = """
@@ -56,3 +63,32 @@ def test_a_worker_that_ends_by_itself_is_named_with_its_log(tmp_path: Path) -> N
     assert ended.returncode == 1
     assert ended.stdout == f"gpu0 ended with exit code 0; its log is {tmp_path / 'gpu0'}.log\n"
     assert (tmp_path / "gpu0.log").read_text()
+
+
+class Sleeping(Prefork):
+    """Its forks do nothing, until they are asked to end."""
+
+    def _fork(self, name: str, command: object) -> int:
+        return subprocess.Popen(["sleep", "60"]).pid
+
+
+def test_the_api_is_there_until_the_workers_have_ended(tmp_path: Path) -> None:
+    """Who waits for what they save sees it on the page."""
+    assert in_a_fork(ended_without_the_api, tmp_path) == (0, True)
+
+
+def ended_without_the_api(folder: Path) -> tuple[int, bool]:
+    """What a SIGTERM comes to, and whether the API was there yet at the end."""
+    processes = Sleeping(folder)
+    processes.start({"api": [], "gpu0": [], "scheduler": []})
+    api, *_ = sorted(psutil.Process().children(), key=lambda child: child.pid)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def ask() -> None:
+        wait_for("its handler", lambda: signal.getsignal(signal.SIGTERM) != before)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=ask).start()
+    code, is_there = processes.watch(), api.is_running()
+    api.kill()
+    return code, is_there
