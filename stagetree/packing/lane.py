@@ -59,6 +59,8 @@ def refuse(trainer: Trainer) -> TorchTrainer:
             raise NotPackable(f"it overrides `{name}`: see `clip_grad_norm`, `micro_batch_size` and `after_step`")
     if trainer._precision.is_scaled:
         raise NotPackable("precision fp16 scales its losses by what one model needs: bf16 can be packed")
+    if trainer._sharding is not None:
+        raise NotPackable("its batches are learned from in shards")
     if trainer._compile:
         raise NotPackable("it is compiled")
     if not any(each.requires_grad for each in trainer.model.parameters()):

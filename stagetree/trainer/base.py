@@ -73,6 +73,15 @@ class MetricSums:
         self._counts.clear()
 
 
+class _Here:
+    """The ranks of this process. A trainer of old that has another attribute of this name keeps it."""
+
+    def __get__(self, trainer: object, kind: type) -> Ranks:
+        from stagetree.trainer.ranks import here  # it has torch
+
+        return here()
+
+
 class Trainer(ABC):
     """A model in training. Subclass it, give it a `name`, and register the class with the server.
 
@@ -92,6 +101,9 @@ class Trainer(ABC):
 
     They need not come back with the state: nobody is told of them when exactness is proven.
     """
+
+    ranks = _Here()
+    """The processes that train this trial, and which of its shards are here: see `stagetree.trainer.ranks.Ranks`."""
 
     def __init__(self, *, seed: int, device: str, **trainer_args: Any) -> None:
         """Build the model and read the data.
@@ -189,13 +201,6 @@ class Trainer(ABC):
             value: a number, or a tensor that holds one.
         """
         vars(self).setdefault("_logged", MetricSums()).add(name, value)
-
-    @property
-    def ranks(self) -> Ranks:
-        """The processes that train this trial, and which of its shards are here. One process alone has all of them."""
-        from stagetree.trainer.ranks import here  # it has torch
-
-        return here()
 
     def close(self) -> None:  # noqa: B027 - most trainers hold nothing that outlives them
         """End what would outlive the object, such as processes that read. Another model may take its place then.

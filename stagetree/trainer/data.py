@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data import TensorDataset, default_collate
 
 from stagetree.trainer import Trainer
@@ -27,6 +29,7 @@ from stagetree.trainer.reading import (
     reader,
     seed_sample,
 )
+from stagetree.trainer.sharding import Sharding, shards_of
 from stagetree.trainer.tensors import Mean, one_number, sum_and_count
 
 
@@ -36,7 +39,7 @@ class DataTrainer(Trainer):
     The place in the data is two integers, the epoch and the number of its samples seen.
     """
 
-    caches = ("_orders",)
+    caches = ("_orders", "_sharding")
 
     batch_size: int = 32
     """Used where the study has no hyper-parameter `bs` or `batch_size`."""
@@ -61,6 +64,7 @@ class DataTrainer(Trainer):
         if eval_batch_size is not None:
             self.eval_batch_size = whole_number("eval_batch_size", eval_batch_size)
         self._batching = batching
+        self._sharding = Sharding(number, seed, device) if (number := shards_of(batching.shards)) else None
         self._orders: dict[int, Tensor] = {}
         self._train_data, self._valid_data = train_data, valid_data
         self._train_reader = reader(train_data, self._fetch_train, device, loading)
@@ -149,9 +153,10 @@ class DataTrainer(Trainer):
     def _following(self, first: BatchSpan) -> Iterator[BatchSpan]:
         """What is read from a span on, forever, unless a hyper-parameter or the place changes."""
         for batch in self._order().batches(self.epoch, self.offset):
-            for part in parts(batch, self._batching.micro_size):
-                if (part.epoch, part.offset) >= (first.epoch, first.offset):
-                    yield part
+            for span in [batch] if self._sharding is None else self._sharding.own(batch):
+                for part in parts(span, self._batching.micro_size):
+                    if (part.epoch, part.offset) >= (first.epoch, first.offset):
+                        yield part
 
     def _fetch_train(self, span: BatchSpan) -> Any:
         self.epoch, self.offset = span.epoch, span.offset  # of a copy that is behind, in a process that reads ahead
@@ -168,34 +173,79 @@ class DataTrainer(Trainer):
         seed_sample(self.seed, "valid", 0, index)
         return self._valid_data[index]
 
+    def _learn_by_shards(
+        self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
+    ) -> None:
+        """Have the gradient of a batch in the parameters. part: adds that of a span of it."""
+        if self._sharding is None:
+            part(whole)
+        else:
+            self._sharding.learn(whole, model, optimizer, part)
+
     def _means(self) -> dict[str, float]:
-        means: defaultdict[str, list[Tensor]] = defaultdict(list)
-        counts: defaultdict[str, list[Tensor]] = defaultdict(list)
+        if self._sharding is not None:
+            return self._means_by_shards(self._sharding.shards)
         spans = list(parts(BatchSpan(0, 0, tuple(range(len(self._valid_data)))), self.eval_batch_size))
-        for number, span in enumerate(spans):
-            batch = self._valid_reader.read(span, lambda rest=spans[number:]: iter(rest))  # type: ignore[misc]
+        means = {}
+        for name, (values, counts) in self._values_in_spans(spans).items():
+            numbers = _numbers(name, values, counts)[0]
+            means[name] = _mean(numbers, float(torch.stack(counts).sum()) if counts else None, spans)
+        return means
+
+    def _means_by_shards(self, shards: int) -> dict[str, float]:
+        """Each rank measures its share of the batches, which are as many as shards, or more."""
+        size = min(self.eval_batch_size, -(-len(self._valid_data) // shards))
+        spans = list(parts(BatchSpan(0, 0, tuple(range(len(self._valid_data)))), size))
+        rank, world = self.ranks.rank, self.ranks.world
+        found = self._values_in_spans(spans[rank::world], range(rank, len(spans), world))
+        told = self.ranks.gather({name: _numbers(name, *pair) for name, pair in found.items()})
+        means = {}
+        for name in max(told, key=len):  # a rank may have nothing to measure
+            values, counts = (_dealt([each[name][at] for each in told if name in each]) for at in (0, 1))
+            means[name] = _mean(values, sum(counts) if counts else None, spans)
+        return means
+
+    def _values_in_spans(self, spans: list[BatchSpan], numbers: Iterable[int] = ()) -> dict[str, _Values]:
+        """By name, the value of each span, and its count where that is said. numbers: of the spans, in shards."""
+        found = defaultdict[str, _Values](lambda: ([], []))
+        for at, (span, number) in enumerate(zip_longest(spans, numbers)):
+            if self._sharding is not None:
+                self._sharding.seed_part(number)
+            batch = self._valid_reader.read(span, lambda rest=spans[at:]: iter(rest))  # type: ignore[misc]
             measured = self.measure(batch)
             if not isinstance(measured, Mapping):
                 raise TypeError(f"measure must return a dict of metrics, got {type(measured).__name__}")
             for name, mean in measured.items():  # it is asked for its value in the end only
+                values, counts = found[name]
                 if pair := sum_and_count(f"{name} of measure", mean):
-                    means[name].append(pair[0])
-                    counts[name].append(pair[1])
+                    values.append(pair[0])
+                    counts.append(pair[1])
                 else:
-                    means[name].append(one_number(f"{name} of measure", torch.as_tensor(mean, device=self.device)))
-        sizes = [len(span.indices) for span in spans]
-        return {name: _mean(name, values, counts[name], sizes) for name, values in means.items()}
+                    values.append(one_number(f"{name} of measure", torch.as_tensor(mean, device=self.device)))
+        return found
 
 
-def _mean(name: str, values: list[Tensor], counts: list[Tensor], sizes: list[int]) -> float:
-    """Over all batches: of means by the sizes of the batches, of sums by what they count; NaN if they count nothing."""
-    numbers: list[float] = torch.stack(values).tolist()
-    if not counts:
-        return sum(value * size for value, size in zip(numbers, sizes, strict=True)) / sum(sizes)
-    if len(counts) != len(values):
+_Values = tuple[list[Tensor], list[Tensor]]
+
+
+def _numbers(name: str, values: list[Tensor], counts: list[Tensor]) -> tuple[list[float], list[float]]:
+    """The numbers of a metric. Raises TypeError if only some of them count something."""
+    if counts and len(counts) != len(values):
         raise TypeError(f"{name} of measure must be a mean in every batch, or (sum, count) in every batch")
-    count = float(torch.stack(counts).sum())
+    return torch.stack(values).tolist(), torch.stack(counts).tolist() if counts else []
+
+
+def _mean(numbers: list[float], count: float | None, spans: list[BatchSpan]) -> float:
+    """Over all batches: of means by the sizes of the batches, of sums by their count; NaN if they count nothing."""
+    if count is None:
+        sizes = [len(span.indices) for span in spans]
+        return sum(value * size for value, size in zip(numbers, sizes, strict=True)) / sum(sizes)
     return sum(numbers) / count if count else math.nan
+
+
+def _dealt(hands: list[list[float]]) -> list[float]:
+    """The values that were dealt out one by one, in their order."""
+    return [value for row in zip_longest(*hands) for value in row if value is not None]
 
 
 @contextmanager

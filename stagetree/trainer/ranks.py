@@ -84,11 +84,10 @@ class Ranks:
         tree = TreeSum()
         for part in parts:
             tree.add(list(part))
-        return self.total(tree)
+        return self.across(tree.take())
 
-    def total(self, tree: TreeSum) -> list[Tensor]:
-        """As `sum`, of the parts that this rank has added up."""
-        mine = tree.take()
+    def across(self, mine: list[Tensor]) -> list[Tensor]:
+        """The sum over all ranks, each of which brings that over its own shards; in place."""
         if self.world > 1:
             sent = deque[_Exchange]()
             for bucket in _buckets(mine):
@@ -103,12 +102,10 @@ class Ranks:
 
     def broadcast(self, tensors: Sequence[Tensor], source: int = 0) -> None:
         """Each rank has the tensors of `source`, in place."""
-        if self.world > 1:
-            for tensor in tensors:
-                whole = tensor.contiguous()
-                dist.broadcast(whole, source)
-                if whole is not tensor:
-                    tensor.copy_(whole)
+        for bucket in _buckets(tensors) if self.world > 1 else ():
+            whole = torch.cat([each.reshape(-1) for each in bucket])
+            dist.broadcast(_bytes(whole), source)
+            _spread(whole, bucket)
 
     def agree(self, number: int) -> int:
         """The leader's number."""
@@ -198,9 +195,13 @@ class _Exchange:
         while len(chunks) > 1:
             chunks = [one + other for one, other in zip(chunks[::2], chunks[1::2], strict=True)]
         dist.all_gather([_bytes(each) for each in self._flat.view(self._world, -1)], _bytes(chunks[0]))
-        summed = torch.split(self._flat[: self._length], [each.numel() for each in self._tensors])
-        for tensor, total in zip(self._tensors, summed, strict=True):
-            tensor.copy_(total.view(tensor.shape))
+        _spread(self._flat[: self._length], self._tensors)
+
+
+def _spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Tensors that were put together get their new values."""
+    for tensor, values in zip(tensors, torch.split(flat, [each.numel() for each in tensors]), strict=True):
+        tensor.copy_(values.view(tensor.shape))
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -24,6 +24,11 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
+def owned(state: Any, device: str) -> Any:
+    """The state of an optimizer, with copies where it would else go on working in the tensors that it is given."""
+    return map_tensors(state, lambda tensor: tensor.clone() if device == "cpu" or tensor.dim() == 0 else tensor)
+
+
 def one_number(what: str, value: Any) -> Tensor:
     """A tensor that holds one number, without dimensions. Raises TypeError."""
     if not isinstance(value, Tensor) or value.numel() != 1:

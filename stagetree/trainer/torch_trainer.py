@@ -22,7 +22,8 @@ from stagetree.trainer.base import Recorded, changed, whole_number
 from stagetree.trainer.data import DataTrainer, noting_one_sample
 from stagetree.trainer.optimizing import Precision, Rates
 from stagetree.trainer.reading import Batching, BatchSpan, Loading, Samples, parts
-from stagetree.trainer.tensors import Average, Mean, PartMeans, evaluating, map_tensors
+from stagetree.trainer.sharding import refuse_inexact
+from stagetree.trainer.tensors import Average, Mean, PartMeans, evaluating, map_tensors, owned
 
 
 class TorchTrainer(DataTrainer):
@@ -71,6 +72,7 @@ class TorchTrainer(DataTrainer):
         steps_per_epoch: int | None = None,
         drop_last: bool = False,
         micro_batch_size: int | None = None,
+        shards: int | None = None,
         eval_batch_size: int | None = None,
         clip_grad_norm: float | None = None,
         precision: str = "fp32",
@@ -92,6 +94,7 @@ class TorchTrainer(DataTrainer):
             steps_per_epoch: steps in one pass over `train_data`, whatever the batch size; instead of the former.
             drop_last: leave out what is too little for a batch at the end of an epoch.
             micro_batch_size: samples at once on the device; the gradients of a larger batch are added up.
+            shards: parts of a batch, of which several devices can have some each; None takes the study's.
             eval_batch_size: samples measured at once.
             clip_grad_norm: the longest gradient, over all parameters together.
             precision: `fp32`, or what autocast computes in: `bf16`, or `fp16` with its losses scaled.
@@ -109,19 +112,17 @@ class TorchTrainer(DataTrainer):
             device=device,
             train_data=train_data,
             valid_data=valid_data,
-            batching=Batching(batches_per_step, steps_per_epoch, drop_last, micro_batch_size),
+            batching=Batching(batches_per_step, steps_per_epoch, drop_last, micro_batch_size, shards),
             eval_batch_size=eval_batch_size,
             loading=Loading(num_workers, prefetch_factor, device != "cpu" if pin_memory is None else pin_memory),
         )
         if clip_grad_norm is not None and not clip_grad_norm > 0:
             raise ValueError(f"clip_grad_norm must be more than 0, not {clip_grad_norm!r}")
-        self.hp: dict[str, Any] = {}
-        self.clip_grad_norm = clip_grad_norm
+        self.hp, self.clip_grad_norm = dict[str, Any](), clip_grad_norm
         self._precision = Precision(precision, device)
-        self._average_decay, self._compile = average_decay, compile
-        self._parts = PartMeans()
+        self._average_decay, self._compile, self._is_without_state = average_decay, compile, False
+        self._parts = self._sharding.means if self._sharding else PartMeans()
         self._shape: Recorded | None = None
-        self._is_without_state = False
         if model is not None:
             self._take(model)
 
@@ -232,16 +233,19 @@ class TorchTrainer(DataTrainer):
         for _ in range(self._batches_in_step()):
             whole = self._next_batch()
             with noting_one_sample(whole):
-                if self._batching.micro_size is None:
+                if not self._sharding and self._batching.micro_size is None:
                     self.train_batch(self._batch(whole))
                 else:
                     self._train_in_parts(whole)
             self._pass(whole)
 
     def _train_in_parts(self, whole: BatchSpan) -> None:
+        def learn(span: BatchSpan) -> None:
+            for part in parts(span, self._batching.micro_size):
+                self.accumulate(self._batch(part), len(part.indices) / len(whole.indices))
+
         self.optimizer.zero_grad()
-        for part in parts(whole, self._batching.micro_size):
-            self.accumulate(self._batch(part), len(part.indices) / len(whole.indices))
+        self._learn_by_shards(whole, self.model, self.optimizer, learn)
         self.update()
 
     def evaluate(self) -> dict[str, float]:
@@ -264,7 +268,7 @@ class TorchTrainer(DataTrainer):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Trainer.load_state_dict`."""
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(map_tensors(state["optimizer"], self._own))
+        self.optimizer.load_state_dict(owned(state["optimizer"], self.device))
         self._precision.load_state_dict(state.get("scaler", {}))
         if self._average:
             self._average.load_state_dict(state["average"])
@@ -274,6 +278,8 @@ class TorchTrainer(DataTrainer):
     # The model ------------------------------------------------------------------------------------------------------
 
     def _take(self, model: nn.Module) -> None:
+        if self._sharding:
+            refuse_inexact(self, TorchTrainer, model)
         self.model = model.to(self.device)
         if self._compile:
             self.model.compile()
@@ -292,7 +298,3 @@ class TorchTrainer(DataTrainer):
 
     def _shaping(self) -> list[str]:
         return sorted(self._shape.read) if self._shape else []
-
-    def _own(self, tensor: Tensor) -> Tensor:
-        """A copy where the optimizer would else go on working in the tensor it is given."""
-        return tensor.clone() if self.device == "cpu" or tensor.dim() == 0 else tensor

@@ -1,0 +1,193 @@
+"""`TorchTrainer` in shards: any number of ranks has the same bits, also where the number changes on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from in_shards import InShards
+from torch import Tensor
+
+from app.workers.state import State
+from app.workers.trainer_connection import Deadline
+from app.workers.trainer_group import TrainerGroup
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm
+from stagetree.runtime.failures import TrainerFailed
+
+FILE = str(Path(__file__).parent / "in_shards.py")
+PATIENT = Deadline(60.0)
+GROWING = {"lr": 0.01, "bs": {"family": "values", "values": [64, 96], "milestones": [7]}}
+"""A batch that grows in the middle of an epoch of 403 samples, whose last batch is uneven."""
+
+
+@dataclass
+class Bench:
+    """Processes of 1, 2 and 4 ranks, in which one model after the other is built."""
+
+    by_ranks: dict[int, TrainerProcess]
+
+    def begin(self, ranks: int, args: dict[str, Any], shards: int = 4) -> TrainerProcess:
+        process = self.by_ranks[ranks]
+        process.build(FILE, "in_shards", args, 0, deadline=PATIENT, shards=shards)
+        return process
+
+    def train(self, args: dict[str, Any], hp: Any, way: list[tuple[int, int]], shards: int = 4) -> tuple[str, Any]:
+        """The hash of the state, and the metrics, after stages on so many ranks, until that step."""
+        state, step = State.of(b""), 0
+        for ranks, until in way:
+            process = self.begin(ranks, args, shards)
+            if step:
+                process.load(state, hp, step, deadline=PATIENT)
+            state.close()
+            process.train(hp, until, deadline=PATIENT)
+            state, step = process.save(deadline=PATIENT), until
+        with closing(state):
+            return hashlib.sha256(state.view()).hexdigest(), process.evaluate(deadline=PATIENT)
+
+
+@pytest.fixture(scope="module")
+def bench(warm: Warm) -> Iterator[Bench]:
+    processes = {1: TrainerProcess.start(warm), **{ranks: TrainerGroup.start(warm, ranks=ranks) for ranks in (2, 4)}}
+    yield Bench(processes)
+    for process in processes.values():
+        process.close()
+
+
+@pytest.mark.parametrize("args", [{}, {"precision": "bf16"}, {"micro_batch_size": 5}, {"num_workers": 1}])
+def test_one_two_and_four_ranks_have_the_same_bits(bench: Bench, args: dict[str, Any]) -> None:
+    found = [bench.train(args, GROWING, [(ranks, 9)], shards=8) for ranks in (1, 2, 4)]
+    assert found[0] == found[1] == found[2]
+
+
+def test_each_stage_may_have_another_number_of_ranks(bench: Bench) -> None:
+    alone = bench.train({}, GROWING, [(1, 12)])
+    assert bench.train({}, GROWING, [(1, 3), (4, 5), (2, 8), (1, 9), (4, 12)]) == alone
+
+
+def test_the_number_of_shards_is_part_of_what_is_trained(bench: Bench) -> None:
+    assert bench.train({}, GROWING, [(1, 3)], shards=4) != bench.train({}, GROWING, [(1, 3)], shards=8)
+
+
+ARGS = st.fixed_dictionaries(
+    {
+        "samples": st.integers(20, 60),
+        "width": st.integers(1, 5),
+        "dropout": st.sampled_from([0.0, 0.3]),
+        "norm": st.sampled_from(["batch", "layer"]),
+        "counts": st.booleans(),
+        "clip": st.sampled_from([None, 0.1]),
+    },
+    optional={
+        "precision": st.just("bf16"),
+        "micro_batch_size": st.integers(1, 9),
+        "drop_last": st.just(True),
+        "average_decay": st.just(0.5),
+    },
+)
+STAGES = st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 2)), min_size=1, max_size=3)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    args=ARGS, sizes=st.tuples(st.integers(2, 20), st.integers(2, 20)), stages=STAGES, shards=st.sampled_from([4, 16])
+)
+def test_whatever_is_trained_on_whatever_ranks_has_the_bits_of_one(
+    bench: Bench, args: dict[str, Any], sizes: tuple[int, int], stages: list[tuple[int, int]], shards: int
+) -> None:
+    way, end = [], 0
+    for ranks, steps in stages:
+        way.append((ranks, end := end + steps))
+    hp = {"lr": 0.01, "bs": {"family": "values", "values": list(sizes), "milestones": [2]}}
+    assert bench.train(args, hp, way, shards) == bench.train(args, hp, [(1, end)], shards)
+
+
+# ------------------------------------------------------------------------------------------------------- by itself
+
+
+def gradients(**args: Any) -> dict[str, Tensor]:
+    """After a batch of 37 samples, without anything that depends on who is beside whom."""
+    torch.manual_seed(0)
+    trainer = InShards(seed=0, device="cpu", norm="layer", dropout=0.0, clip=None, **args)
+    trainer.transform_batch = lambda batch, generator: batch  # type: ignore[method-assign]
+    found = dict[str, Tensor]()
+
+    def keep() -> None:
+        found.update(
+            (name, each.grad.clone()) for name, each in trainer.model.named_parameters() if each.grad is not None
+        )
+
+    trainer.after_step = keep  # type: ignore[method-assign]
+    trainer.setup({"lr": 0.01, "bs": 37})
+    trainer.train()
+    return found
+
+
+@pytest.mark.parametrize("args", [{"shards": 4}, {"shards": 64}, {"shards": 8, "counts": True, "micro_batch_size": 2}])
+def test_the_gradient_is_that_of_the_batch(args: dict[str, Any]) -> None:
+    whole, found = gradients(), gradients(**args)
+    assert whole.keys() == found.keys()
+    for name, gradient in whole.items():
+        torch.testing.assert_close(found[name], gradient, msg=name)
+
+
+def test_buffers_see_batches_and_not_shards() -> None:
+    trainer = InShards(seed=0, device="cpu", shards=8)
+    trainer.setup({"lr": 0.01, "bs": 32})
+    trainer.train()
+    trainer.train()
+    buffers = dict(trainer.model.named_buffers())
+    assert buffers["norm.num_batches_tracked"] == 2
+    assert buffers["mask"].tolist() == [0.0, float("-inf")]
+    assert buffers["norm.running_mean"].abs().sum() > 0
+
+
+def test_training_leaves_the_generators_where_they_were() -> None:
+    trainer = InShards(seed=0, device="cpu", shards=2)
+    trainer.setup({"lr": 0.01, "bs": 32})
+    before = torch.get_rng_state()
+    trainer.train()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def own_batches(self: InShards, batch: Any) -> None:
+    """A way of its own to learn from a batch."""
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: InShards(seed=0, device="cpu", shards=4, norm="sync"), "SyncBatchNorm, whose results depend on"),
+        (lambda: InShards(seed=0, device="cpu", shards=3), "shards must be 1, 2, 4, 8"),
+        (lambda: type("Own", (InShards,), {"train_batch": own_batches})(seed=0, device="cpu", shards=4), "train_batch"),
+    ],
+)
+def test_what_cannot_be_exact_is_refused_in_a_sentence(make: Callable[[], InShards], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_several_ranks_need_shards(bench: Bench) -> None:
+    with pytest.raises(TrainerFailed, match="a trial on several devices needs shards"):
+        bench.begin(2, {}, shards=0)
+    with pytest.raises(TrainerFailed, match="one at least for each of 4 ranks"):
+        bench.begin(4, {}, shards=2)
+
+
+def test_a_metric_of_shards_is_the_metric() -> None:
+    """The same model, measured in other parts."""
+    metrics = []
+    for shards in (None, 8):
+        torch.manual_seed(0)
+        metrics.append(InShards(seed=0, device="cpu", shards=shards).evaluate())
+    assert metrics[0] == pytest.approx(metrics[1])
+    assert json.dumps(metrics[0]["val_accuracy"]) == json.dumps(metrics[1]["val_accuracy"])
