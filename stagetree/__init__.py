@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     )
     from stagetree.study import AsyncStudy, Result, Study, wait_all, wait_any
     from stagetree.trainer import Trainer
+    from stagetree.trainer.command import CommandTrainer
     from stagetree.trainer.torch_trainer import TorchTrainer
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "BanditTuner",
     "Choice",
     "Client",
+    "CommandTrainer",
     "Conflict",
     "Constant",
     "Cosine",
@@ -157,6 +159,7 @@ __all__ = [
 
 _HOMES = {
     "client": ("AsyncClient", "Client"),
+    "trainer.command": ("CommandTrainer",),
     "space.conditions": ("when",),
     "space.distributions": (
         "Choice",

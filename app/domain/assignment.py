@@ -12,6 +12,9 @@ from typing import Any, Protocol
 
 from app.domain.events import Stage
 
+Ahead = tuple[int, tuple[int, ...]]
+"""Where more is wanted of a model than that it is evaluated, and the steps up to there at which that is wanted."""
+
 FORMAT = 8
 READABLE = (2, 3, 4, 5, 6, 7, FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
@@ -115,6 +118,14 @@ class ChainAssignment:
         if self.resume is None and self.begin is not None:
             return ResumePoint("", 0, self.begin["key"], self.begin["sha256"])
         return self.resume
+
+    def ahead(self, step: int) -> Ahead:
+        """What comes after a step within its stage, as far as was known when the chain was made."""
+        number = next((n for n, stage in enumerate(self.stages) if step < stage.end), len(self.stages) - 1)
+        stage, inside = self.stages[number], self.branches_inside[number : number + 1]
+        stops = {*self.keep_at, *(inside[0] if inside else ())}
+        stop = min((each for each in stops if step < each < stage.end), default=stage.end)
+        return stop, tuple(each for each in stage.evaluate if step <= each <= stop)
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in FIELDS}

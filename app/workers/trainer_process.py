@@ -9,10 +9,11 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from app.domain.assignment import Ahead
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, TrainerConnection
 from app.workers.warm import Warm, resident_bytes
@@ -22,10 +23,14 @@ from stagetree.runtime.wire import Message, Wire
 
 @dataclass(frozen=True, slots=True)
 class TrainedTo:
-    """How many steps a model has been trained for so far, and how long the last call took."""
+    """How many steps a model has been trained for so far, and how long the last call took.
+
+    passed: the metrics of the steps that it went past when it was told to stop.
+    """
 
     step: int
     seconds: float
+    passed: Mapping[int, dict[str, float | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class TrainedTogether:
 
     unpackable_reason: why they were trained one after the other; empty if they were not. evicted: the lanes that were
     trained alone only because a pass had failed. profile: the costs of packs, if they were asked for: the fields of
-    `PackingProfiled`, none where the models cannot be packed.
+    `PackingProfiled`, none where the models cannot be packed. passed: as of `TrainedTo`, where there is one lane.
     """
 
     steps: int
@@ -42,6 +47,7 @@ class TrainedTogether:
     unpackable_reason: str
     evicted: frozenset[int] = frozenset()
     profile: Mapping[str, Any] | None = None
+    passed: Mapping[int, dict[str, float | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,17 +178,20 @@ class TrainerProcess(TrainerConnection):
         self,
         hp: Mapping[str, Any],
         until: int,
+        ahead: Callable[[int], Ahead] | None = None,
         *,
         deadline: Deadline,
         on_progress: Callable[[int], int | None] = lambda step: None,
     ) -> TrainedTo:
         """Train from where the model is up to step `until`. hp: the JSON of the trial's sequences.
 
+        ahead: says, of the step where the model is, what comes of the stage.
+
         `on_progress` is called several times a second, also while the trainer is silent, with the last step heard of.
         What it returns is the new end of the training, None for no change; 0 stops after the step under way. If it
         raises, the next call stops the training in the same way, and waits for that.
         """
-        begun_at, end = time.monotonic(), until
+        begun_at, end, passed = time.monotonic(), until, dict[int, dict[str, float | None]]()
 
         def look() -> None:
             nonlocal end
@@ -192,11 +201,13 @@ class TrainerProcess(TrainerConnection):
                 self._send("until", until=end)
 
         while True:
-            number = self._send("train", hp=dict(hp), until=end)
+            coming = (end, ()) if ahead is None else ahead(self.step)
+            number = self._send("train", hp=dict(hp), until=end, ahead=coming)
             answer, _ = self._answer(number, "train", deadline, look)
             self.not_exact = tuple(answer["not_exact"])
+            passed |= dict(answer["passed"])
             if self.step >= end:  # else it had arrived before it heard that it should go on
-                return TrainedTo(self.step, time.monotonic() - begun_at)
+                return TrainedTo(self.step, time.monotonic() - begun_at, passed)
 
     def evaluate(self, *, deadline: Deadline, **lane: int) -> dict[str, float | None]:
         """The metrics of the model as it stands, or of that of a `lane`."""

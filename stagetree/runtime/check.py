@@ -204,6 +204,7 @@ class _Ways:
 
     def _train(self, model: Model, until: int) -> list[float]:
         seconds = []
+        model.expect(self._timeline, until, until, ())
         while model.step < until:
             begun_at = time.monotonic()
             model.advance(self._timeline)

@@ -33,6 +33,13 @@ from stagetree.trainer import ranks
 PROGRESS_SECONDS = 0.1
 """How often it says how far it is; after each step, if steps are longer."""
 
+COMMANDS = (
+    *("start", "build", "begin", "load", "train", "evaluate", "save", "state"),
+    *("join", "train_together", "measure", "leave"),  # packs
+    *("compare", "look", "stray"),  # proofs
+)
+"""What can be asked for: each is a method."""
+
 
 def run(wire: Wire) -> int:
     """Serve until told to exit, or until the other side is gone."""
@@ -62,21 +69,7 @@ class Child:
         self._looks = Looks()
         self._timeline, self._buffers, self._journal = HpTimeline({}), Buffers("cpu"), Journal()
         self._commands: dict[str, Callable[[Message, list[int]], Message]] = {
-            "start": self._start,
-            "build": self._build,
-            "begin": self._begin,
-            "load": self._load,
-            "train": self._train,
-            "evaluate": self._evaluate,
-            "save": self._save,
-            "state": self._state,
-            "join": self._join,
-            "train_together": self._train_together,
-            "measure": self._measure,
-            "leave": self._leave,
-            "compare": self._compare,
-            "look": self._look,
-            "stray": self._stray,
+            name: getattr(self, f"_{name}") for name in COMMANDS
         }
 
     def serve(self) -> None:
@@ -160,7 +153,8 @@ class Child:
 
     def _train(self, message: Message, fds: list[int]) -> Message:
         model, timeline, until = self._built, self._values(message["hp"]), message["until"]
-        reported_at = begun_at = time.monotonic()
+        reported_at, begun_at, end = time.monotonic(), time.monotonic(), until
+        model.expect(timeline, until, *message["ahead"])
         while model.step < (until := ranks.here().agree(until)):
             model.advance(timeline)
             now = time.monotonic()
@@ -169,14 +163,18 @@ class Child:
                 self._wire.send({"number": message["number"], "step": model.step})
                 reported_at = now
             until = self._new_end(until)  # of the ranks of a trial, the leader alone is told
+            if until not in (0, end):
+                end = until
+                model.expect(timeline, end, end, message["ahead"][1])
+        passed = model.settle(timeline) if model.step < end and self._waiting is None else []
         self._journal.write(model, time.monotonic())
-        return {"seconds": time.monotonic() - begun_at, "not_exact": inexact.seen()}
+        return {"seconds": time.monotonic() - begun_at, "passed": passed, "not_exact": inexact.seen()}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
         model = self._model_of(message)
         with self._looks.measuring(model):
             metrics = model.evaluate()
-        return {"metrics": {plain(name): value for name, value in metrics.items()}, "not_exact": inexact.seen()}
+        return {"metrics": metrics, "not_exact": inexact.seen()}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
         """What was closed before the command is used again, but for what was lent, which others may use forever."""

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from types import TracebackType
 
+from stagetree.trainer.program import ProgramKilled
+
 SECRET = re.compile("pass|secret|token|key|credential", re.IGNORECASE)
 PASSWORD = re.compile("://[^/@:]*:([^/@]{3,})@")
 SHORTEST_SECRET = 8
@@ -127,12 +129,14 @@ def user_code(but: tuple[type[Exception], ...] | type[Exception] = ()) -> Iterat
 
 
 def kind_of(error: BaseException) -> str:
-    """`out_of_memory`, `device`, `rank` or `exception`: what an error is, or was before the user's code wrapped it."""
+    """`out_of_memory`, `rank`, `crash`, `device` or `exception`: what an error is, or was before it was wrapped."""
     chain = list(_chain(error))
     if any(isinstance(each, (MemoryError, *_of_torch("OutOfMemoryError"))) or NO_MEMORY in str(each) for each in chain):
         return "out_of_memory"
     if any(map(_is_of_peer, chain)):
         return "rank"
+    if any(isinstance(each, ProgramKilled) for each in chain):
+        return "crash"
     return "device" if any(map(_is_of_device, chain)) else "exception"
 
 

@@ -24,8 +24,10 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from stagetree.functions import Run
 from stagetree.sequences import did_you_mean
 from stagetree.source.discovery import scripts, set_in_each_step
-from stagetree.source.versions import Imports, SourceError, import_exactly, module_files
+from stagetree.source.importing import Imports, import_exactly
+from stagetree.source.versions import SourceError, module_files
 from stagetree.trainer import Trainer
+from stagetree.trainer.command import CommandTrainer
 from stagetree.vision import prepare_torchvision
 
 
@@ -40,6 +42,8 @@ def load_trainer(path: str | Path, name: str) -> type[Trainer]:
         return _script_trainer(name, imports)
     for value in vars(imports.module()).values():
         if isinstance(value, type) and issubclass(value, Trainer) and value.__dict__.get("name") == name:
+            if issubclass(value, CommandTrainer):
+                value.folder, value.sources = imports.path.parent, imports.others()
             return value
     raise TrainerFileError(f"{path} holds no subclass of Trainer whose name is {name!r}")
 

@@ -16,18 +16,18 @@ import os
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from stagetree.limits import MOST_METRICS
 from stagetree.runtime import state_format
 from stagetree.runtime.buffers import Buffer, Buffers
-from stagetree.runtime.failures import TrainerFailed, user_code
+from stagetree.runtime.failures import TrainerFailed, plain, user_code
 from stagetree.runtime.weight_files import load_weights
 from stagetree.sequences import Form, Scalar, parse
 from stagetree.trainer import Trainer, generators
-from stagetree.trainer.base import MetricSums
+from stagetree.trainer.base import MetricSums, TrainsAhead
 
 
 class HpTimeline:
@@ -120,6 +120,28 @@ class Model:
             self.trainer.train()
         self.advanced(generators.state(self.device))
 
+    def expect(self, timeline: HpTimeline, until: int, stop: int, evaluate: Collection[int]) -> None:
+        """Tell a trainer that trains ahead what comes: `until` is where it stops first, and `stop` where its state may
+        be asked for, if nothing but the steps `evaluate` lies between. Raises `TrainerFailed`.
+        """
+        if isinstance(self.trainer, TrainsAhead):
+            stop = stop if until in evaluate else until
+            with user_code():
+                self.trainer.expect(stop, frozenset(step for step in evaluate if step <= stop), timeline.at)
+
+    def settle(self, timeline: HpTimeline) -> list[tuple[int, dict[str, float | None]]]:
+        """The training ends before the step that was expected, here or further on; the metrics of the steps
+        between. Raises `TrainerFailed`.
+        """
+        if not isinstance(self.trainer, TrainsAhead):
+            return []
+        with user_code():
+            step, passed = self.trainer.settle()
+            if step > self.step:
+                self.trainer.setup(timeline.at(step - 1))
+            self.step = step
+            return [(step, _metrics(each)) for step, each in sorted(passed.items())]
+
     # What is done of a step where models take it together: see `stagetree.runtime.packed`
 
     @property
@@ -156,12 +178,7 @@ class Model:
         """The metrics as they stand; None for one that is not a finite number. Raises `TrainerFailed`."""
         generators.restore(self._generators, self.device)
         with user_code():
-            metrics = self.trainer.evaluate()
-            if not isinstance(metrics, Mapping):
-                raise TypeError(f"evaluate must return a dict of numbers, got {type(metrics).__name__}")
-            if len(metrics) > MOST_METRICS:
-                raise ValueError(f"evaluate must return at most {MOST_METRICS:,} metrics, got {len(metrics):,}")
-            finite = {str(name): _finite(name, value) for name, value in metrics.items()}
+            finite = _metrics(self.trainer.evaluate())
         self._forget_logged()  # what is said while measuring is not about training
         return finite
 
@@ -198,6 +215,15 @@ def _unsavable() -> Iterator[None]:
         yield
     except (state_format.Unsavable, RuntimeError) as error:  # the latter is torch's: the device, for one
         raise TrainerFailed.of(error) from error
+
+
+def _metrics(metrics: Any) -> dict[str, float | None]:
+    """The metrics that `evaluate` returned, as floats; None for one that is not finite."""
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"evaluate must return a dict of numbers, got {type(metrics).__name__}")
+    if len(metrics) > MOST_METRICS:
+        raise ValueError(f"evaluate must return at most {MOST_METRICS:,} metrics, got {len(metrics):,}")
+    return {plain(str(name)): _finite(name, value) for name, value in metrics.items()}
 
 
 def _finite(name: str, value: Any) -> float | None:

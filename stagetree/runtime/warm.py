@@ -28,7 +28,7 @@ from typing import IO
 
 from stagetree.runtime.failures import keep_for_trainers
 from stagetree.runtime.wire import Message, Wire, pair
-from stagetree.source.versions import know_modules
+from stagetree.source.importing import know_modules
 
 PR_SET_PDEATHSIG = 1
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stagetree.source.versions import root
+from stagetree.trainer.program import placeholders
 
 ENTRIES = ("stagetree_trainer.py", "trainer.py")
 """The file of a trainer in the folder that its source is kept in: the first where the second is the user's own."""
@@ -27,7 +28,8 @@ NOT_OURS = frozenset(
 
 
 ATTACH = ("stagetree.attach", "stagetree.functions.attach")
-TRAINERS = ("stagetree.Trainer", "stagetree.trainer.Trainer")
+COMMANDS = ("stagetree.CommandTrainer", "stagetree.trainer.command.CommandTrainer")
+TRAINERS = ("stagetree.Trainer", "stagetree.trainer.Trainer", *COMMANDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,26 @@ def without_begin(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str
 def _constructor(node: ast.ClassDef) -> Arguments:
     own = (each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
     function = next(own, None)
-    if function is None or function.decorator_list:
+    if function is not None and not function.decorator_list:
+        return Arguments.of(function)
+    return _of_command(node) if function is None else Arguments()
+
+
+def _of_command(node: ast.ClassDef) -> Arguments:
+    """The arguments of a template, if the class has one and a base that takes it."""
+    command = _literals(node).get("command")
+    if command is None or not any((_dotted(base) or "").endswith("CommandTrainer") for base in node.bases):
         return Arguments()
-    return Arguments.of(function)
+    names = tuple(placeholders(command))
+    values = [each.value for each in node.body if isinstance(each, ast.Assign) and _sets(each, "defaults")]
+    defaults = {getattr(key, "value", None) for each in values if isinstance(each, ast.Dict) for key in each.keys}
+    is_literal = all(isinstance(each, ast.Dict) for each in values)
+    required = tuple(name for name in names if name not in defaults) if is_literal else ()
+    return Arguments(names, required, is_open=False)
+
+
+def _sets(node: ast.Assign, name: str) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
 
 
 def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, str | None]]:

@@ -1,31 +1,23 @@
 """Which code a trainer is: the bytes of its file and of all modules below its folder that it imports.
 
-`module_files` reads them without running anything, `version_of` makes a version of them, and `import_exactly` lets a
-process import those very bytes and no others, whatever becomes of the files meanwhile.
+`module_files` reads them without running anything, and `version_of` makes a version of them. `importing` lets a process
+import those very bytes.
 
 What is imported is read from the source: `import x`, `from x import y`, relative imports, wherever they stand, and
-`import_module("x")` with a literal name. A module whose name is computed, data files and compiled extensions are out of
-reach; `Imports.beyond` tells which modules were imported and are not covered.
+`import_module("x")` with a literal name. The files that the `command` of a `CommandTrainer` names belong to it, too. A
+module whose name is computed, other data files and compiled extensions are out of reach; `Imports.beyond` tells which
+modules were imported and are not covered.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import importlib
-import importlib.util
-import linecache
-import os
-import sys
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib.abc import InspectLoader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import module_from_spec, spec_from_loader
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from types import CodeType, ModuleType
 
 PACKAGE = "__init__.py"
 
@@ -51,6 +43,8 @@ def candidates(path: str | Path, files: Mapping[str, bytes]) -> list[Path]:
     base, _ = root(Path(path).resolve())
     found = {base / name: None for name in files}
     for name, content in files.items():
+        if not name.endswith(".py"):
+            continue
         for module in _imported(_parsed(content, base / name), _package(base, base / name)):
             found |= dict.fromkeys(chain.from_iterable(_places(base, module)))
     return list(found)
@@ -76,6 +70,12 @@ def root(file: Path) -> tuple[Path, str]:
     return folder, ".".join(parts) or file.parent.name
 
 
+def module_name(relative: str) -> str:
+    """The name that a file is imported by, from its relative path."""
+    parts = relative.removesuffix(".py").split("/")
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
 class _Closure:
     """The modules below `below` that are reached from the first one, named as they are when `base` is searched."""
 
@@ -84,15 +84,24 @@ class _Closure:
         self.files: dict[str, bytes] = {}
 
     def add(self, file: Path) -> None:
-        waiting = [file, *self._found(_module_name(file.relative_to(self._base).as_posix()))]
+        waiting = [file, *self._found(module_name(file.relative_to(self._base).as_posix()))]
         while waiting:
             file = waiting.pop()
             relative = file.relative_to(self._base).as_posix()
             if relative not in self.files:
                 self.files[relative] = _read(file)
+                if file.suffix != ".py":
+                    continue  # a program, or a file that it reads
                 tree = _parsed(self.files[relative], file)
+                waiting += self._named(tree, file.parent)
                 for module in _imported(tree, _package(self._base, file)):
                     waiting += self._found(module)
+
+    def _named(self, tree: ast.Module, folder: Path) -> Iterator[Path]:
+        """The files that the commands of `CommandTrainer`s name."""
+        for word in _commands(tree):
+            if (file := (folder / word).resolve()).is_file() and file.is_relative_to(self._below):
+                yield file
 
     def _found(self, module: str) -> Iterator[Path]:
         """The file of a module, and those of the packages it is in."""
@@ -142,6 +151,19 @@ def _imported(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:
                     yield name
 
 
+def _commands(tree: ast.Module) -> Iterator[str]:
+    """The words of all `command = "..."` in the bodies of classes."""
+    statements = (each for node in tree.body if isinstance(node, ast.ClassDef) for each in node.body)
+    for each in statements:
+        match each:
+            case (
+                ast.Assign(targets=[ast.Name(id="command")], value=ast.Constant(value=str(command)))
+                | ast.AnnAssign(target=ast.Name(id="command"), value=ast.Constant(value=str(command)))
+            ):
+                with suppress(ValueError):  # it is refused where it is used
+                    yield from shlex.split(command)
+
+
 def _from(module: str | None, names: list[ast.alias], level: int, package: Sequence[str]) -> Iterator[str]:
     if level > len(package):
         return
@@ -149,135 +171,3 @@ def _from(module: str | None, names: list[ast.alias], level: int, package: Seque
     yield from (".".join([*within, alias.name]) for alias in names if alias.name != "*")
     if within:
         yield ".".join(within)
-
-
-# -------------------------------------------------------------------------------------------------------- importing
-
-
-@dataclass(frozen=True)
-class Imports:
-    """A trainer's module as it is imported in this process: `files` by relative path, below `base`."""
-
-    path: Path
-    base: Path
-    name: str
-    files: Mapping[str, bytes]
-
-    @property
-    def version(self) -> str:
-        """Of the very bytes that are imported."""
-        return version_of(self.files)
-
-    def module(self) -> ModuleType:
-        """The trainer's own module; what it raises when it runs comes through."""
-        present = sys.modules.get(self.name)
-        if "." not in self.path.stem and (present is None or _is_at(present, self.path)):
-            return importlib.import_module(self.name)
-        return self._under_another_name()
-
-    def beyond(self) -> list[str]:
-        """The modules from below the folder that were imported so far and are not in `files`, as relative paths."""
-        below = self.base / self.name.split(".")[0] if "." in self.name else self.base
-        files = {_file(module) for module in list(sys.modules.values())}
-        inside = (Path(file) for file in files if file is not None and file.startswith(f"{below}{os.sep}"))
-        outside = {name for file in inside if (name := file.relative_to(self.base).as_posix()) not in self.files}
-        return sorted(name for name in outside if "site-packages" not in name)
-
-    def _under_another_name(self) -> ModuleType:
-        """A file called as a module that is there already, such as json.py: that one must stay what it is."""
-        other = f"trainer_{self.name.replace('.', '_')}"
-        if other not in sys.modules:
-            spec = _spec(other, self.path, self.files[self.path.relative_to(self.base).as_posix()])
-            sys.modules[other] = module = module_from_spec(spec)
-            try:
-                spec.loader.exec_module(module)  # type: ignore[union-attr]
-            except BaseException:
-                del sys.modules[other]
-                raise
-        return sys.modules[other]
-
-
-def import_exactly(path: str | Path, files: Mapping[str, bytes]) -> Imports:
-    """From here on this process imports the modules of `files`, as `module_files(path)` gave them, from their bytes.
-
-    They come before all others of their names. The folder is last on the path, so that what is beyond them is found
-    too, and shadows nothing; whoever wants it first puts it there.
-    """
-    file = Path(path).resolve()
-    base, name = root(file)
-    sys.meta_path.insert(0, _Finder(base, files))
-    if str(base) not in sys.path:
-        sys.path.append(str(base))
-    importlib.invalidate_caches()
-    return Imports(file, base, name, files)
-
-
-class _Finder(MetaPathFinder):
-    """Finds the modules of a trainer in memory, by their natural names."""
-
-    def __init__(self, base: Path, files: Mapping[str, bytes]) -> None:
-        self._specs = {_module_name(name): (base / name, content) for name, content in files.items()}
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        found = self._specs.get(fullname)
-        return None if found is None else _spec(fullname, *found)
-
-
-class _Loader(InspectLoader):
-    """A module from bytes, with the file they come from in its tracebacks."""
-
-    def __init__(self, file: Path, content: bytes) -> None:
-        self._file, self._content = file, content
-
-    def is_package(self, fullname: str) -> bool:
-        return self._file.name == PACKAGE
-
-    def get_source(self, fullname: str) -> str:
-        return importlib.util.decode_source(self._content)
-
-    def get_filename(self, fullname: str) -> str:
-        return str(self._file)
-
-    def get_code(self, fullname: str) -> CodeType:
-        lines = self.get_source(fullname).splitlines(keepends=True)
-        linecache.cache[str(self._file)] = (len(self._content), None, lines, str(self._file))  # for tracebacks
-        code: CodeType = compile(self._content, str(self._file), "exec", dont_inherit=True)
-        return code
-
-
-def _spec(name: str, file: Path, content: bytes) -> ModuleSpec:
-    loader = _Loader(file, content)
-    spec = spec_from_loader(name, loader, origin=str(file), is_package=loader.is_package(name))
-    assert spec is not None
-    spec.has_location = True
-    if spec.submodule_search_locations is not None:
-        spec.submodule_search_locations.append(str(file.parent))
-    return spec
-
-
-def _module_name(relative: str) -> str:
-    parts = relative.removesuffix(".py").split("/")
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def _is_at(module: ModuleType, path: Path) -> bool:
-    return _file(module) == str(path)
-
-
-def _file(module: ModuleType) -> str | None:
-    file = getattr(module, "__file__", None)
-    return _resolved(file) if isinstance(file, str) else None
-
-
-def know_modules() -> None:
-    """Look up where all modules are that are imported so far: what is forked later need not do that again."""
-    for module in list(sys.modules.values()):
-        _file(module)
-
-
-@cache
-def _resolved(file: str) -> str:
-    """Once for each: there are thousands of modules, and every new model asks where all of them are."""
-    return os.path.realpath(file)

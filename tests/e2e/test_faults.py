@@ -39,6 +39,25 @@ def test_a_killed_script_goes_on_from_its_last_state(cluster: Cluster, stack: Se
     check_log(cluster, study)
 
 
+def test_a_killed_program_is_an_accident_as_that_of_a_process_is(cluster: Cluster, stack: Service) -> None:
+    """It is started again from its last checkpoint; once is no evidence against the stage."""
+    lr = {"family": "wsd", "peak": 0.01, "warmup": 5, "decay": {"ratio": 0.25}}
+    args = {"scale": 1.0 + os.getpid() / 1e8, "seconds": 0.1}  # by its words the program is told from others
+    spec = {"name": "walk", "trainer": "walk", "trainer_args": args, "metric": "where", "mode": "min"}
+    spec |= {"eval_every": 10, "space": {"max_steps": [40, 60], "lr": lr}, "tuner": {"kind": "grid"}}
+    study = cluster.submit(spec)
+
+    def programs() -> list[psutil.Process]:
+        words = [str(each) for each in args.values()]
+        return [each for each in psutil.process_iter(["cmdline"]) if (each.info["cmdline"] or [])[-2:] == words]
+
+    wait_for("a program at work", programs)[0].kill()
+    assert cluster.wait(study)["state"] == "completed"
+    alone = stack.run(spec | {"trainer_args": args | {"seconds": 0.0}})
+    assert curves(cluster, study) == curves(stack, alone["study"])
+    check_log(cluster, study)
+
+
 def test_a_killed_worker_and_another_in_its_place(cluster: Cluster, expected: list[Json]) -> None:
     study, _ = begin(cluster, "main")
     slot, child = stop_at_work(cluster, study)

@@ -45,6 +45,11 @@ EXAMPLES = {
         },
         "tuner": {"kind": "grid"},
     },
+    "walk": {
+        "metric": "where",
+        "space": {"max_steps": [4, 6, 8], "lr": {"family": "wsd", "peak": 0.01, "warmup": 1, "decay": {"ratio": 0.25}}},
+        "tuner": {"kind": "grid"},
+    },
 }
 
 

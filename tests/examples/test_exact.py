@@ -34,7 +34,7 @@ def exactly(report: dict[str, Any]) -> bool:
     "study",
     [
         *("shapes/study.yaml", "reinforce/study.yaml", "partial_fit/study.yaml"),
-        *("charlm/bf16.yaml", "lora/study.yaml", "lightning/study.yaml", "script/study.yaml"),
+        *("charlm/bf16.yaml", "lora/study.yaml", "lightning/study.yaml", "script/study.yaml", "program/study.yaml"),
     ],
 )
 def test_split_in_a_fresh_process_equals_whole(study: str, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ Trials = Iterable[tuple[dict[str, Sequence], int]]
         ("lora/study.yaml", 4, 48, 34),
         ("partial_fit/study.yaml", 8, 240, 140),
         ("script/study.yaml", 6, 360, 206),
+        ("program/study.yaml", 6, 360, 206),
         ("reinforce/study.yaml", 12, 480, 240),
         ("cifar10/resnet56.yaml", 448, 53760, 21752),
         ("cifar10/mobilenetv2.yaml", 240, 28800, 9035),

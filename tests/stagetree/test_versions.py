@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from stagetree.source.versions import Imports, SourceError, module_files, version_of
+from stagetree.source.importing import Imports
+from stagetree.source.versions import SourceError, module_files, version_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,7 +35,8 @@ def run(code: str, **values: Any) -> Any:
 
 
 IMPORT = """
-from stagetree.source.versions import import_exactly, module_files
+from stagetree.source.importing import import_exactly
+from stagetree.source.versions import module_files
 files = module_files(path)
 imports = import_exactly(path, files)
 """

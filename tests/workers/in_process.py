@@ -61,7 +61,7 @@ class InProcess:
         self.model.load(saved, self.timeline, step)
         return tuple(inexact.changes(saved["machine"], self.machine))
 
-    def train(self, hp: Mapping[str, Any], until: int, *, deadline: Any, on_progress: Any) -> TrainedTo:
+    def train(self, hp: Mapping[str, Any], until: int, ahead: Any, *, deadline: Any, on_progress: Any) -> TrainedTo:
         assert self.model is not None
         timeline = HpTimeline(hp)
         while self.model.step < until:

@@ -93,7 +93,7 @@ class Bench:
         self._check_wanted()
         begun_at, begin = self._seconds(), self.step
         try:
-            self.step = self._host.train(self._work, until, lambda step: self._wanted(step, until))
+            self.step = self._host.train(self._work, until, lambda step: self._wanted(step, until)).step
         except TrainerFailed as failed:
             self.step = max(failed.step, begin)
             raise

@@ -18,7 +18,7 @@ stage is. Whatever the state, `closed` ends it: so it is when the chain was lost
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -233,6 +233,10 @@ class ChainExecution:
     def evaluated(self, metrics: e.Metrics) -> e.Evaluated:
         self._evaluated_at = self.step
         return e.Evaluated(node=self.stage.node, step=self.step, metrics=metrics)
+
+    def passed(self, measured: Mapping[int, e.Metrics]) -> list[e.Evaluated]:
+        """The results of steps that the model went past when it was told to stop."""
+        return [e.Evaluated(node=self.stage.node, step=step, metrics=each) for step, each in sorted(measured.items())]
 
     def not_exact(self, reasons: Iterable[str]) -> list[e.ExactnessLost]:
         """Why the stage is not exact, from the first of the steps on that were trained last; of each reason once."""

@@ -138,14 +138,14 @@ class LaneGroup:
             return train_together(host, works, steps, on_progress, self._is_new)
         ((number, wish),) = wishes.items()
         begin = wish.begin
-        reached = host.train(works[number], begin + steps, lambda step: begin + on_progress(step - begin))
-        return TrainedTogether(reached - begin, {}, "")
+        trained = host.train(works[number], begin + steps, lambda step: begin + on_progress(step - begin))
+        return TrainedTogether(trained.step - begin, {}, "", passed=trained.passed)
 
     def _tell(self, number: int, reached: int, trained: TrainedTogether) -> None:
         def train() -> Trained:
             if (failed := trained.failed.get(number)) is not None:
                 raise TrainerFailed(failed.kind, failed.error, reached - 1, failed.signature)
-            return Trained(reached, (WITHOUT_PACK,) if number in trained.evicted else ())
+            return Trained(reached, (WITHOUT_PACK,) if number in trained.evicted else (), trained.passed)
 
         self._go_on(number, lambda: answer(self._stages[number], train))
 

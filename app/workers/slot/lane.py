@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from app.domain import events as e
 from app.domain.states import ChainOutcome
@@ -38,10 +38,11 @@ class Wish:
 @dataclass(frozen=True, slots=True)
 class Trained:
     """The step that was reached. inexact_reasons: why its bits need not be those of a model alone, besides what the
-    model itself says."""
+    model itself says. passed: the metrics of the steps that it went past."""
 
     step: int
     inexact_reasons: tuple[str, ...] = ()
+    passed: Mapping[int, e.Metrics] = field(default_factory=dict)
 
 
 Stage = Generator[Wish, Trained, bool]

@@ -20,7 +20,7 @@ from app.workers.slot.retry import Clock, Instant
 from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, TrainerKilled
-from app.workers.trainer_process import TrainerProcess
+from app.workers.trainer_process import TrainedTo, TrainerProcess
 from app.workers.warm import MemoryWatch, WarmFailed
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact import used
@@ -147,10 +147,10 @@ class TrainerHost:
             lambda process: process.load(state, work.hp, step, deadline=deadline), tolerated
         )
 
-    def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> int:
-        """Train on until that step, or until `on_progress` says; the step that was reached. Raises `TrainerFailed`."""
+    def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> TrainedTo:
+        """Train on until that step, or until `on_progress` says. Raises `TrainerFailed`."""
         deadline = self.deadline("train").of_steps(is_patient=work.patient)
-        return self.call(lambda p: p.train(work.hp, until, deadline=deadline, on_progress=on_progress)).step
+        return self.call(lambda p: p.train(work.hp, until, work.ahead, deadline=deadline, on_progress=on_progress))
 
     def evaluate(self) -> dict[str, float | None]:
         """The metrics of the model where it is. Raises `TrainerFailed`."""

@@ -73,6 +73,7 @@ class TrainingLane(Lane):
                     self._state_facts()
                     trained = yield Wish(execution.step, until, self._on_progress)
                     self._facts += execution.not_exact((*trained.inexact_reasons, *its.model.operations))
+                    self._facts += execution.passed(trained.passed)
                     execution.reached(trained.step)
                 case Evaluate():
                     self._facts.append(execution.evaluated(its.model.evaluate()))

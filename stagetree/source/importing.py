@@ -1,0 +1,148 @@
+"""Has a process import the very bytes of a trainer's modules and no others, whatever becomes of the files later."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import linecache
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from stagetree.source.versions import PACKAGE, module_name, root, version_of
+
+
+@dataclass(frozen=True)
+class Imports:
+    """A trainer's module as it is imported in this process: `files` by relative path, below `base`."""
+
+    path: Path
+    base: Path
+    name: str
+    files: Mapping[str, bytes]
+
+    @property
+    def version(self) -> str:
+        """Of the very bytes that are imported."""
+        return version_of(self.files)
+
+    def others(self) -> dict[Path, bytes]:
+        """The files beside the trainer's own, which other processes may read."""
+        files = {self.base / name: content for name, content in self.files.items()}
+        return {file: content for file, content in files.items() if file != self.path}
+
+    def module(self) -> ModuleType:
+        """The trainer's own module; what it raises when it runs comes through."""
+        present = sys.modules.get(self.name)
+        if "." not in self.path.stem and (present is None or _is_at(present, self.path)):
+            return importlib.import_module(self.name)
+        return self._under_another_name()
+
+    def beyond(self) -> list[str]:
+        """The modules from below the folder that were imported so far and are not in `files`, as relative paths."""
+        below = self.base / self.name.split(".")[0] if "." in self.name else self.base
+        files = {_file(module) for module in list(sys.modules.values())}
+        inside = (Path(file) for file in files if file is not None and file.startswith(f"{below}{os.sep}"))
+        outside = {name for file in inside if (name := file.relative_to(self.base).as_posix()) not in self.files}
+        return sorted(name for name in outside if "site-packages" not in name)
+
+    def _under_another_name(self) -> ModuleType:
+        """A file called as a module that is there already, such as json.py: that one must stay what it is."""
+        other = f"trainer_{self.name.replace('.', '_')}"
+        if other not in sys.modules:
+            spec = _spec(other, self.path, self.files[self.path.relative_to(self.base).as_posix()])
+            sys.modules[other] = module = module_from_spec(spec)
+            try:
+                spec.loader.exec_module(module)  # type: ignore[union-attr]
+            except BaseException:
+                del sys.modules[other]
+                raise
+        return sys.modules[other]
+
+
+def import_exactly(path: str | Path, files: Mapping[str, bytes]) -> Imports:
+    """From here on this process imports the modules of `files`, as `module_files(path)` gave them, from their bytes.
+
+    They come before all others of their names. The folder is last on the path, so that what is beyond them is found
+    too, and shadows nothing; whoever wants it first puts it there.
+    """
+    file = Path(path).resolve()
+    base, name = root(file)
+    sys.meta_path.insert(0, _Finder(base, files))
+    if str(base) not in sys.path:
+        sys.path.append(str(base))
+    importlib.invalidate_caches()
+    return Imports(file, base, name, files)
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules of a trainer in memory, by their natural names."""
+
+    def __init__(self, base: Path, files: Mapping[str, bytes]) -> None:
+        self._specs = {module_name(name): (base / name, content) for name, content in files.items()}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        found = self._specs.get(fullname)
+        return None if found is None else _spec(fullname, *found)
+
+
+class _Loader(InspectLoader):
+    """A module from bytes, with the file they come from in its tracebacks."""
+
+    def __init__(self, file: Path, content: bytes) -> None:
+        self._file, self._content = file, content
+
+    def is_package(self, fullname: str) -> bool:
+        return self._file.name == PACKAGE
+
+    def get_source(self, fullname: str) -> str:
+        return importlib.util.decode_source(self._content)
+
+    def get_filename(self, fullname: str) -> str:
+        return str(self._file)
+
+    def get_code(self, fullname: str) -> CodeType:
+        lines = self.get_source(fullname).splitlines(keepends=True)
+        linecache.cache[str(self._file)] = (len(self._content), None, lines, str(self._file))  # for tracebacks
+        code: CodeType = compile(self._content, str(self._file), "exec", dont_inherit=True)
+        return code
+
+
+def _spec(name: str, file: Path, content: bytes) -> ModuleSpec:
+    loader = _Loader(file, content)
+    spec = spec_from_loader(name, loader, origin=str(file), is_package=loader.is_package(name))
+    assert spec is not None
+    spec.has_location = True
+    if spec.submodule_search_locations is not None:
+        spec.submodule_search_locations.append(str(file.parent))
+    return spec
+
+
+def _is_at(module: ModuleType, path: Path) -> bool:
+    return _file(module) == str(path)
+
+
+def _file(module: ModuleType) -> str | None:
+    file = getattr(module, "__file__", None)
+    return _resolved(file) if isinstance(file, str) else None
+
+
+def know_modules() -> None:
+    """Look up where all modules are that are imported so far: what is forked later need not do that again."""
+    for module in list(sys.modules.values()):
+        _file(module)
+
+
+@cache
+def _resolved(file: str) -> str:
+    """Once for each: there are thousands of modules, and every new model asks where all of them are."""
+    return os.path.realpath(file)

@@ -1,0 +1,237 @@
+"""A program at work: a process that trains some steps, reads their values in a file, and says how far it is."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from string import Formatter
+from typing import Any, NoReturn
+
+Values = Mapping[str, Any]
+
+GIVEN = ("from", "to", "start", "stop", "schedule", "metrics", "evaluate", "seed", "device")
+"""What each process of a `CommandTrainer` is told, by the names of its template."""
+
+LAST_WORDS = 4000
+"""Bytes of what a program said on stderr that are part of its error."""
+
+OUT_OF_MEMORY = "MemoryError"
+"""As Python and torch, which writes `OutOfMemoryError`, end such a program."""
+
+PAUSES = (0.001, 0.05)
+"""Seconds between two looks at what a program says: the shortest and the longest."""
+
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class ProgramFailed(RuntimeError):
+    """A program ended as it should not, or said something that makes no sense; the message says which and why."""
+
+
+class ProgramKilled(ProgramFailed):
+    """A program that was ended by a signal, as an accident of the machine would."""
+
+
+class ProgramOutOfMemory(ProgramFailed, MemoryError):
+    """A program that ran out of memory, of the machine or of a device, by its own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOrder:
+    """What a program is to do: train from step `start` on, with these values step by step, and measure where it says.
+
+    checkpoint: where it writes its state. evaluate: the steps after which it measures. Without values it measures only.
+    """
+
+    start: int
+    values: Sequence[Values]
+    evaluate: frozenset[int]
+    checkpoint: Path
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.values)
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """What the program reads and appends to, by their names in a template."""
+        folder = self.checkpoint.parent
+        return {"schedule": folder / "schedule.jsonl", "metrics": folder / "metrics.jsonl"}
+
+    def trains(self, step: int, hp: Values) -> bool:
+        """Whether that step is a part of it, with those values."""
+        return self.start <= step < self.stop and self.values[step - self.start] == hp
+
+
+class Program:
+    """A process that carries out an order.
+
+    step: how many steps are done, as it says; -1 as long as it has said nothing. measured: its metrics so far, by step.
+    """
+
+    def __init__(self, words: Sequence[str], order: ProgramOrder, cwd: Path) -> None:
+        """Start it. Raises `ProgramFailed`, OSError: no room for its files."""
+        self.order, self.step = order, -1
+        self._name = " ".join(words[:2])
+        self.measured = dict[int, dict[str, float]]()
+        self._logged = deque[tuple[int, dict[str, Any]]]()
+        rows = ({"step": step, **each} for step, each in enumerate(order.values, order.start))
+        order.files["schedule"].write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        order.files["metrics"].touch()
+        self._lines, self._rest = order.files["metrics"].open("rb"), b""
+        self._stderr, self._told = (order.checkpoint.parent / "stderr").open("wb+"), 0
+        os.write(1, f"--- {shlex.join(words)}\n".encode())
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+        try:
+            self._process = subprocess.Popen(
+                words,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stderr=self._stderr,
+                env={**os.environ, "PATH": path},
+                preexec_fn=_end_with_us,
+            )
+        except OSError as error:
+            raise ProgramFailed(f"{words[0]} cannot be started in {cwd}: {error.strerror}") from None
+
+    def wait_for(self, step: int) -> None:
+        """Until it has done that many steps. Raises `ProgramFailed` if it ends before."""
+        self._wait(lambda: self.step >= step)
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """The metrics of a step that it was asked to measure. Raises `ProgramFailed`."""
+        self._wait(lambda: step in self.measured or self.step > step)
+        if step not in self.measured:
+            self._refuse(f"went on after step {step}, one of {{evaluate}}, without a line that has its metrics")
+        return self.measured[step]
+
+    def logged_until(self, step: int) -> Iterator[tuple[str, Any]]:
+        """The values that it logged up to that step, each once."""
+        while self._logged and self._logged[0][0] <= step:
+            yield from self._logged.popleft()[1].items()
+
+    def finish(self) -> None:
+        """Wait for its end, and its checkpoint. Raises `ProgramFailed`."""
+        order = self.order
+        if code := self._code_at_its_end():
+            self._refuse(self._ended(code), code)
+        if self.step != order.stop:
+            self._refuse(f"{self._ended(0)}, and was asked for step {order.stop}")
+        if order.values and not order.checkpoint.exists():
+            self._refuse(f"{self._ended(0)}, and wrote no checkpoint to {order.checkpoint}")
+
+    def stop(self) -> int | None:
+        """Have it stop: its order ends at the step of its checkpoint; None without one. Raises `ProgramFailed`."""
+        order = self.order
+        if self._process.poll() is None:
+            self._process.terminate()
+        if self._code_at_its_end() or not order.checkpoint.exists() or self.step <= order.start:
+            return None
+        evaluate = frozenset(step for step in order.evaluate if step <= self.step)
+        self.order = replace(order, values=order.values[: self.step - order.start], evaluate=evaluate)
+        return self.step
+
+    def kill(self) -> None:
+        """End it, wherever it is."""
+        self._end()
+        self._lines.close()
+        self._stderr.close()
+
+    # ------------------------------------------------------------------------------------------------ its lines
+
+    def _wait(self, is_there: Callable[[], bool]) -> None:
+        pause, longest = PAUSES
+        while not is_there():
+            code = self._process.poll()  # asked before its last lines are read
+            if self._read():
+                pause = PAUSES[0]
+            elif code is not None:
+                self._refuse(self._ended(code), code)
+            else:
+                time.sleep(pause)
+                pause = min(longest, pause * 1.5)
+
+    def _code_at_its_end(self) -> int:
+        pause, longest = PAUSES
+        while (code := self._process.poll()) is None:
+            self._read()
+            time.sleep(pause)
+            pause = min(longest, pause * 1.5)
+        self._read()
+        return code
+
+    def _read(self) -> bool:
+        """Take its new lines; whether there were any."""
+        self._pass_on()
+        if not (new := self._lines.read()):
+            return False
+        *lines, self._rest = (self._rest + new).split(b"\n")
+        for line in lines:
+            self._take(line)
+        return True
+
+    def _take(self, line: bytes) -> None:
+        least, most = max(self.order.start, self.step), self.order.stop
+        try:
+            said = json.loads(line)
+            step, metrics, logged = said["step"], said.get("metrics"), said.get("log") or {}
+            if type(step) is not int or not least <= step <= most:
+                raise ValueError(step)
+            self._logged.append((step, dict(logged)))
+            if metrics is not None:
+                self.measured[step] = dict(metrics)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            shown = line[:200].decode(errors="replace")
+            wanted = f'{{"step": N}}, with N from {least} to {most}'
+            self._refuse(f"wrote a line to its file of metrics that is not like {wanted}: {shown}")
+        self.step = step
+
+    def _pass_on(self) -> None:
+        """Its words on stderr belong into the log, too."""
+        self._stderr.seek(self._told)
+        if new := self._stderr.read():
+            self._told += len(new)
+            os.write(2, new)
+
+    # ------------------------------------------------------------------------------------------------ how it ends
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._pass_on()
+
+    def _ended(self, code: int) -> str:
+        how = f"with exit code {code}" if code >= 0 else f"by signal {-code} ({signal.Signals(-code).name})"
+        return f"ended at step {max(self.step, self.order.start)} {how}"
+
+    def _refuse(self, what: str, code: int = 0) -> NoReturn:
+        self._end()
+        self._stderr.seek(max(0, self._told - LAST_WORDS))
+        words = self._stderr.read().decode(errors="replace").strip()
+        kind = ProgramKilled if code < 0 else ProgramOutOfMemory if OUT_OF_MEMORY in words else ProgramFailed
+        raise kind(f"{self._name} {what}" + (f"; its last words:\n{words}" if words else ""))
+
+
+def placeholders(command: str) -> list[str]:
+    """The names in the template of a command that stand for `trainer_args`. Raises ValueError for a bad template."""
+    names = dict.fromkeys(name for _, name, _, _ in Formatter().parse(command) if name is not None)
+    return [name for name in names if name not in GIVEN]
+
+
+def _end_with_us() -> None:
+    """In the new process, since the reader of its lines may be killed. How signals are taken is inherited."""
+    if sys.platform == "linux":
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, signal.SIG_DFL)
