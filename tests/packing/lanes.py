@@ -141,6 +141,17 @@ class Moody(Tiny):
             raise ArithmeticError("too much")
 
 
+class Delicate(Tiny):
+    """Its process ends while it measures where its learning rate is bad."""
+
+    name = "delicate"
+
+    def evaluate(self) -> dict[str, float]:
+        if self.hp["lr"] == 666.0:
+            os._exit(7)
+        return super().evaluate()
+
+
 class Unpackable(Tiny):
     name = "unpackable"
 

@@ -33,10 +33,8 @@ def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     database = Database(sqlite_url)
     made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=60.0)
     made.sources["tiny"] = TrainerSource(str(LANES), "1")
-    made.sources["moody"] = TrainerSource(str(LANES), "1")
-    made.sources["greedy"] = TrainerSource(str(LANES), "1")
-    made.sources["unpackable"] = TrainerSource(str(LANES), "1")
-    made.sources["turned"] = TrainerSource(str(LANES), "1")
+    for name in ("moody", "delicate", "greedy", "unpackable", "turned"):
+        made.sources[name] = TrainerSource(str(LANES), "1")
     yield made
     made.close()
     database.dispose()
@@ -192,6 +190,19 @@ def test_a_crash_in_a_pack_fails_only_the_trial_whose_fault_it_is(
     assert "a fault of ours" not in caplog.text
     assert {lost.reason for lost in cluster.events(e.ExactnessLost)} == {"trained without their pack, which had failed"}
     assert cluster.idle()
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_a_crash_while_one_lane_is_measured_is_no_fault_of_the_others(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, others: int
+) -> None:
+    deadly = ({"lr": switch(0.1, 666.0, 2)}, 7)  # the longest, so the first of the pack
+    sound = [({"lr": switch(0.1, 0.01 * (1 + number), 2)}, 5) for number in range(others)]
+    done = cluster.run(cluster.submit(spec(deadly, *sound, trainer="delicate", eval_every=3, max_restarts=0)))
+    assert [trial.state for trial in done.trials] == ["failed", *["completed"] * others]
+    assert "a fault of ours" not in caplog.text
+    with cluster.records.read() as rows:
+        assert not any(slot.quarantined_until for slot in rows.slots.all())
 
 
 def test_a_crash_of_the_only_lane_is_its_own(cluster: Cluster) -> None:

@@ -113,7 +113,13 @@ class LaneGroup:
     # ------------------------------------------------------------------------------------------------ training
 
     def _train(self) -> None:
-        """All of them go on, to where the first one has something else to do."""
+        """All of them go on, to where the first one has something else to do.
+
+        A call for one lane may have ended the process of all: the lanes that were in it are given back.
+        """
+        if lost := [number for number in self._wanted if self._models and not self._models[number].is_there]:
+            self._throw(PackBroken("the process of its pack has ended"), lost)
+            return
         wishes = dict(self._wanted)
         steps = min(wish.until - wish.begin for wish in wishes.values())
 
@@ -155,9 +161,13 @@ class LaneGroup:
         if self._models:
             logger.warning("a pack of %d chains is given up: %s", len(numbers), failed)
         is_shared = len(numbers) > 1 and not isinstance(failed, Stopped)
+        self._throw(PackBroken(str(failed)) if is_shared else failed, numbers)
+
+    def _throw(self, error: Exception, numbers: Sequence[int]) -> None:
+        """Into each of these lanes."""
 
         def fail() -> Trained:
-            raise PackBroken(str(failed)) if is_shared else failed
+            raise error
 
         for number in numbers:
             self._go_on(number, partial(answer, self._stages[number], fail))

@@ -15,7 +15,7 @@ from app.domain.assignment import ChainAssignment, ResumePoint
 from app.workers.slot.checkpoint_store import Reader
 from app.workers.slot.claim import Claimed, PackBroken, Stopped
 from app.workers.slot.retry import Seconds
-from app.workers.slot.trainer_host import Place, TrainerHost
+from app.workers.slot.trainer_host import Place, Result, TrainerHost
 from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
 from app.workers.trainer_process import TrainedTogether, TrainerProcess
@@ -62,12 +62,19 @@ class LaneContext:
 class PackedModel:
     """The model of one lane of a pack. number: of the lane. Whatever the others do, it is where it is until it leaves.
 
-    inexact_reasons: as those of `TrainerHost`.
+    inexact_reasons: as those of `TrainerHost`. `evaluate` and `save` raise `PackBroken` if its process has ended, for
+    whatever another lane did.
     """
 
     def __init__(self, host: TrainerHost, number: int) -> None:
         self._host, self.number = host, number
+        self._process = 0
         self.inexact_reasons: tuple[str, ...] = ()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the process in which it is has not ended."""
+        return self._process == self._host.process_number > 0
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -84,11 +91,11 @@ class PackedModel:
 
     def evaluate(self) -> dict[str, float | None]:
         deadline = self._host.deadline("evaluate")
-        return self._host.call(lambda process: process.evaluate(deadline=deadline, lane=self.number), tolerated=ITS_OWN)
+        return self._call(lambda process: process.evaluate(deadline=deadline, lane=self.number))
 
     def save(self) -> State:
         deadline = self._host.deadline("save")
-        return self._host.call(lambda process: process.save(deadline=deadline, lane=self.number), tolerated=ITS_OWN)
+        return self._call(lambda process: process.save(deadline=deadline, lane=self.number))
 
     def mark_at(self, place: Place) -> None:
         """A pack's models leave with its end: nobody goes on with them."""
@@ -102,10 +109,15 @@ class PackedModel:
 
     def leave(self) -> None:
         """The memory of the model is free after that. It may be gone already, with its process, or go with it now."""
-        if self._host.has_process:
+        if self.is_there:
             deadline = self._host.deadline("leave")
             with suppress(TrainerFailed, Stopped):  # those that are still there find that out by themselves
                 self._host.call(lambda process: process.leave([self.number], deadline=deadline))
+
+    def _call(self, do: Callable[[TrainerProcess], Result]) -> Result:
+        if not self.is_there:
+            raise PackBroken("the process of its pack has ended")
+        return self._host.call(do, tolerated=ITS_OWN)
 
     def _join(self, work: ChainAssignment, read: Callable[[ResumePoint], State]) -> None:
         state = None if work.first_read is None else read(work.first_read)
@@ -117,6 +129,7 @@ class PackedModel:
                 self.inexact_reasons = self._host.inexact_reasons
             deadline = self._host.deadline("join")
             self._host.call(lambda process: process.join(self.number, work.packing, deadline=deadline))
+            self._process = self._host.process_number
         except TrainerFailed as failed:
             if failed.kind in tolerated:
                 raise PackBroken(f"there is no room for it beside {self.number} others") from failed
@@ -133,9 +146,8 @@ def train_together(
     on_progress: Callable[[int], int],
     profile: bool,
 ) -> TrainedTogether:
-    """Train these lanes of a pack for so many steps each; fewer if `on_progress` says so, or if one fails.
-
-    Raises `TrainerFailed` for what concerns all, and `ModelMisplaced` where the process has ended meanwhile.
+    """Train these lanes of a pack, which are there, for so many steps each; fewer if `on_progress` says so, or if one
+    fails. Raises `TrainerFailed` for what concerns all.
 
     on_progress: called with how many they have taken, it returns how many they are to take in all. profile: whether to
     measure what packs cost, too.
