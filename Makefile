@@ -67,6 +67,7 @@ night: .venv/.installed-dev  ## a hundred times more examples of the properties,
 		tests/exactness
 	@$(BIN)/python benchmarks/soak.py --seeds 0:20000
 	@$(BIN)/python benchmarks/soak.py --hours 24
+	@STAGETREE_TEST_CHAOS=0:100 $(BIN)/python -m pytest tests/e2e/test_chaos.py
 
 mutants: .venv/.installed-dev  ## the workers without one of their guards each: a test must notice (an hour)
 	@nice $(BIN)/python -m tools.mutants

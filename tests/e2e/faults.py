@@ -8,13 +8,23 @@ import time
 from typing import Any
 
 from stacks import Cluster, wait_for
-from toys import curves, grid
+from toys import curves, grid, switch, trials
 
 from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
 from app.events.records import SqlRecords
 
 Json = dict[str, Any]
+BRANCH, SHORT, LONG = 2, 5, 40
+DONE, LANES = 3, 8
+
+
+def siblings(tag: str, **more: Any) -> Json:
+    """Eight trials that part at one step; three of them end early."""
+    lengths = [SHORT] * DONE + [LONG] * (LANES - DONE)
+    hps = ({"lr": switch(0.1, 0.2 / (1 + number), BRANCH), "bs": 4} for number in range(LANES))
+    listed = zip(hps, lengths, strict=True)
+    return trials(tag, *listed, trainer="packable", metric="val_loss", mode="min", packing=LANES, **more)
 
 
 def begin(cluster: Cluster, tag: str, slot: str | None = None, seconds: float = 0.3) -> tuple[str, str]:

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from faults import check
+from faults import BRANCH, DONE, LANES, LONG, SHORT, check, siblings
 from stacks import Cluster, Service, wait_for
-from toys import curves, switch, trials
+from toys import curves
 
 Json = dict[str, Any]
-BRANCH, SHORT, LONG = 2, 5, 40
-DONE, LANES = 3, 8
 
 
 @pytest.fixture
@@ -22,14 +20,6 @@ def one_slot(cluster: Cluster, whole: Cluster) -> Iterator[Cluster]:
     cluster.kill("gpu1", signal.SIGTERM)
     yield cluster
     cluster.start("gpu1")
-
-
-def siblings(tag: str, **more: Any) -> Json:
-    """Eight trials that part at one step; three of them end early."""
-    lengths = [SHORT] * DONE + [LONG] * (LANES - DONE)
-    hps = ({"lr": switch(0.1, 0.2 / (1 + number), BRANCH), "bs": 4} for number in range(LANES))
-    listed = zip(hps, lengths, strict=True)
-    return trials(tag, *listed, trainer="packable", metric="val_loss", mode="min", packing=LANES, **more)
 
 
 def wasted(cluster: Cluster, study: str) -> int:

@@ -1,0 +1,234 @@
+"""Rounds of faults on real processes, each drawn from a seed: whatever comes together, the results are the same.
+
+`STAGETREE_TEST_CHAOS=0:200 pytest tests/e2e/test_chaos.py` plays as many rounds of each kind as it has seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import boto3
+import psutil
+import pytest
+from faults import check, siblings
+from stacks import PATIENCE, TOYS, Cluster, Service, wait_for
+from toys import curves, grid
+
+from app.domain.evolve import fold
+from app.domain.search_plan import SearchPlan
+from app.events.database import Database
+from app.events.records import SqlRecords
+
+Json = dict[str, Any]
+Fault = Callable[[Cluster, Random], str]
+SEEDS = range(*map(int, os.environ.get("STAGETREE_TEST_CHAOS", "0:2").split(":")))
+LONGEST = 9.0
+"""Seconds of a fault: more than two of the cluster's leases."""
+
+ENOUGH = 5 * PATIENCE
+
+
+# ------------------------------------------------------------------------------------------------ a cluster
+
+
+def _slot(chance: Random) -> str:
+    return chance.choice(("gpu0", "gpu1"))
+
+
+def worker(cluster: Cluster, chance: Random) -> str:
+    """A worker is killed, or asked to end, and comes back."""
+    slot, number = _slot(chance), chance.choice((signal.SIGKILL, signal.SIGTERM))
+    cluster.kill(slot, number)
+    time.sleep(chance.random() * 3)
+    cluster.start(slot)
+    return f"{slot} got {number.name}"
+
+
+def fork(cluster: Cluster, chance: Random) -> str:
+    """The process that runs a worker's tasks is killed."""
+    slot = _slot(chance)
+    cluster.signal_child(slot, signal.SIGKILL)
+    return f"the fork of {slot} was killed"
+
+
+def trainer(cluster: Cluster, chance: Random) -> str:
+    """The process that trains is killed, if there is one now."""
+    slot = _slot(chance)
+    with suppress(psutil.NoSuchProcess):
+        inside = psutil.Process(cluster.processes[slot].pid).children(recursive=True)
+        if len(inside) > 1:
+            inside[-1].kill()
+    return f"the trainer of {slot} was killed"
+
+
+def freezing(cluster: Cluster, chance: Random) -> str:
+    """A worker, or the scheduler, stands still with all that is below it."""
+    name, seconds = chance.choice(("gpu0", "gpu1", "scheduler")), chance.random() * LONGEST
+    root = psutil.Process(cluster.processes[name].pid)
+    family = [root, *root.children(recursive=True)]
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.send_signal(number)
+        time.sleep(seconds if number == signal.SIGSTOP else 0.0)
+    return f"{name} stood still for {seconds:.1f} s"
+
+
+def scheduler(cluster: Cluster, chance: Random) -> str:
+    cluster.kill("scheduler", chance.choice((signal.SIGKILL, signal.SIGTERM)))
+    cluster.start("scheduler")
+    return "another scheduler"
+
+
+def broker(cluster: Cluster, chance: Random) -> str:
+    """It forgets everything, at once or by being killed; or gets what is no message."""
+    match chance.randrange(3):
+        case 0:
+            with cluster.broker() as redis:
+                redis.flushall()
+        case 1:
+            cluster.kill("redis")
+            time.sleep(chance.random() * 3)
+            cluster.start("redis")
+        case _:
+            with cluster.broker() as redis:
+                redis.lpush(f"stagetree:{_slot(chance)}", chance.randbytes(40))
+    return "the broker forgot, or lied"
+
+
+def network(cluster: Cluster, chance: Random) -> str:
+    """A server is away for some of those that use it, in one of the ways of networks."""
+    server, kind = chance.choice(("database", "broker", "store")), chance.choice(("refuse", "freeze"))
+    names = chance.sample(sorted(cluster.networks), chance.randint(1, len(cluster.networks)))
+    seconds = chance.random() * LONGEST
+    with cluster.fault(server, kind, *names):
+        time.sleep(seconds)
+    return f"{server}: {kind} for {seconds:.1f} s to {', '.join(names)}"
+
+
+def connections(cluster: Cluster, chance: Random) -> str:
+    """Whatever is open breaks, with or without a word."""
+    server, kind = chance.choice(("database", "broker", "store")), chance.choice(("forget", "reset"))
+    for proxy in cluster.proxies(server):
+        getattr(proxy, kind)()
+    return f"{server}: {kind}"
+
+
+def checkpoint(cluster: Cluster, chance: Random) -> str:
+    """One that is kept is deleted or damaged."""
+    store = boto3.client("s3")
+    found = store.list_objects_v2(Bucket="checkpoints").get("Contents", [])
+    kept = sorted(each["Key"] for each in found if each["Key"].endswith(".safetensors"))
+    if kept and chance.random() < 0.5:
+        store.delete_object(Bucket="checkpoints", Key=chance.choice(kept[-8:]))
+    elif kept:
+        store.put_object(Bucket="checkpoints", Key=chance.choice(kept[-8:]), Body=b"x" * 100)
+    return "a checkpoint was deleted or damaged"
+
+
+FAULTS: tuple[Fault, ...] = (
+    worker,
+    fork,
+    trainer,
+    freezing,
+    scheduler,
+    broker,
+    network,
+    connections,
+    checkpoint,
+)
+
+
+@pytest.fixture(scope="module")
+def packed(stack: Service) -> list[Json]:
+    """What eight packed trials come to when nothing goes wrong."""
+    return curves(stack, stack.run(siblings("chaos expected"))["study"])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_faults_of_a_round_change_no_result(
+    cluster: Cluster, whole: Cluster, expected: list[Json], packed: list[Json], seed: int
+) -> None:
+    chance = Random(seed)
+    is_packed = chance.random() < 0.3
+    made = siblings if is_packed else grid
+    study = cluster.submit(made(f"chaos {seed}", seconds=chance.choice((0.05, 0.1, 0.2))))
+    for _ in range(chance.randint(1, 3)):
+        time.sleep(chance.random() * 3)
+        print(f"round {seed}:", chance.choice(FAULTS)(cluster, chance))
+    check(cluster, study, packed if is_packed else expected)
+
+
+# ------------------------------------------------------------------------------------------------ `run`
+
+
+def results(folder: Path) -> tuple[SearchPlan, list[Json]]:
+    """The only plan of a store, and the curve of each trial of its study."""
+    database = Database(f"sqlite:///{folder / '.stagetree' / 'stagetree.db'}")
+    records = SqlRecords(database)
+    with records.read() as rows:
+        (row,) = rows.studies.page()
+    plan = fold(each.event for each in records.log.read(row.stream, limit=100_000))
+    database.dispose()
+    (study,) = plan.studies.values()
+    return plan, [
+        {"state": trial.state.value, "steps": trial.steps, "curve": dict(plan.curve(trial))} for trial in study.trials
+    ]
+
+
+def run_of(folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "stagetree", "run", "study.json", "--slots", "2", "-q", "--no-check"]
+    with (folder / "said").open("ab") as said:
+        return subprocess.Popen(
+            [*command, "--trainers", TOYS[0]], cwd=folder, stdout=said, stderr=said, start_new_session=True
+        )
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
+    """What `run` comes to when nobody interrupts it."""
+    folder = tmp_path_factory.mktemp("calm")
+    (folder / "study.json").write_text(json.dumps(grid("run", seconds=0.02)))
+    assert run_of(folder).wait(ENOUGH) == 0
+    return results(folder)[1]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_that_is_ended_at_any_moment_goes_on(tmp_path: Path, calm: list[Json], seed: int) -> None:
+    """With all that it has started, or without; at once, or asked to."""
+    chance = Random(seed)
+    (tmp_path / "study.json").write_text(json.dumps(grid("run", seconds=0.1)))
+    for _ in range(chance.randint(1, 4)):
+        run = run_of(tmp_path)
+        is_early = chance.random() < 0.3
+        if not is_early:
+            wait_for("a log", (tmp_path / ".stagetree" / "stagetree.db").exists)
+        time.sleep(chance.random() * 12)
+        if run.poll() is not None:  # it was faster
+            break
+        family = psutil.Process(run.pid).children(recursive=True)
+        number = chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM))
+        print(f"round {seed}: {number.name}, {len(family)} processes below it")
+        run.send_signal(number)
+        if number == signal.SIGKILL and chance.random() < 0.5:
+            for each in family:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+        run.wait(ENOUGH)
+        assert not psutil.wait_procs(family, timeout=PATIENCE)[1]
+    else:
+        run = run_of(tmp_path)
+    assert run.wait(ENOUGH) == 0, (tmp_path / "said").read_text(errors="replace")
+    plan, found = results(tmp_path)
+    assert found == calm
+    assert not plan.chains
