@@ -48,8 +48,12 @@ RATES = {
     "worker is paused": 0.002,
     "scheduler is killed": 0.003,
     "scheduler is paused": 0.002,
+    "host is lost": 0.0005,
     "everything is killed": 0.0005,
     "trainer dies": 0.01,
+    "pack dies": 0.1,
+    "lane fails": 0.01,
+    "no room beside others": 0.3,
     "step takes long": 0.01,
 }
 """How probable each fault is where it can happen; a history has some of them."""
@@ -64,11 +68,21 @@ FREE = {
     "store is away",
     "object is not seen yet",
     "message comes twice",
+    "no room beside others",
     "step takes long",
 }
 """Faults that must cost no step: they are waited for."""
 
-MOST = {"fork is killed": 2, "trainer dies": 1, "object is damaged": 4, "everything is killed": 2}
+MOST = {
+    "fork is killed": 2,
+    "trainer dies": 1,
+    "pack dies": 6,
+    "lane fails": 2,
+    "no room beside others": 12,
+    "object is damaged": 4,
+    "host is lost": 2,
+    "everything is killed": 2,
+}
 """What happens at most so often: more of it is held against the trial, as it should be, or would take for ever."""
 
 
@@ -125,6 +139,8 @@ class Effects:
             self.process.pause(self.faults.seconds(PAUSE))
         elif kind == "worker" and self.faults.strikes("worker is asked to end", about):
             self.process.ask_to_end()
+        elif kind == "worker" and self.faults.strikes("host is lost", about):
+            self.process.kill_host()
         elif self.faults.strikes("everything is killed", about):
             self.process.kill_all()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,12 @@ from app.events.memory.chains import MemoryChains
 from app.events.memory.rows import MemoryLog
 from app.events.rows import ChainFlags, Fenced
 from app.workers.scheduler.reaper import Reaper
+from app.workers.slot import group, models
 from app.workers.slot.checkpoint_store import CheckpointStore, Stored
+from app.workers.slot.models import LaneContext
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.model import HpTimeline
+from stagetree.runtime.packed import Failed, PackedModels
 from tests.world.fault_alphabet import WorldLog
 
 Without = Callable[[pytest.MonkeyPatch], None]
@@ -113,6 +118,49 @@ def facts_before_states(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointStore, "write", write)
 
 
+def crashes_of_packs(patch: pytest.MonkeyPatch) -> None:
+    """What ends the process of a pack is held against each of its lanes."""
+    patch.setattr(group, "PackBroken", lambda text: TrainerFailed("crash", text))
+
+
+def marks_without_pack(patch: pytest.MonkeyPatch) -> None:
+    """Those that are trained without their pack do not say so."""
+
+    def unmarked(*given: Any) -> LaneContext:
+        return LaneContext(*given[:4])
+
+    patch.setattr(group, "LaneContext", unmarked)
+
+
+def lanes_that_nobody_has(patch: pytest.MonkeyPatch) -> None:
+    """Who has a pack to itself is trained alone."""
+    advance = PackedModels.advance
+
+    def alone(self: PackedModels, timelines: Mapping[int, HpTimeline]) -> Failed:
+        if len(self.numbers) > 1:
+            return advance(self, timelines)
+        for number, timeline in timelines.items():
+            self[number].advance(timeline)
+        return {}
+
+    patch.setattr(PackedModels, "advance", alone)
+
+
+def room_for_others(patch: pytest.MonkeyPatch) -> None:
+    """A model for which there is no memory beside others has failed."""
+    patch.setattr(models, "NO_ROOM", ())
+
+
+def processes_of_packs(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks whether the process of a pack is the one in which a lane is."""
+    patch.setattr(models.PackedModel, "is_there", True)
+
+
+def lanes_that_leave(patch: pytest.MonkeyPatch) -> None:
+    """A lane that is over keeps its place in the pack."""
+    patch.setattr(models.PackedModel, "leave", lambda self: None)
+
+
 GUARDS: dict[str, Without] = {
     each.__name__: each
     for each in (
@@ -125,5 +173,11 @@ GUARDS: dict[str, Without] = {
         facts_that_wait,
         checkpoints_in_use,
         facts_before_states,
+        crashes_of_packs,
+        marks_without_pack,
+        lanes_that_nobody_has,
+        room_for_others,
+        processes_of_packs,
+        lanes_that_leave,
     )
 }

@@ -44,6 +44,7 @@ from tests.world.fault_alphabet import (
     WorldStore,
 )
 from tests.world.fibers import Fibers, Process, Time
+from tests.world.trainer import WorldTrainer
 
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
 LEASE, HEARTBEAT, GRACE, TICK = 15.0, 1.0, 5.0, 1.0
@@ -59,7 +60,7 @@ class Member(Process):
 
     def __init__(self, name: str, world: World) -> None:
         super().__init__(name, world.time)
-        self._world, self.is_to_end = world, False
+        self._world, self.is_to_end, self.is_away_with_its_host = world, False, False
         self.on_end: Callable[[], None] = lambda: None
         self.fibers_of = Fibers(self)
         self.effects = Effects(self, world.faults)
@@ -72,6 +73,9 @@ class Member(Process):
 
     def kill_all(self) -> None:
         self._world.kill_all()
+
+    def kill_host(self) -> None:
+        self._world.kill_host(self.name)
 
     def ask_to_end(self) -> None:
         """As SIGTERM."""
@@ -87,6 +91,12 @@ class Member(Process):
     def rest(self, seconds: float) -> None:
         """Out of the way of others for about so long. The chance in `seconds` is not of this world."""
         self.time.wait(float(self.time.chance.expovariate(1 / RACE_SECONDS)))
+
+
+def _host(name: str) -> int:
+    """The number of the machine of a worker or scheduler."""
+    number = int(name[-1])
+    return number // 2 if name.startswith("worker") else number
 
 
 class _Lock:
@@ -128,7 +138,7 @@ class World:
         self.faults = Faults(self.time, chosen, setting.faults_until, setting.faults_share)
         self.database, self.objects = WorldDatabase(self.time), WorldObjects(self.time)
         self.broker = WorldBroker(self.time)
-        self.sources = {"toy": TrainerSource(TOY, "1")}
+        self.sources = {name: TrainerSource(TOY, "1") for name in ("toy", "packable")}
         self.submitted: dict[int, StudyId] = {}
         self.streams: dict[int, str] = {}
         self.members: dict[str, Member] = {}
@@ -158,11 +168,18 @@ class World:
         self.deaths += 1
         if not member.is_fork_alone:
             self._owners.pop(member.name, None)
-        self.later(self.faults.seconds(20.0), self._starts[member.name])
+        self.later(self.faults.seconds(120.0 if member.is_away_with_its_host else 20.0), self._starts[member.name])
 
     def kill_all(self) -> None:
         for member in list(self.members.values()):
             if not member.is_dead:
+                member.kill()
+
+    def kill_host(self, name: str) -> None:
+        """All that run on the machine of that process, which is away for a while: two slots, and a scheduler."""
+        for member in list(self.members.values()):
+            if not member.is_dead and _host(member.name) == _host(name):
+                member.is_away_with_its_host = True
                 member.kill()
 
     def later(self, seconds: float, do: Callable[[], None]) -> None:
@@ -232,19 +249,31 @@ class World:
         return Notifier(tell, me.fibers_of)
 
     def _start_trainer(self, me: Member) -> Any:
+        def strikes(name: str, about: str) -> bool:
+            return self.faults.strikes(name, f"{me.name}, {about}")
+
         def script(process: InProcess, what: str, step: int) -> None:
             me.effects.moment(f"before {what}")
-            if what == "train":
+            if what in ("train", "train a pack"):
                 slow = 40.0 if self.faults.strikes("step takes long", f"{me.name} at step {step}") else STEP
                 until = self.time.now + self.time.chance.expovariate(1 / slow)
                 while self.time.now < until and not process.is_broken:
                     me.wait(min(1.0, until - self.time.now))
             if process.is_broken:
                 process.do("killed")
-            if what in ("train", "save", "evaluate", "load") and self.faults.strikes("trainer dies", f"{what}, {step}"):
+            if what in ("train", "save", "evaluate", "load") and strikes("trainer dies", f"{what}, {step}"):
                 raise TrainerFailed("crash", "the process was ended by signal 9", step)
+            if what == "train a pack" and strikes("pack dies", ""):
+                raise TrainerFailed("crash", "the process was ended by signal 9", step)
+            if what == "build beside others" and strikes("no room beside others", ""):
+                raise TrainerFailed("out_of_memory", "there is too little memory", step)
 
-        return InProcess(script)
+        def fails(lanes: Sequence[int]) -> dict[int, TrainerFailed]:
+            if len(lanes) == 1 or not strikes("lane fails", f"lanes {lanes}"):
+                return {}
+            return {self.time.chance.choice(lanes): TrainerFailed("exception", "ValueError: it failed", signature="it")}
+
+        return WorldTrainer(script, fails)
 
     # ------------------------------------------------------------------------------------------------ a scheduler
 
