@@ -73,6 +73,9 @@ FREE = {
 }
 """Faults that must cost no step: they are waited for."""
 
+HELD = {"trainer dies", "lane fails"}
+"""Faults that count against a trial, though not at once."""
+
 MOST = {
     "fork is killed": 2,
     "trainer dies": 1,

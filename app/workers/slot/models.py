@@ -68,13 +68,13 @@ class PackedModel:
 
     def __init__(self, host: TrainerHost, number: int) -> None:
         self._host, self.number = host, number
-        self._process = 0
+        self._process: TrainerProcess | None = None
         self.inexact_reasons: tuple[str, ...] = ()
 
     @property
     def is_there(self) -> bool:
         """Whether the process in which it is has not ended."""
-        return self._process == self._host.process_number > 0
+        return self._process is not None and self._process is self._host.process
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ class PackedModel:
                 self.inexact_reasons = self._host.inexact_reasons
             deadline = self._host.deadline("join")
             self._host.call(lambda process: process.join(self.number, work.packing, deadline=deadline))
-            self._process = self._host.process_number
+            self._process = self._host.process
         except TrainerFailed as failed:
             if failed.kind in tolerated:
                 raise PackBroken(f"there is no room for it beside {self.number} others") from failed

@@ -78,7 +78,6 @@ class TrainerHost:
         self._memory = MemoryWatch(growth_bytes)
         self._silence_seconds = silence_seconds
         self._process: TrainerProcess | None = None
-        self._started = 0
         self._source: TrainerSource | None = None  # of what the process has imported
         self._members: tuple[str, ...] = ()  # the slots that are lent to it
         self._built: _Built | None = None
@@ -245,7 +244,6 @@ class TrainerHost:
     def _fresh_process(self) -> None:
         try:
             self._process = self._start(self._members) if self._members else self._start()
-            self._started += 1
         except (WarmFailed, TrainerFailed) as failed:
             raise NoTrainerProcess(str(failed)) from failed
 
@@ -263,9 +261,9 @@ class TrainerHost:
             self.call(tell)
 
     @property
-    def process_number(self) -> int:
-        """Of the process that is there; 0 while there is none."""
-        return self._started if self._process is not None else 0
+    def process(self) -> TrainerProcess | None:
+        """The one that is there: another, once it was ended."""
+        return self._process
 
     def call(self, do: Callable[[TrainerProcess], Result], tolerated: Container[str] = ()) -> Result:
         """Whatever goes wrong in a call, that process is used no more. tolerated: kinds of failures that do it no harm.
