@@ -30,6 +30,9 @@ WAYS = {
     "watched": "evaluated after each step",
 }
 Steps = Annotated[int, typer.Option("--steps", metavar="N", min=2, help="How many steps to train, in each way.")]
+Ranks = Annotated[
+    str, typer.Option("--ranks", metavar="K,...", help="Also train in 1, 2, 4, ... processes, which must agree.")
+]
 Device = Annotated[
     str | None,
     typer.Option("--device", metavar="DEVICE", help="Where it is trained: cpu, or cuda:0; by default as slots do."),
@@ -41,6 +44,7 @@ def check(
     trainers: Trainers = None,
     steps: Steps = 4,
     device: Device = None,
+    ranks: Ranks = "1",
     changes: Changes = None,
     output: Output = Format.table,
 ) -> None:
@@ -58,11 +62,12 @@ def check(
     job = job_of(spec, stacks.check_trainer(spec, files).path, device or default_device())
     if job is None:
         fail("the study names no hyper-parameters to check with: give it a space", USAGE)
-    report = _report({**job, "steps": steps, "broken": steps // 2}, spec.metric)
+    worlds = _worlds(ranks)
+    report = _report({**job, "steps": steps, "broken": steps // 2, "ranks": worlds}, spec.metric)
     if output is Format.json:
         print_json(report)
     else:
-        print("\n".join(lines(report)))
+        print("\n".join([*lines(report), *_rank_lines(report, worlds)]))
     if report["failed"] or report["differences"]:
         raise typer.Exit(FAILED)
 
@@ -86,6 +91,28 @@ def lines(report: Json) -> list[str]:
     return found
 
 
+def _worlds(text: str) -> list[int]:
+    """Several numbers of ranks."""
+    try:
+        worlds = sorted({int(each) for each in text.split(",")})
+    except ValueError:
+        worlds = [0]
+    if any(each < 1 or each & (each - 1) for each in worlds):
+        fail(f"--ranks takes powers of two, such as 1,2,4, not {text}", USAGE)
+    return worlds
+
+
+def _rank_lines(report: Json, worlds: list[int]) -> list[str]:
+    if report["failed"] or any(way in report["differences"] for way in WAYS):
+        return []
+    names = [f"{each} ranks" for each in worlds if each > 1]
+    return [f"{name:25}  {report['differences'].get(_way(name), 'the same, to the bit')}" for name in names]
+
+
+def _way(name: str) -> str:
+    return " ".join(reversed(name.split()))
+
+
 def job_of(spec: StudySpec, file: str, device: str) -> Json | None:
     """What `stagetree.runtime.check` is asked, but for the steps; None where the study has no configuration yet."""
     from app.settings import settings
@@ -100,6 +127,7 @@ def job_of(spec: StudySpec, file: str, device: str) -> Json | None:
         "device": device,
         "threads": settings().threads if device == "cpu" else 1,
         "determinism": spec.determinism,
+        "shards": getattr(spec, "shards", None) or 0,
     }
 
 

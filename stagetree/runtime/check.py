@@ -11,25 +11,26 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import os
 import sys
 import tempfile
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stagetree.runtime import attributes, inexact, machine, state_format, suspects
-from stagetree.runtime.failures import TrainerFailed, ending, user_code
+from stagetree.runtime.failures import TrainerFailed, user_code
+from stagetree.runtime.forks import forked, forked_ranks
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.warm import import_before_forking
+from stagetree.trainer import ranks
 
+RANKED = "Likely: train() reads something that depends on its rank, or adds up in another order than self.ranks.sum"
 _MEASURED = (
     *("metrics", "not_exact", "first_step_seconds", "step_seconds", "evaluate_seconds"),
     *("checkpoint_bytes", "save_seconds"),
@@ -38,7 +39,10 @@ _MEASURED = (
 
 @dataclass(frozen=True)
 class Job:
-    """Train the trainer `name` of `file` for `steps` steps, with a break after `broken`. hp: JSON of its sequences."""
+    """Train the trainer `name` of `file` for `steps` steps, with a break after `broken`. hp: JSON of its sequences.
+
+    shards: of the study, see `stagetree.trainer.ranks`. ranks: how many are to have the same bits as one process.
+    """
 
     file: str
     name: str
@@ -50,13 +54,16 @@ class Job:
     device: str = "cpu"
     threads: int = 1
     determinism: str = "strict"
+    shards: int = 0
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass
 class Report:
     """What was found. differences: the first leaf that differs, of how many, and the likely cause, by way: `split` in a
-    fresh process, gone on in a `used` object, `watched` by evaluations after each step, or merely trained `again`; or
-    a metric that differs where no leaf does.
+    fresh process, gone on in a `used` object, `watched` by evaluations after each step, or merely trained `again`; by
+    2 `ranks` (`ranks 2`), without a break or from the state of one process on; or a metric that differs where no leaf
+    does.
 
     failed: the trainer's own error, with which nothing could be compared. not_exact: what has no deterministic form.
     first_step_seconds: with what happens once, such as compiling. save_seconds: for `checkpoint_bytes`.
@@ -90,21 +97,26 @@ def check(job: Job) -> Report:
 
 def _compare(ways: _Ways, report: Report) -> None:
     import_before_forking()
-    first = _forked(ways.first)
-    whole = _take(_forked(ways.whole), report)
-    others = {"split": _forked(ways.split), "watched": _forked(ways.watched), "used": whole["used"]}
+    first = forked(ways.first)
+    whole = _take(forked(ways.whole), report)
+    others = {"split": forked(ways.split), "watched": forked(ways.watched), "used": whole["used"]}
     report.load_seconds = others["split"]["load_seconds"]
     wrong = {way: text for way in others if (text := ways.difference(way))}
     _compare_metrics(report, first, {way: found for way, found in others.items() if way not in wrong})
-    if wrong and _forked(ways.again) and (text := ways.difference("again")):
+    if wrong and forked(ways.again) and (text := ways.difference("again")):
         wrong = {"again": text, **wrong}
     for way, text in wrong.items():
         found = others.get(way, {})
         if found.get("modes") and way in ("watched", "used"):  # tried again with the modes put back
-            _forked(partial(ways.watched, "in-mode", True) if way == "watched" else ways.used_in_mode)
+            forked(partial(ways.watched, "in-mode", True) if way == "watched" else ways.used_in_mode)
             found = {**found, "modes_matter": not ways.difference("in-mode")}
         cause = suspects.cause(way, "again" in wrong, first, found)
         report.differences[way] = f"{text}. {cause}"
+    for world in ways.worlds if not wrong else ():
+        found = forked_ranks(partial(ways.in_ranks, world), world, ways.device)
+        text = ways.difference(f"ranks {world}") or ways.difference(f"ranks {world} on")
+        if text := text or inexact.other_metrics(report.metrics, found["metrics"]):
+            report.differences[f"ranks {world}"] = f"{text}. {RANKED}"
 
 
 def _compare_metrics(report: Report, first: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> None:
@@ -127,6 +139,7 @@ class _Ways:
     def __init__(self, job: Job, folder: Path) -> None:
         self._job, self._folder = job, folder
         self._timeline = HpTimeline(job.hp)
+        self.worlds, self.device = [each for each in job.ranks if each > 1], job.device
 
     def first(self) -> dict[str, Any]:
         """The part before the break."""
@@ -186,6 +199,15 @@ class _Ways:
         again = bool(inexact.other_metrics(metrics, model.evaluate()))
         return {"modes": changed, "metrics": metrics, "again": again, "loaders": suspects.loaders()}
 
+    def in_ranks(self, world: int) -> dict[str, Any]:
+        """In one of several ranks: without a break, and then from the state of one process on."""
+        model = self._built()
+        self._train(model, self._job.steps)
+        self._keep(model, f"ranks {world}")
+        metrics = model.evaluate()
+        self._gone_on(model, f"ranks {world} on")
+        return {"metrics": metrics}
+
     def difference(self, way: str) -> str:
         """Where the state at the end of a way differs first from that of the whole; nothing if it does not."""
         leaves = [suspects.leaves(state_format.unpack((self._folder / name).read_bytes())) for name in ("whole", way)]
@@ -196,11 +218,13 @@ class _Ways:
         return {"attributes": _attributes(model)}
 
     def _built(self) -> Model:
-        job = self._job
-        Machine(job.device, None, job.threads, job.determinism).prepare()
+        job, here = self._job, ranks.here()
+        here.shards = job.shards
+        device = job.device if here.world == 1 else job.device.replace("cuda:0", f"cuda:{here.rank}")
+        Machine(device, None, job.threads, job.determinism).prepare()
         with user_code():
             kind = load_trainer(job.file, job.name)
-        return Model.build(kind, job.args, job.seed, job.device)
+        return Model.build(kind, job.args, job.seed, device)
 
     def _train(self, model: Model, until: int) -> list[float]:
         seconds = []
@@ -230,48 +254,14 @@ class _Ways:
         seconds = time.monotonic() - begun_at
         with open(fd, "rb") as file:
             file.seek(0)
-            (self._folder / name).write_bytes(file.read())
+            if ranks.here().rank == 0:
+                (self._folder / name).write_bytes(file.read())
         return size, seconds
 
 
 def _attributes(model: Model) -> dict[str, str]:
     """A hash of each."""
     return {name: seen.digest for name, seen in attributes.of_trainer(model.trainer).items()}
-
-
-def _forked(way: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a training found, done in a fork. Raises `TrainerFailed`."""
-    sys.stdout.flush()
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reading)
-        _answer(way, writing)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        answer = pipe.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if not answer:
-        raise TrainerFailed("crash", f"the trainer's process {ending(status)}")
-    found: dict[str, Any] = json.loads(answer)
-    if "error" in found:
-        raise TrainerFailed("exception", found["error"])
-    return found
-
-
-def _answer(way: Callable[[], dict[str, Any]], writing: int) -> None:
-    """In the fork: the answer, and the end of the process."""
-    try:
-        answer = way()
-    except TrainerFailed as failed:
-        answer = {"error": failed.error}
-    except BaseException:
-        answer = {"error": traceback.format_exc()}
-    with open(writing, "w") as pipe:
-        json.dump(answer, pipe)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(0)
 
 
 def main() -> None:

@@ -110,3 +110,26 @@ def test_equal_weights_that_are_measured_differently_are_told() -> None:
 )
 def test_how_the_trainer_fails_is_told(name: str, words: str) -> None:
     assert words in checked(job(name))["failed"]
+
+
+SHARDED = Path(__file__).parents[1] / "ranks" / "in_shards.py"
+
+
+def in_ranks(**more: Any) -> dict[str, Any]:
+    return {"file": str(SHARDED), "name": "in_shards", "args": {}, "seed": 0, "hp": {"lr": 0.01, "bs": 30}, **more}
+
+
+def test_ranks_that_have_the_same_bits_are_said_to() -> None:
+    report = checked(in_ranks(shards=4, ranks=[1, 2, 4], steps=3, broken=1))
+    assert (report["failed"], report["differences"]) == ("", {})
+
+
+def test_a_trainer_that_looks_at_its_rank_is_named() -> None:
+    report = checked(job("ranked") | {"ranks": [2]})
+    assert report["differences"].keys() == {"ranks 2"}
+    assert "depends on its rank" in report["differences"]["ranks 2"]
+
+
+def test_an_error_in_one_rank_ends_all() -> None:
+    report = checked(job("ranked", fails=True) | {"ranks": [2]})
+    assert "In rank 1 of 2" in report["failed"] and "ArithmeticError" in report["failed"]

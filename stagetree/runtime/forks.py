@@ -1,0 +1,122 @@
+"""What a trainer does in forks of this process: in one, or in one for each rank of a trial."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from stagetree.runtime.failures import TrainerFailed, ending
+from stagetree.runtime.wire import anonymous_file
+from stagetree.trainer import ranks
+
+LATE_SECONDS = 1800.0
+"""A rank may wait so long for another one: as long as a step may take."""
+
+Way = Callable[[], dict[str, Any]]
+
+
+def forked(way: Way) -> dict[str, Any]:
+    """What a training found, done in a fork. Raises `TrainerFailed`."""
+    return _found(*_answers([way])[0])
+
+
+def forked_ranks(way: Way, world: int, device: str) -> dict[str, Any]:
+    """What the leader found, where all ranks do the same, each in a fork of its own. Raises `TrainerFailed`."""
+    meeting = anonymous_file(0)
+    path = f"/proc/self/fd/{meeting}"
+
+    def by_rank(rank: int) -> Way:
+        def do() -> dict[str, Any]:
+            own = device if device == "cpu" else f"cuda:{rank}"
+            ranks.be(ranks.Ranks.meet(path, rank, world, LATE_SECONDS, own))
+            return way()
+
+        return do
+
+    try:
+        answers = _answers([by_rank(rank) for rank in range(world)])
+    finally:
+        os.close(meeting)
+    for rank, (status, answer) in answers.items():
+        try:
+            found = _found(status, answer)
+        except TrainerFailed as failed:
+            raise TrainerFailed(failed.kind, f"In rank {rank} of {world}:\n{failed.error}") from None
+    return found
+
+
+def _answers(ways: list[Way]) -> dict[int, tuple[int, bytes]]:
+    """How each fork ended and what it said, by number, the leader last; only the first that failed, if one did."""
+    sys.stdout.flush()
+    pids, pipes = list[int](), list[int]()
+    for way in ways:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _answer(way, writing)
+        os.close(writing)
+        pids.append(pid)
+        pipes.append(reading)
+    told = [b""] * len(ways)
+    answers: dict[int, tuple[int, bytes]] = {}
+    while waiting := [pipe for number, pipe in enumerate(pipes) if number not in answers]:
+        for pipe in select.select(waiting, [], [])[0]:
+            number = pipes.index(pipe)
+            if part := os.read(pipe, 2**16):
+                told[number] += part
+                continue
+            os.close(pipe)
+            status = os.waitstatus_to_exitcode(os.waitpid(pids[number], 0)[1])
+            answers[number] = (status, told[number])
+            if not _is_well(told[number]):
+                _end(pid for other, pid in enumerate(pids) if other not in answers)
+                for other in range(len(ways)):
+                    if other not in answers:
+                        os.close(pipes[other])
+                return {number: answers[number]}
+    return dict(sorted(answers.items(), reverse=True))
+
+
+def _end(pids: Any) -> None:
+    """The others would wait for the one that failed."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _is_well(answer: bytes) -> bool:
+    return bool(answer) and "error" not in json.loads(answer)
+
+
+def _found(status: int, answer: bytes) -> dict[str, Any]:
+    """Raises `TrainerFailed`."""
+    if not answer:
+        raise TrainerFailed("crash", f"the trainer's process {ending(status)}")
+    found: dict[str, Any] = json.loads(answer)
+    if "error" in found:
+        raise TrainerFailed("exception", found["error"])
+    return found
+
+
+def _answer(way: Way, writing: int) -> None:
+    """In the fork: the answer, and the end of the process."""
+    answer: Mapping[str, Any]
+    try:
+        answer = way()
+    except TrainerFailed as failed:
+        answer = {"error": failed.error}
+    except BaseException:
+        answer = {"error": traceback.format_exc()}
+    with open(writing, "w") as pipe:
+        json.dump(answer, pipe)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
