@@ -41,7 +41,7 @@ _MEASURED = (
 class Job:
     """Train the trainer `name` of `file` for `steps` steps, with a break after `broken`. hp: JSON of its sequences.
 
-    shards: of the study, see `stagetree.trainer.ranks`. ranks: how many are to have the same bits as one process.
+    shards: of the study, see `stagetree.trainer.ranks`. ranks: so many ranks must have the bits of one process.
     """
 
     file: str
