@@ -12,9 +12,9 @@ from stagetree.space import LENGTH, Space
 from stagetree.space.distinct import Distinct
 from stagetree.space.distributions import Distribution, LogUniform, RandInt, Uniform
 from stagetree.spec import SpecError, StudySpec
-from stagetree.spec.rungs import ENDLESS, LEAST_POINTS, boundary_of, most_points, sure_steps
 from stagetree.spec.tuners import AshaTuner, AsyncHyperbandTuner, FixedTuner, HyperbandTuner, PbtTuner, ShaTuner
 from stagetree.spec.tuners.early_stopping import CurveTuner
+from stagetree.spec.tuners.halving import ENDLESS, LEAST_POINTS, boundary_of, most_points, sure_steps
 
 __all__ = ["advice", "afterthoughts"]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from app.domain import accounting
-from app.domain.decide.finding import trial_of
-from app.domain.search_plan import Study
+from app.domain.search_plan import Study, trial_of
 from app.domain.standing import standing
 from app.events.rows import StudyRecord
 from app.service.services import Services

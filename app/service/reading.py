@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.domain.access import ANYBODY, Principal
-from app.domain.decide.finding import trial_of
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
-from app.domain.search_plan import SearchPlan
+from app.domain.search_plan import SearchPlan, trial_of
 from app.events.rows import ChainRecord, StudyRecord
 from app.events.rows.ports import RowsPort
 from app.service import waiting
@@ -28,10 +27,9 @@ from app.service.views import documents, ordering, plans
 from app.service.views.standing import environments, packing
 from app.simulation.preview import Forecast, forecast
 from stagetree.models.pages import Columns, Environments, EventPage, SlotPage, StudyPage, TrainerPage, TrialPage
-from stagetree.models.plans import Plan, StageTree
 from stagetree.models.service import Token, TokenPage, TrainerListed
 from stagetree.models.studies import Share, StudyAnswer
-from stagetree.models.trials import TrialDetail
+from stagetree.models.trials import Plan, StageTree, TrialDetail
 from stagetree.sequences import did_you_mean
 
 Json = dict[str, Any]

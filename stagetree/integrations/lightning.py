@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
-from stagetree.integrations import hooks
+from stagetree.integrations import lightning_module
 from stagetree.integrations.lightning_module import (
     CALLED_OF_DATA,
     COUNTED,
@@ -124,18 +124,21 @@ class LightningTrainer(TorchTrainer):
 
     def evaluate(self) -> dict[str, float]:
         """See `Trainer.evaluate`. What validation changes in attributes is put back: training may not depend on it."""
-        at, before = self._place.batch_idx, hooks.attributes(self.model, _metrics())
+        at, before = self._place.batch_idx, lightning_module.attributes(self.model, _metrics())
         self._place.training, self._place.validating, self._place.batch_idx = False, True, 0
         try:
             return super().evaluate()
         finally:
             self._place.training, self._place.validating, self._place.batch_idx = True, False, at
-            hooks.bring_back(self.model, before, _metrics())
+            lightning_module.bring_back(self.model, before, _metrics())
 
     def state_dict(self) -> dict[str, Any]:
         """See `Trainer.state_dict`. It has what Lightning's own loop counts, too."""
         counted = {name: getattr(self._place, name) for name in COUNTED}
-        kept = {"attributes": hooks.attributes(self.model, _metrics()), "frozen": hooks.frozen(self.model)}
+        kept = {
+            "attributes": lightning_module.attributes(self.model, _metrics()),
+            "frozen": lightning_module.frozen(self.model),
+        }
         return {**super().state_dict(), "lightning": {**counted, **kept}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -146,8 +149,8 @@ class LightningTrainer(TorchTrainer):
         super().load_state_dict({name: each for name, each in state.items() if name != "lightning"})
         for name in COUNTED:
             setattr(self._place, name, kept[name])
-        hooks.bring_back(self.model, kept["attributes"], _metrics())
-        hooks.freeze(self.model, kept["frozen"])
+        lightning_module.bring_back(self.model, kept["attributes"], _metrics())
+        lightning_module.freeze(self.model, kept["frozen"])
 
     # Lightning's loop -----------------------------------------------------------------------------------------------
 
@@ -212,7 +215,9 @@ class LightningTrainer(TorchTrainer):
     def _transferred(self, batch: Any) -> Any:
         own = "on_after_batch_transfer"
         data = self._datamodule
-        is_datas = data is not None and hooks.overridden(data, base_of(data, "LightningDataModule"), PACKAGES, ())
+        is_datas = data is not None and lightning_module.overridden(
+            data, base_of(data, "LightningDataModule"), PACKAGES, ()
+        )
         owner = data if is_datas and own in is_datas else self.model
         return getattr(owner, own)(batch, 0)
 

@@ -7,7 +7,6 @@ can be read like the JSON they come from, too: `study["best"]["value"]`.
 from __future__ import annotations
 
 from stagetree.models.answer import Answer
-from stagetree.models.plans import Node, Plan, Stage, StageTree
 from stagetree.models.service import Event, Replay, Slot, SlotStage, TrainerListed
 from stagetree.models.studies import (
     Best,
@@ -25,7 +24,19 @@ from stagetree.models.studies import (
     TrialsDone,
     UnderWay,
 )
-from stagetree.models.trials import Failure, LoggedPoint, Note, Outcome, Point, Trial, TrialDetail
+from stagetree.models.trials import (
+    Failure,
+    LoggedPoint,
+    Node,
+    Note,
+    Outcome,
+    Plan,
+    Point,
+    Stage,
+    StageTree,
+    Trial,
+    TrialDetail,
+)
 
 __all__ = [
     "Answer",

@@ -1,4 +1,4 @@
-"""Trials, their results and how they failed."""
+"""Trials, their results and how they failed; and the plan that they share: its nodes, stages and inputs."""
 
 from __future__ import annotations
 
@@ -105,3 +105,69 @@ class TrialDetail(Trial, needs=()):
     begins: dict[str, Any] | None = Field(default=None, description="the weights that it begins from, as of its study")
     notes: list[Note] = Field(description="what people wrote down about it, in order")
     failure: Failure | None = None
+
+
+class Waiting(Answer):
+    """Who waits for a result, at which step."""
+
+    step: int
+    study: str
+    trial: int
+
+
+class Running(Answer):
+    """The steps (start, end] that a chain trains."""
+
+    chain: str
+    start: int
+    end: int
+
+
+class Node(Answer, needs=("id", "start")):
+    """One set of sequences from a start step on, under a parent."""
+
+    id: str
+    parent: str | None
+    start: int
+    forms: dict[str, str] = Field(description="what each hyper-parameter does here, for people")
+    studies: list[str] = Field(description="the studies that have a trial here")
+    checkpoints: list[int] = Field(description="the steps at which the state is kept")
+    metrics: list[Point]
+    waiting: list[Waiting] = Field(description="who waits for a result, at which step")
+    running: list[Running] = Field(description="the steps (start, end] that are being trained")
+
+
+class Plan(Answer):
+    """The search plan: all trials of all studies on one trainer, version, arguments and seed."""
+
+    plan: str
+    trainer: str
+    trainer_version: str
+    trainer_args: Json
+    seed: int
+    studies: list[str]
+    nodes: list[Node]
+
+
+class Place(Answer):
+    """A step of a node."""
+
+    node: str
+    step: int
+
+
+class Stage(Answer, needs=("node", "start", "end")):
+    """Train a node from one step to another; start equals end where only an evaluation is missing."""
+
+    node: str
+    start: int
+    end: int
+    parent: Place | None = Field(description="the end of the stage before, null where it begins at a checkpoint")
+    ready: bool = Field(description="it can begin now")
+
+
+class StageTree(Answer):
+    """The stages that are outstanding for the study, parents first."""
+
+    stages: list[Stage]
+    critical_path_steps: int

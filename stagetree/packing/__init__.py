@@ -7,4 +7,4 @@ models into one graph. Here `torch.func.vmap` runs the user's own `loss` once ov
 from stagetree.packing.lane import Lane as Lane
 from stagetree.packing.lane import NotPackable as NotPackable
 from stagetree.packing.pack import Pack as Pack
-from stagetree.packing.profile import Profile as Profile
+from stagetree.packing.packed_step import Profile as Profile

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stagetree.packing.lane import Generators, Lane, meaning
-from stagetree.packing.packed_step import Failures, PackedStep, Unpackable
-from stagetree.packing.profile import Profile
+from stagetree.packing.packed_step import Failures, PackedStep, Profile, Unpackable
 from stagetree.trainer import Trainer, generators
 
 

@@ -8,12 +8,21 @@ imported there beside any torch.
 A script that owns its loop is not imported but run, from its first line, for each model that is built: in a fiber of
 the same thread, in turn with the runner. So all that a step depends on stands where it does for other trainers, and a
 fork of the process goes on with the script from there.
+
+Some imports of trainers' files are made once, in the interpreter that their processes are forked from: scikit-learn
+alone takes more than a second of CPU, and a study starts a process for each slot, each check and each proof. Only
+`PACKAGES` are imported there, as their import starts no thread, opens no device and draws no random number. They read
+the environment at most, as `SCIPY_ARRAY_API`: so nothing is imported where one of the files may change that.
+Lightning, Transformers and their like read more when they are imported, and are left to the user.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +34,7 @@ from stagetree.functions import Run
 from stagetree.sequences import did_you_mean
 from stagetree.source.discovery import scripts, set_in_each_step
 from stagetree.source.importing import Imports, import_exactly
-from stagetree.source.versions import SourceError, module_files
+from stagetree.source.versions import SourceError, module_files, root
 from stagetree.trainer import Trainer
 from stagetree.trainer.command import CommandTrainer
 from stagetree.vision import prepare_torchvision
@@ -200,3 +209,49 @@ class _Attached(Run):
             raise
         except BaseException as error:
             return _Raised(error)
+
+
+PACKAGES = frozenset({"PIL", "numpy", "pandas", "scipy", "sklearn", "torchvision"})
+
+ENVIRONMENT = (b"environ", b"putenv")
+"""Words of files that may change how a package is imported."""
+
+
+def import_for(trainers: Iterable[str]) -> None:
+    """Import what these trainers' files would, as far as that is sound; what cannot be imported is left to them."""
+    names = modules_for(trainers)
+    if names:
+        prepare_torchvision()  # as the trainer's process does: beside a CPU-only torch it cannot be imported else
+    for name in names:
+        with contextlib.suppress(Exception):  # the trainer's process meets it, too, and can say whose it is
+            importlib.import_module(name)
+
+
+def modules_for(trainers: Iterable[str]) -> list[str]:
+    """The names of modules of `PACKAGES` that trainers' files import; none for a file that is not there.
+
+    None at all where one of the files may set environment variables: all processes have the same interpreter.
+    """
+    found: dict[str, None] = {}
+    own: set[str] = set()
+    for path in trainers:
+        try:
+            files = module_files(path)
+        except SourceError:  # whoever loads it says so
+            continue
+        if any(word in content for content in files.values() for word in ENVIRONMENT):
+            return []
+        own |= {each.stem for each in root(Path(path).resolve())[0].iterdir()}  # where an import looks first
+        found |= dict.fromkeys(_imported(files))
+    return [name for name in found if name.partition(".")[0] in PACKAGES - own]
+
+
+def _imported(files: Mapping[str, bytes]) -> Iterator[str]:
+    """The modules that files name in their imports, wherever these stand."""
+    for content in files.values():
+        for node in ast.walk(ast.parse(content)):
+            match node:
+                case ast.Import(names=names):
+                    yield from (alias.name for alias in names)
+                case ast.ImportFrom(module=str(module), level=0):
+                    yield module

@@ -6,7 +6,7 @@ FD is a connected Unix socket; when its other side is closed the interpreter end
 second one that listens, any number of processes may connect. A request brings two file descriptors: the connection to
 the trainer's process, and a lifeline. On the lifeline the interpreter says the process id and, in the end, how the
 process ended. When the other end of the lifeline is closed or shut down, however that comes, the process and all that
-it started are killed. Some libraries that the trainers' files name are imported beforehand, too: see `preimports`.
+it started are killed. Some libraries that the trainers' files name are imported beforehand, too: see `loading`.
 
 No user's code runs here, there is one thread, and CUDA is never started: so a fork is sound.
 """
@@ -39,12 +39,12 @@ MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo",
 def import_before_forking(files: Iterable[str] = ()) -> None:
     """Import what a process that trains needs, so that none of the forks has to. Raises ImportError.
 
-    files: those of trainers, of which some imports are made as well; see `preimports`.
+    files: those of trainers, of which some imports are made as well; see `loading`.
     """
     gc.disable()  # next to nothing of what is imported is garbage
     for name in MODULES:
         importlib.import_module(name)
-    importlib.import_module("stagetree.runtime.preimports").import_for(files)  # it has torch: not for who launches us
+    importlib.import_module("stagetree.runtime.loading").import_for(files)  # it has torch: not for who launches us
     know_modules()
     gc.enable()
     gc.collect()

@@ -102,11 +102,11 @@ def open_sink(address: str, positions: Path = POSITIONS) -> Sink:
     ):
         raise SinkError(f"{address} lies in a store of stagetree: a sink of its own would write into the log")
     if kind == "tensorboard":
-        from stagetree.sinks.tensorboard import TensorBoard
+        from stagetree.sinks.trackers import TensorBoard
 
         return TensorBoard(Path(where))
     if kind == "wandb":
-        from stagetree.sinks.wandb import Wandb
+        from stagetree.sinks.trackers import Wandb
 
         return Wandb(where, noted_in(address, positions))
     if kind == "otlp":

@@ -17,9 +17,8 @@ from stagetree.spec.errors import Problem, SpecError, shown
 from stagetree.spec.fields import OTHER_NAMES
 from stagetree.spec.reading import BeginFrom
 from stagetree.spec.study import StudySpec
-from stagetree.spec.tuners.early_stopping import StopHopeless
+from stagetree.spec.tuners.early_stopping import MOST_DRAWS, StopHopeless
 from stagetree.spec.tuners.fixed import TrialSpec
-from stagetree.spec.tuners.pbt import MOST_DRAWS
 
 __all__ = [
     "MOST_DRAWS",

@@ -17,8 +17,8 @@ from stagetree.spec.errors import Problem, SpecError, joined
 from stagetree.spec.fields import OTHER_NAMES, sentence
 from stagetree.spec.tuners import KINDS, FixedTuner, GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
+from stagetree.spec.tuners.early_stopping import MOST_DRAWS
 from stagetree.spec.tuners.fixed import TrialSpec
-from stagetree.spec.tuners.pbt import MOST_DRAWS
 
 LENGTH_NAMES = (LENGTH, *OTHER_NAMES[LENGTH])
 

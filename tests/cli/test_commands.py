@@ -17,7 +17,7 @@ from commandline import Stagetree
 from stacks import PATIENCE, TOYS, Service, wait_for
 from toys import grid, trials
 
-from stagetree.sinks.tensorboard import FILE
+from stagetree.sinks.trackers import FILE
 
 Json = dict[str, Any]
 Write = Callable[[Any], Path]

@@ -13,7 +13,7 @@ from torch import Generator, OutOfMemoryError, Tensor, nn
 
 from stagetree import TorchTrainer
 from stagetree.packing import Profile
-from stagetree.packing.profile import PackCost, timed
+from stagetree.packing.packed_step import PackCost, timed
 from stagetree.runtime.model import HpTimeline
 from stagetree.trainer.reading import Batching
 from stagetree.trainer.tensors import map_tensors
@@ -145,7 +145,7 @@ def test_what_packs_cost_is_measured_for_all_powers_of_two_up_to_their_width() -
 def test_what_takes_long_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a round in which the device gets ready for it."""
     calls = list[int]()
-    monkeypatch.setattr("stagetree.packing.profile.SECONDS", 0.0)
+    monkeypatch.setattr("stagetree.packing.packed_step.SECONDS", 0.0)
     assert timed(lambda: calls.append(1), "cpu").seconds > 0
     assert len(calls) == 2
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.search_plan import TrialEvent
-from stagetree.spec.rungs import shares
+from stagetree.spec.tuners.halving import shares
 from tests.plans import tried
 from tests.tuners.worlds import unlucky
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stagetree.runtime.preimports import modules_for
+from stagetree.runtime.loading import modules_for
 
 TOP = '''"""A trainer."""
 
@@ -56,6 +56,6 @@ def test_a_file_that_cannot_be_read_is_left_to_whoever_loads_it(tmp_path: Path) 
 def test_torchvision_is_imported_beside_a_torch_without_its_operators(tmp_path: Path) -> None:
     """It failed there, and each process imported it again."""
     trainer = written(tmp_path, "import torchvision\n")
-    code = f"import sys; from stagetree.runtime.preimports import import_for; import_for([{trainer!r}])"
+    code = f"import sys; from stagetree.runtime.loading import import_for; import_for([{trainer!r}])"
     whether = "; sys.exit('torchvision.transforms' not in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code + whether], check=False).returncode == 0

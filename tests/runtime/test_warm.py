@@ -21,7 +21,7 @@ from app.workers import warm as warm_module
 from app.workers.trainer_connection import Deadline
 from app.workers.warm import Warm, WarmFailed
 from stagetree.runtime.failures import TrainerFailed, keep_for_trainers, text_of
-from stagetree.runtime.preimports import PACKAGES
+from stagetree.runtime.loading import PACKAGES
 from stagetree.runtime.warm import launch
 from stagetree.runtime.wire import pair
 

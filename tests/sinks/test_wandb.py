@@ -103,7 +103,7 @@ def test_what_the_library_raises_is_a_sentence(runs: dict[str, Run], monkeypatch
 
 
 def test_few_runs_are_open_at_once(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagetree.sinks.wandb.MOST_OPEN", 1)
+    monkeypatch.setattr("stagetree.sinks.trackers.MOST_OPEN", 1)
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
     check(runs)
     assert len(runs[f"{STUDY}-0"].exit_codes) > 1

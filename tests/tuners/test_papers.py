@@ -11,8 +11,8 @@ from app.domain.search_plan import Study
 from app.tuning.tuners import tuner_of
 from app.tuning.tuners.hyperband import AsyncHyperband, Hyperband
 from stagetree.spec import StudySpec
-from stagetree.spec.rungs import rung_steps, shares
 from stagetree.spec.tuners import KINDS, AshaTuner, AsyncHyperbandTuner
+from stagetree.spec.tuners.halving import rung_steps, shares
 from tests.tuners.worlds import STUDY, simulator, spec, trials_at
 
 FIGURE_1 = {"num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}

@@ -14,7 +14,7 @@ from app.api.sharing import heavy
 from app.events.rows import StudyRecord
 from app.service import reading
 from stagetree.models.pages import Environments, EventPage
-from stagetree.models.plans import Plan, StageTree
+from stagetree.models.trials import Plan, StageTree
 
 router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from app.domain import awaiting
 from app.domain import events as e
-from app.domain.evolve import witnesses
+from app.domain.evolve import results
 from app.domain.failures import counts_elsewhere, raised, tried
 from app.domain.ids import TrialKey
 from app.domain.search_plan import MOST_FAILURES, Chain, GivenUp, Node, SearchPlan, Study
@@ -19,7 +19,7 @@ MOST_CHECKED = 2
 def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     """A slot is to run these stages."""
     first = event.stages[0]
-    broke = witnesses.broke(plan, plan.node(first.node), first.start)
+    broke = results.broke(plan, plan.node(first.node), first.start)
     plan.chains[event.chain] = Chain(event.chain, event.slot, event.stages, event.at, proof=event.proof, broke=broke)
     if event.proof is not None:
         return

@@ -1,17 +1,113 @@
-"""One event after another, each handed to what it is about."""
+"""One event after another, each handed to its part of the plan; trials, whose paths grow, and with them the plan."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
-from app.domain import awaiting
+from app.domain import awaiting, schedule
 from app.domain import events as e
-from app.domain.evolve import chains, results, studies, trials
-from app.domain.ids import StudyId
-from app.domain.search_plan import SearchPlan
-from app.domain.states import TrialState
+from app.domain.evolve import chains, results, studies
+from app.domain.ids import NodeId, StudyId
+from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
+from app.domain.states import TrialEventKind, TrialState
+
+
+def add(plan: SearchPlan, event: e.TrialAdded) -> None:
+    """A study has one trial more."""
+    study = plan.studies[event.study]
+    trial = Trial(event.study, event.trial, event.hp, event.reason)
+    study.trials.append(trial)
+    study.active += 1
+    study.history.append(TrialEvent(TrialEventKind.START, event.trial, event.steps, reason=event.reason, hp=event.hp))
+    _ask(plan, trial, event.steps, event.path)
+
+
+def extend(plan: SearchPlan, event: e.TrialExtended) -> None:
+    """A trial is asked to train for longer."""
+    line = TrialEvent(TrialEventKind.PROMOTE, event.trial, event.steps, reason=event.reason)
+    plan.studies[event.study].history.append(line)
+    _ask(plan, plan.trial((event.study, event.trial)), event.steps, event.path)
+
+
+def _ask(plan: SearchPlan, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
+    """The trial is wanted at `steps`: its path grows as far as that, and it waits unless the result is there."""
+    study, before = plan.studies[trial.study], trial.requested_steps[-1] if trial.requested_steps else 0
+    study.requested += steps - before
+    trial.requested_steps.append(steps)
+    if trial.state != TrialState.ACTIVE:
+        trial.state, study.active = TrialState.ACTIVE, study.active + 1
+    _lengthen(plan, study, trial, steps, path)
+    _count_unique(plan, study, trial)
+    awaiting.await_evaluations(plan, study, trial, before)
+    node = plan.nodes[trial.path[-1]]
+    if steps in node.metrics:
+        awaiting.answer(plan, trial, steps)
+    else:
+        awaiting.wait(plan, node, steps, trial)
+
+
+def retry(plan: SearchPlan, trial: Trial) -> None:
+    """It waits again for all that it was asked for and has not; what went wrong on its way is forgotten."""
+    study, error = plan.studies[trial.study], trial.error or {}
+    blamed = {trial.key, tuple(error.get("equal_to", ()))}
+    plan.given_up = {what: given for what, given in plan.given_up.items() if given.trial not in blamed}
+    for name in trial.path:
+        plan.nodes[name].forget_failures()
+        plan.touched.add(name)
+    study.failed.remove(trial.number)
+    study.active += 1
+    trial.state, trial.error, trial.is_retried = TrialState.ACTIVE, None, True
+    for step in trial.requested_steps:
+        if plan.metrics(trial, step) is None:
+            awaiting.wait(plan, plan.node_of(trial, step), step, trial)
+    awaiting.await_evaluations(plan, study, trial, 0)
+    awaiting.settle(plan, trial)
+
+
+def prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
+    """A tuner says how urgent a trial is."""
+    trial = plan.trial((event.study, event.trial))
+    trial.priority, trial.standing = event.priority, event.reason
+    line = TrialEvent(
+        TrialEventKind.PRIORITIZE, trial.number, trial.steps, reason=event.reason, priority=event.priority
+    )
+    plan.studies[event.study].history.append(line)
+    plan.touched.update(plan.node_of(trial, step).id for step in {*trial.requested_steps, *trial.unevaluated})
+
+
+def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
+    if path is None:  # from before paths were recorded: the whole way, by the names that nodes had then
+        trial.path, path = [], schedule.path(trial.hp, steps, study.root_of(trial.number), joined=False)
+    parent = trial.path[-1] if trial.path else None
+    for name, start in path.items():
+        if name not in plan.nodes:
+            _grow(plan, name, parent, start, trial.hp)
+            plan.nodes[name].alone = bool(study.isolated)
+        plan.nodes[name].trials += 1
+        trial.path.append(name)
+        parent = name
+
+
+def _grow(plan: SearchPlan, name: NodeId, parent: NodeId | None, start: int, hp: Mapping[str, Any]) -> None:
+    node = plan.aside.pop(name, None) or Node(name, parent, start, hp)
+    node.parent, node.start, node.hp = parent, start, hp
+    plan.nodes[name] = node
+    siblings = plan.roots if parent is None else plan.nodes[parent].children
+    siblings.append(name)
+    plan.touched.add(name)
+    if node.steps_run:
+        plan.measured.append(name)
+
+
+def _count_unique(plan: SearchPlan, study: Study, trial: Trial) -> None:
+    for name, end in plan.ends(trial):
+        before = study.max_step_by_node.get(name, plan.nodes[name].start)
+        if end > before:
+            study.max_step_by_node[name] = end
+            study.unique += end - before
 
 
 def fold(events: Iterable[e.Event], plan: SearchPlan | None = None) -> SearchPlan:
@@ -50,17 +146,17 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
         case e.PlanOpened():
             plan.opened, plan.packing = event, event.packing
         case e.TrialAdded():
-            trials.add(plan, event)
+            add(plan, event)
         case e.TrialExtended():
-            trials.extend(plan, event)
+            extend(plan, event)
         case e.TrialStopped():
             awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.STOPPED, reason=event.reason)
         case e.TrialPrioritized():
-            trials.prioritize(plan, event)
+            prioritize(plan, event)
         case e.TrialCancelled():
             awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.CANCELLED)
         case e.TrialRetried():
-            trials.retry(plan, plan.trial((event.study, event.trial)))
+            retry(plan, plan.trial((event.study, event.trial)))
         case e.ChainAssigned():
             chains.assign(plan, event)
         case e.StageCompleted():

@@ -18,7 +18,7 @@ from app.domain.search_plan.node import (
     Progresses,
     Raised,
 )
-from app.domain.search_plan.plan import Chain, SearchPlan, Witness
+from app.domain.search_plan.plan import Chain, SearchPlan, Witness, open_study_of, still_open, study_of, trial_of
 from app.domain.search_plan.study import MAX_RESTARTS, Note, Study, Trial, TrialEvent
 
 __all__ = [
@@ -40,4 +40,8 @@ __all__ = [
     "Trial",
     "TrialEvent",
     "Witness",
+    "open_study_of",
+    "still_open",
+    "study_of",
+    "trial_of",
 ]

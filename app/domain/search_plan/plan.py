@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import events as e
+from app.domain.errors import StateConflict, Unknown
 from app.domain.ids import ChainId, NodeId, StudyId, TrialKey
 from app.domain.search_plan.node import MAX_LOST, Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.study import Study, Trial
@@ -194,3 +195,25 @@ class SearchPlan:
             else:
                 yield found
                 ways.append(self.nodes[name] for name in found.children if self.nodes[name].start > step)
+
+
+def study_of(plan: SearchPlan, study: StudyId) -> Study:
+    if study not in plan.studies or plan.studies[study].deleted:
+        raise Unknown(f"there is no study {study}")
+    return plan.studies[study]
+
+
+def open_study_of(plan: SearchPlan, study: StudyId) -> Study:
+    return still_open(study_of(plan, study))
+
+
+def still_open(study: Study) -> Study:
+    if study.is_final:
+        raise StateConflict(f"study {study.id} is {study.state} and cannot be changed any more")
+    return study
+
+
+def trial_of(study: Study, number: int) -> Trial:
+    if not 0 <= number < len(study.trials):
+        raise Unknown(f"study {study.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
+    return study.trials[number]

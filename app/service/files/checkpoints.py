@@ -12,9 +12,8 @@ from hashlib import sha256
 
 from app.away import store_is_away
 from app.domain import keeping, results
-from app.domain.decide.finding import trial_of
 from app.domain.errors import Unknown
-from app.domain.search_plan import Checkpoint, SearchPlan, Study
+from app.domain.search_plan import Checkpoint, SearchPlan, Study, trial_of
 from app.object_store import PART, ObjectStore, StoreUnavailable
 from stagetree.runtime.weight_files import weight_parts
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.domain.decide.finding import trial_of
 from app.domain.ids import NodeId
+from app.domain.search_plan import trial_of
 from app.events.rows import StudyRecord
 from app.service.services import Services
 from stagetree.models.pages import Logged

@@ -12,9 +12,8 @@ from app.domain.search_plan import SearchPlan, Study
 from app.events.codec import encode
 from app.events.log import StoredEvent
 from app.service.views.writable import form_text, writable
-from stagetree.models.plans import Node, Place, Plan, Running, Stage, StageTree, Waiting
 from stagetree.models.service import Event
-from stagetree.models.trials import Point
+from stagetree.models.trials import Node, Place, Plan, Point, Running, Stage, StageTree, Waiting
 
 
 def _finite(metrics: Mapping[str, float | None]) -> Metrics:

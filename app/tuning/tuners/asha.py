@@ -17,7 +17,7 @@ from app.tuning.tuners.base import NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
 from app.tuning.tuners.sha import RungScores
 from stagetree.spec import StudySpec
-from stagetree.spec.rungs import rung_steps
+from stagetree.spec.tuners.halving import rung_steps
 
 
 class Bracket:

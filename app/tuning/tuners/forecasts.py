@@ -14,7 +14,7 @@ from app.domain.states import TrialEventKind
 from app.tuning.curves import Bend, Curve, CurveModel, Posterior
 from stagetree.sequences import Scalar
 from stagetree.spec import StudySpec
-from stagetree.spec.rungs import LEAST_POINTS
+from stagetree.spec.tuners.halving import LEAST_POINTS
 
 MOST = 64
 """So many changes are looked at. A trial that changes more often does so all the time, and has no bends to speak of."""

@@ -12,7 +12,7 @@ from app.tuning.tuners.asha import Bracket
 from app.tuning.tuners.base import NewTrial, Next, Tuner
 from app.tuning.tuners.sha import SyncBracket
 from stagetree.spec import StudySpec
-from stagetree.spec.rungs import log_floor, rungs_down_from, shares
+from stagetree.spec.tuners.halving import log_floor, rungs_down_from, shares
 
 
 class _Brackets(Tuner):

@@ -24,7 +24,7 @@ from app.tuning.tuners.base import Context, NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
 from app.tuning.tuners.promising import FORETOLD, ForecastProof, Pools, by_rank, divide
 from stagetree.spec import StudySpec
-from stagetree.spec.rungs import boundary_of, steps_asked
+from stagetree.spec.tuners.halving import boundary_of, steps_asked
 
 Reason = dict[str, Any]
 

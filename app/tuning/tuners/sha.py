@@ -13,7 +13,7 @@ from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.tuning.tuners.base import NewTrial, Next, Tuner
 from stagetree.spec import StudySpec
-from stagetree.spec.rungs import rung_steps
+from stagetree.spec.tuners.halving import rung_steps
 
 Scored = tuple[float, int]
 """(loss, trial): less is better, ties go to the trial that was started first."""

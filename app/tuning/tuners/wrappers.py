@@ -22,7 +22,7 @@ from app.domain.states import TrialEventKind
 from app.tuning.tuners.base import Context, NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
 from stagetree.spec import StudySpec
-from stagetree.spec.rungs import boundary_of, steps_asked
+from stagetree.spec.tuners.halving import boundary_of, steps_asked
 
 UNTIL = "until"
 """In the reason of a start or a promotion: how far the tuner wants the trial, by way of the steps it is asked for."""

@@ -10,10 +10,16 @@ from typing import Annotated, get_args
 from pydantic import Field
 
 from stagetree.spec.tuners.base import SamplingTuner, TunerSpec
-from stagetree.spec.tuners.early_stopping import BanditTuner, CurveTuner, EarlyTermTuner, MedianTuner, PopTuner
+from stagetree.spec.tuners.early_stopping import (
+    BanditTuner,
+    CurveTuner,
+    EarlyTermTuner,
+    MedianTuner,
+    PbtTuner,
+    PopTuner,
+)
 from stagetree.spec.tuners.fixed import CustomTuner, ExternalTuner, FixedTuner, GridTuner, RandomTuner, TrialsTuner
 from stagetree.spec.tuners.halving import AshaTuner, AsyncHyperbandTuner, HyperbandTuner, ShaTuner
-from stagetree.spec.tuners.pbt import PbtTuner
 
 __all__ = [
     "KINDS",

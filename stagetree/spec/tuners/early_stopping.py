@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator
 
+from stagetree.sequences import did_you_mean
 from stagetree.spec.errors import FieldError, shown
 from stagetree.spec.fields import (
     Bounds,
@@ -175,3 +176,51 @@ class StopHopeless(SpecPart):
         """The number of steps at which the values are compared."""
         own: int | None = getattr(tuner, "max_steps", None)
         return own or self.max_steps or 0
+
+
+MOST_DRAWS = 10
+"""After so many times its size, a population begins with what was drawn, whatever chance would do."""
+
+
+class PbtTuner(SamplingTuner):
+    """Population based training: every `ready_steps`, the worst go on from copies of the best with other values."""
+
+    kind: Literal["pbt"] = "pbt"
+    population_size: Annotated[int, Field(ge=2)] = common(
+        "population_size", "the number of trials trained side by side, at least 2", default=20
+    )
+    ready_steps: Count = common("ready_steps", "the number of steps between generations, at least 1")
+    max_steps: Count = max_steps_field()
+    quantile: float = common(
+        "quantile", "a number above 0 and up to 0.5: the share that is replaced", default=0.2, gt=0, le=0.5
+    )
+    resample_probability: float = Field(default=0.25, ge=0, le=1, description="a number from 0 to 1")
+    factors: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], Field(min_length=1)] = Field(
+        default=[1.2, 0.8], description="a list of at least one number above 0: by what numbers are perturbed"
+    )
+    populations: Count = Field(
+        default=1, description="how many populations at most, at least 1: another begins where slots would be idle"
+    )
+    chance: float | None = Field(
+        default=None,
+        allow_inf_nan=False,
+        description="a number: what guessing reaches; configurations are drawn until half of them do better",
+    )
+    fixed: list[str] = Field(
+        default=[], description="a list of hyper-parameters that never change in the middle, as those of architecture"
+    )
+
+    def check_study(self, spec: TunedStudy) -> None:
+        if self.ready_steps > self.max_steps:
+            raise FieldError(
+                "tuner.ready_steps", f"must not be more than max_steps, {self.max_steps}, got {self.ready_steps}"
+            )
+        for name in sorted(spec.search_space.parents() - set(self.fixed)):
+            raise FieldError("tuner.fixed", f"must hold {name}: whether others exist depends on it")
+        for number, name in enumerate(self.fixed):
+            if name not in (spec.space or {}):
+                known = list(spec.space or {})
+                raise FieldError(
+                    f"tuner.fixed[{number}]",
+                    f"must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}",
+                )
