@@ -19,7 +19,7 @@ from app.away import store_is_away, without_secrets
 from app.events.database import Database
 from app.events.plans import Plans
 from app.events.records import SqlRecords
-from app.logs import write_json
+from app.processes import write_json
 from app.registry import Catalogue, register
 from app.service.chronicle import Chronicles
 from app.service.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable

@@ -21,8 +21,7 @@ from pathlib import Path
 from threading import Lock
 from types import ModuleType
 
-from app.tuning.tuners.base import Tuner
-from app.tuning.tuners.custom import REGISTERED, Registered
+from app.tuning.tuners.base import REGISTERED, Registered, Tuner
 from stagetree.sequences import did_you_mean
 from stagetree.source.discovery import ENTRIES, Arguments, arguments, classes, without_begin
 from stagetree.source.versions import SourceError, candidates, module_files, version_of

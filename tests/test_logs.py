@@ -13,7 +13,7 @@ from typing import Any
 
 from stacks import PATIENCE
 
-from app.logs import write_json
+from app.processes import write_json
 
 TRAINER = """
 from stagetree import Trainer

@@ -17,10 +17,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
 
 import stagetree
-from app.api import errors, openapi
-from app.api.access import Gate, known
-from app.api.requests.guard import Guard
-from app.api.routes import access, page, pictures, plans, replays, service, studies, trials
+from app.api import errors
+from app.api.access import Gate, Guard, known
+from app.api.routes import access, page, plans, replays, service, studies, trials
 from app.api.services import ApiServices
 from app.domain.evolve import collector_paused
 from app.events.plans import PlanUnusable
@@ -102,15 +101,15 @@ def make_app(services: ApiServices) -> FastAPI:
         title="stagetree",
         version=stagetree.__version__,
         lifespan=_lifespan,
-        generate_unique_id_function=openapi.operation_id,
+        generate_unique_id_function=errors.operation_id,
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
     )
     app.state.services = services
     errors.install(app)
-    openapi.install(app)
-    about_trials = (pictures.router, trials.router, trials.batch)
+    errors.install_document(app)
+    about_trials = (plans.pictures, trials.router, trials.batch)
     about_studies = (studies.router, trials.checkpoints, *about_trials, plans.router, replays.router)
     for router in (*about_studies, service.slots, access.router):
         app.include_router(router, prefix=API, dependencies=[Depends(known)])

@@ -22,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.processes import TooMuch, compute_apart
 from app.registry import register
-from app.service.errors import InvalidField
+from app.service.services import InvalidField
 
 T = TypeVar("T")
 

@@ -284,9 +284,11 @@ def doctor(server: Server = None, output: Output = Format.table) -> None:
     \b
     Example:  stagetree doctor
     """
-    from app.cli import diagnosing, finding, options
+    from app.cli import diagnosing
+    from app.cli.finding import server_url
+    from app.cli.options import DEFAULT_DIR
 
-    findings = diagnosing.examine(finding.server_url(server), options.DEFAULT_DIR)
+    findings = diagnosing.examine(server_url(server), DEFAULT_DIR)
     if output is Format.json:
         print_json([each._asdict() for each in findings])
     else:

@@ -36,7 +36,7 @@ def imagined(
     """What would have been, worked out here from the log."""
     from app.cli import stacks
     from app.domain.ids import StudyId
-    from app.service.replaying import parse
+    from app.service.exporting import parse
     from app.simulation.what_if import what_if
 
     wanted = changes_of(changes, "--what-if")
@@ -53,7 +53,7 @@ def imagined(
 def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
     """Replayed here, from a log that `export` printed."""
     from app.domain.ids import StudyId
-    from app.service.replaying import NotALog, parse
+    from app.service.exporting import NotALog, parse
     from app.tuning.replay import replay
 
     try:
@@ -136,7 +136,7 @@ def curves(log: str, study: str) -> Iterator[str]:
     """The study's traces, line by line, from a log that `export` printed."""
     from app.domain.evolve import fold
     from app.domain.ids import StudyId
-    from app.service.replaying import parse
+    from app.service.exporting import parse
     from app.simulation.traces import record
 
     plan = fold(event for _, event in parse(log.splitlines()))

@@ -20,12 +20,11 @@ from app.events.log import StoredEvent
 from app.events.plans import Plans, last_profile
 from app.events.records import Decide, SqlRecords, Write, transact
 from app.registry import Catalogue
-from app.service import reading, replaying
+from app.service import exporting, reading
+from app.service.changing import add_note, delete_study, release_slot, retry_trial
 from app.service.chronicle import Chronicles
-from app.service.commands.changing import add_note, delete_study, release_slot, retry_trial
-from app.service.files.logged import trial_metrics
+from app.service.files import trial_metrics
 from app.service.health import Checks, NotReady, check_schema
-from app.service.report import report
 from app.service.services import Services
 from app.settings import settings
 from stagetree.models.pages import EventPage, SlotPage, StudyPage, TrialPage
@@ -98,13 +97,13 @@ class Store:
         return reading.stage_tree(self._use, self._use.find(study)).to_json()
 
     def replay(self, study: str, at: int | None = None) -> Json:
-        return replaying.replay(self._use, self._use.find(study), at).to_json()
+        return exporting.replay(self._use, self._use.find(study), at).to_json()
 
     def log(self, study: str) -> str:
-        return "".join(replaying.log(self._use, self._use.find(study)))
+        return "".join(exporting.log(self._use, self._use.find(study)))
 
     def report(self, study: str) -> str:
-        return report(self._use, self._use.find(study))
+        return exporting.report(self._use, self._use.find(study))
 
     def slots(self) -> list[Json]:
         return list(_pages(lambda cursor: reading.slots(self._use, PAGE, cursor)))

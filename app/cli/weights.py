@@ -75,7 +75,7 @@ def _from_store(folder: Path | None, id: str, wanted: _Wanted) -> None:
     from app.domain.errors import Unknown
     from app.events.plans import Plans
     from app.object_store import open_store
-    from app.service.files.checkpoints import kept_state, parts
+    from app.service.files import kept_state, parts
 
     name = _study(id, folder)
     with open_records(folder) as records:

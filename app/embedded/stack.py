@@ -28,7 +28,7 @@ from app.embedded.machine import (
     slot_names,
     worker_command,
 )
-from app.logs import shorten
+from app.processes import shorten
 from stagetree.whole_file import remove_partial
 
 START_SECONDS = 180.0

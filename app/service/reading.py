@@ -19,9 +19,8 @@ from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, trial_of
 from app.events.rows import ChainRecord, StudyRecord
 from app.events.rows.ports import RowsPort
-from app.service import waiting
-from app.service.errors import InvalidField, WrongCursor
-from app.service.services import ID, Services
+from app.service import slot_use
+from app.service.services import ID, InvalidField, Services, WrongCursor
 from app.service.slot_use import gpu_sharing, lanes_at_once, view_of
 from app.service.views import documents, ordering, plans
 from app.service.views.standing import environments, packing
@@ -92,7 +91,7 @@ def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None 
         passing: Json = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": documents.share(row, live)}
         if with_trials:
             passing |= _slot_use(shown, use, row, plan)
-        if waits := waiting.of_study(use, plan, found, live):
+        if waits := slot_use.of_study(use, plan, found, live):
             passing["waits_for"] = waits
         return shown.with_fields(**passing), plan.version
 
@@ -136,12 +135,12 @@ def trials(
     at: int | None = None,
 ) -> TrialPage:
     """A page of the study's trials: only those in these states, by a field of `ordering`. Raises `InvalidField`."""
-    notes = waiting.by_node(use, row, at)
+    notes = slot_use.by_node(use, row, at)
     if not states and sort == "trial":
         after = number(cursor)
         with use.open_study(row, at) as (plan, found):
             shown, total = documents.trials(plan, found, after, limit), len(found.trials)
-            items = [waiting.told(each, plan, found.trials[each.trial], notes) for each in shown]
+            items = [slot_use.told(each, plan, found.trials[each.trial], notes) for each in shown]
         return TrialPage(items=items, next_cursor=str(after + limit) if after + limit < total else None)
     after, at = _place(cursor, at)
     with use.open_study(row, at) as (plan, found):
@@ -150,7 +149,7 @@ def trials(
             _check_sort(sort, ordering.fields_of(every, found.space or ()))
         chosen = [trial for trial in every if not states or trial.state in states]
         page = ordering.ordered(chosen, sort, found.mode)[after : after + limit]
-        items = [waiting.told(each, plan, found.trials[each.trial], notes) for each in page]
+        items = [slot_use.told(each, plan, found.trials[each.trial], notes) for each in page]
         moment = plan.version - found.submitted_version + 1
     more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
     return TrialPage(items=items, next_cursor=more)
@@ -181,10 +180,10 @@ def columns(use: Services, row: StudyRecord, at: int | None = None, digits: int 
 
 def trial(use: Services, row: StudyRecord, number: int, at: int | None = None) -> TrialDetail:
     """One trial with its curve. Raises `Unknown`."""
-    notes = waiting.by_node(use, row, at)
+    notes = slot_use.by_node(use, row, at)
     with use.open_study(row, at) as (plan, found):
         wanted = trial_of(found, number)
-        return waiting.told(documents.trial(plan, wanted), plan, wanted, notes)
+        return slot_use.told(documents.trial(plan, wanted), plan, wanted, notes)
 
 
 def events(

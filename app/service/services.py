@@ -1,4 +1,11 @@
-"""What reads a store and writes to one may use, made once by a composition root, and how it finds a study."""
+"""What reads a store and writes to one may use, made once by a composition root, and how it finds a study.
+
+And the refusals before a command is decided, or of an answer that cannot be shown:
+
+HttpProblem         anything that is refused by itself
+└── InvalidField    422, with the problem of each field
+    └── WrongCursor the cursor of no page of ours
+"""
 
 from __future__ import annotations
 
@@ -25,11 +32,34 @@ from app.object_store import ObjectStore
 from app.owned_store import open_owned
 from app.registry import Catalogue
 from app.service.chronicle import Chronicle, Chronicles
-from app.service.errors import InvalidField
 from app.service.feed import Feed
 from app.service.health import Checks
 from stagetree.limits import LIMITS, Limits
 from stagetree.sinks.opening import Configured
+
+
+class HttpProblem(Exception):
+    """A refusal with its HTTP status; the message is its detail."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
+
+
+class InvalidField(HttpProblem):
+    """The request is well-formed, and wrong at some field."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(422, f"{field} {problem}")
+        self.errors = [{"field": field, "problem": problem}]
+
+
+class WrongCursor(InvalidField):
+    """The cursor is not one of ours."""
+
+    def __init__(self, cursor: str) -> None:
+        super().__init__("cursor", f"must be the next_cursor of an earlier page, got {cursor!r}")
+
 
 T = TypeVar("T")
 Write = Callable[[str, Decide], list[StoredEvent]]

@@ -20,8 +20,7 @@ from app.domain.search_plan import Node, Study, TrialEvent
 from app.registry import load
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
-from app.tuning.tuners.base import Next, Tuner
-from app.tuning.tuners.custom import REGISTERED, Registered, check_action
+from app.tuning.tuners.base import REGISTERED, Next, Registered, Tuner, check_action
 from stagetree.spec import StudySpec
 
 STUDY = StudyId("study")

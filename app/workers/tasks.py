@@ -31,8 +31,7 @@ from app.domain.assignment import NAME
 from app.events.database import Database, DatabaseUnavailable
 from app.events.records import SqlRecords
 from app.events.rows import SlotTaken
-from app.logs import write_json
-from app.processes import end_within
+from app.processes import end_within, write_json
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, celery
 from app.workers.process import another_name, worker

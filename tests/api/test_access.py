@@ -15,8 +15,8 @@ from app.api.access import AccessPolicy, needed
 from app.domain.access import Principal, Scope
 from app.main import create_app
 from app.service.access import KNOWN_SECONDS, create, revoke
-from app.service.commands.submitting import find_source
 from app.service.services import Services
+from app.service.submitting import find_source
 from app.settings import Settings
 from stagetree.spec import BeginFrom, SpecError
 from tests.api.world import API, STUDY, Workers

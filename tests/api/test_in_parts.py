@@ -17,7 +17,7 @@ from app.events.log import SqlLog, StoredEvent, port
 from app.events.plans import Plans
 from app.events.records import SqlRecords
 from app.service import reading
-from app.service.replaying import parse
+from app.service.exporting import parse
 from app.service.services import Services
 from tests.api.world import Workers
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from toys import SMALLEST
 
-from app.api.requests.bodies import study_of
+from app.api.bodies import study_of
 from app.registry import Catalogue
 from stagetree.limits import LIMITS
 from stagetree.spec import SpecError

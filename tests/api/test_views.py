@@ -17,7 +17,7 @@ from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import SearchPlan
 from app.events.rows import ChainRecord, StudyRecord
 from app.service.views import documents, plans
-from app.service.views.progress import progress
+from app.service.views.standing import progress
 from app.service.views.writable import form_text
 from app.simulation.pace import even_packs
 from app.simulation.preview import forecast

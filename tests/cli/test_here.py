@@ -142,7 +142,7 @@ def test_a_report_needs_the_page(
 ) -> None:
     """Where the page was not built, that was a traceback."""
     make_store(here / ".stagetree")
-    monkeypatch.setattr("app.service.files.built.BUILT", here / "dist")
+    monkeypatch.setattr("app.service.files.BUILT", here / "dist")
     said = stagetree("report", "last")
     assert said.code == 1
     assert said.err.startswith("stagetree: The report is made of the page, and that is missing here.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.api.requests import bodies
+from app.api import bodies
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.registry import Catalogue

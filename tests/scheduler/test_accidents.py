@@ -19,8 +19,8 @@ from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.tuning.replay import replay
 from app.tuning.tuners import TUNERS
-from app.tuning.tuners.asha import Asha
 from app.tuning.tuners.driver import TunerDriver, make_driver
+from app.tuning.tuners.sha import Asha
 from stagetree.spec import SpecError
 from stagetree.spec.errors import Problem
 

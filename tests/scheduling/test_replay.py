@@ -13,7 +13,7 @@ from app.domain import events as e
 from app.domain.errors import Refused, StateConflict
 from app.domain.ids import StudyId
 from app.events.memory import MemoryLog
-from app.service.replaying import NotALog, lines, parse
+from app.service.exporting import NotALog, lines, parse
 from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
 from app.tuning.replay import replay

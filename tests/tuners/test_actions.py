@@ -13,8 +13,7 @@ import pytest
 from app.domain.commands import Extend, Prioritize, Start
 from app.domain.ids import StudyId
 from app.domain.search_plan import TrialEvent
-from app.tuning.tuners.base import NewTrial, Next, Tuner
-from app.tuning.tuners.custom import REGISTERED, Registered, check_action
+from app.tuning.tuners.base import REGISTERED, NewTrial, Next, Registered, Tuner, check_action
 from tests.tuners.worlds import STUDY, simulator, spec
 
 OTHER = StudyId("other")

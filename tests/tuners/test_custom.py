@@ -20,7 +20,7 @@ from app.domain.states import TrialEventKind
 from app.registry import TunerFileError, load, register
 from app.simulation.tuner_suite import CHECKS, check
 from app.tuning.replay import replay
-from app.tuning.tuners.custom import REGISTERED, with_version
+from app.tuning.tuners.base import REGISTERED, with_version
 from stagetree.spec import SpecError, StudySpec
 from tests.tuners.worlds import STUDY, numbered, simulator
 

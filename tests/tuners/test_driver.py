@@ -10,8 +10,8 @@ from app.domain import commands as c
 from app.domain.search_plan import Study
 from app.tuning.samplers.base import NonAdaptive
 from app.tuning.tuners import TUNERS, TunerDriver
-from app.tuning.tuners.asha import Asha
 from app.tuning.tuners.driver import TunerFailed
+from app.tuning.tuners.sha import Asha
 from tests.tuners.worlds import STUDY, simulator, spec
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 8, "reduction_factor": 2}

@@ -15,8 +15,7 @@ from app.domain.search_plan import Node, Study, TrialEvent
 from app.domain.states import TrialEventKind
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
-from app.tuning.tuners.base import NewTrial, Next, Tuner
-from app.tuning.tuners.custom import REGISTERED, Registered
+from app.tuning.tuners.base import REGISTERED, NewTrial, Next, Registered, Tuner
 from stagetree.spec import SpecError, StudySpec
 from tests.tuners.worlds import STUDY, faults, numbered, simulator, spec
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from assignments import stage, work
 
-from app import logs as files_of_logs
-from app.logs import shorten
+from app import processes as files_of_logs
+from app.processes import shorten
 from app.workers.slot.trial_log import TrialLogs
 
 

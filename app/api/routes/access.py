@@ -8,13 +8,13 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 
 from app.api.access import Who, cookie_of, sent_token
-from app.api.openapi import refusals
-from app.api.requests.bodies import TokenBody, token_of
-from app.api.requests.strict import Cursor, Limit, StrictRoute
+from app.api.bodies import TokenBody, token_of
+from app.api.errors import refusals
 from app.api.services import Use
+from app.api.strict import Cursor, Limit, StrictRoute
 from app.domain.access import Principal
 from app.service import access, reading
-from app.service.errors import HttpProblem
+from app.service.services import HttpProblem
 from stagetree.models.service import NewToken, Session, TokenPage
 
 router = APIRouter(tags=["access"], route_class=StrictRoute)

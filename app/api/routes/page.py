@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse, HTMLResponse, Response
 
-from app.service.errors import HttpProblem
-from app.service.files import built
+from app.service import files
+from app.service.services import HttpProblem
 
 Json = dict[str, Any]
 
@@ -127,21 +127,21 @@ Asset = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)
 @router.get("/")
 def page() -> Response:
     """The page, for whatever it shows: that is behind the # of its address."""
-    index = built.index()
+    index = files.index()
     return _missing() if index is None else FileResponse(index, headers=HEADERS)
 
 
 @router.get("/assets/{name}")
 def asset(name: Asset) -> Response:
     """A script or a style sheet of the page."""
-    path = built.asset(name)
+    path = files.asset(name)
     if path is None:
         raise HttpProblem(404, f"The page has no file {name}: it may be of another version, so load it again.")
     return FileResponse(path, headers=HEADERS | {"Cache-Control": FOR_EVER})
 
 
 def _missing() -> Response:
-    why = escape(built.why_missing())
+    why = escape(files.why_missing())
     text = f"<h1>stagetree</h1><p>The page is missing here. {why}</p><p>The API is there: <a href='docs'>docs</a></p>"
     head = '<meta charset="utf-8"><meta name="color-scheme" content="light dark"><title>stagetree</title>'
     return HTMLResponse(f'<!doctype html><html lang="en"><head>{head}</head><body>{text}</body></html>', 503, HEADERS)

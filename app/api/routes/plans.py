@@ -1,19 +1,25 @@
-"""What lies behind a study: its search plan, its stage tree, its events."""
+"""What lies behind a study: its search plan, its stage tree, its events; and the pictures that are drawn from these.
+
+Answers are made from the folded plan, and kept as long as nothing happens.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
 
-from app.api.openapi import refusals
-from app.api.requests.strict import POSITION, At, Cursor, Limit, StrictRoute
-from app.api.services import ApiServices, StudyRowDep, Use
-from app.api.sharing import heavy
+from app.api.errors import UNCHANGED, refusals
+from app.api.services import ApiServices, StudyRowDep, TrialPath, Use
+from app.api.sharing import Key, heavy
+from app.api.strict import POSITION, At, Cursor, Limit, StrictRoute
 from app.events.rows import StudyRecord
-from app.service import reading
-from stagetree.models.pages import Environments, EventPage
+from app.service import drawing, reading
+from stagetree.models.pages import Environments, EventPage, History, Importance, Rungs, Schedules, Timeline, Tree
 from stagetree.models.trials import Plan, StageTree
 
 router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
@@ -86,3 +92,74 @@ def _stream(use: ApiServices, row: StudyRecord, after: int) -> Response:
             return Response(status_code=204)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return EventSourceResponse(use.broadcasts.follow(feed), headers=headers)
+
+
+async def kept(
+    request: Request, use: ApiServices, row: StudyRecord, key: Key, at: int | None, make: Callable[[], BaseModel]
+) -> Response:
+    """The answer that `make` gives at the event `at`, or now, made once for each moment."""
+    moment = f"at{at}" if at is not None else await use.together.do(("version", row.stream), lambda: use.version(row))
+    key = (*key, row.id, at)
+    answer = use.answers.find(key, moment)
+    if answer is None:
+        async with use.turns.turn(row.id):
+            answer = await run_in_threadpool(use.answers.get, key, moment, make)
+    return await run_in_threadpool(answer.to, request) if answer.is_to_be_unpacked(request) else answer.to(request)
+
+
+pictures = APIRouter(prefix="/studies/{study}", tags=["pictures"], route_class=StrictRoute)
+
+Points = Annotated[int, Query(ge=4, le=1000, description="the most points of a curve")]
+Rung = Annotated[int | None, Query(ge=0, description="by the results at this rung, instead of the trials' values")]
+
+
+def _picture(path: str, summary: str, model: Any) -> Json:
+    return {
+        "path": path,
+        "summary": summary,
+        "response_model": model,
+        "response_description": "The columns; `ETag` says at which event.",
+        "responses": {304: UNCHANGED, **refusals(404)},
+    }
+
+
+@pictures.get(**_picture("/tree", "What its trials share", Tree))
+async def get_tree(request: Request, row: StudyRowDep, use: Use, points: Points = 60, at: At = None) -> Response:
+    """The study's part of the search plan, with the curve of the metric in each node."""
+    return await kept(request, use, row, ("tree", points), at, lambda: drawing.tree(use, row, points, at))
+
+
+@pictures.get(**_picture("/rungs", "Who came how far", Rungs))
+async def get_rungs(request: Request, row: StudyRowDep, use: Use, at: At = None) -> Response:
+    """Each rung with its trials by rank, and which of them went on. Empty for a tuner without rungs."""
+    return await kept(request, use, row, ("rungs",), at, lambda: drawing.rungs(use, row, at))
+
+
+@pictures.get(**_picture("/timeline", "What each slot did", Timeline))
+async def get_timeline(request: Request, row: StudyRowDep, use: Use, at: At = None) -> Response:
+    """Stages over time, those of other studies on the plan included, with evaluations and checkpoints."""
+    return await kept(request, use, row, ("timeline",), at, lambda: drawing.timeline(use, row, at))
+
+
+@pictures.get(**_picture("/history", "What was decided, and when", History))
+async def get_history(request: Request, row: StudyRowDep, use: Use, at: At = None) -> Response:
+    """Every decision about a trial or the study, each result that was the best so far, and the times of events."""
+    return await kept(request, use, row, ("history",), at, lambda: drawing.history(use, row, at))
+
+
+@pictures.get(**_picture("/importance", "What the result depends on", Importance))
+async def get_importance(request: Request, row: StudyRowDep, use: Use, rung: Rung = None, at: At = None) -> Response:
+    """The share of each hyper-parameter that varies, by Optuna's PED-ANOVA."""
+    key = ("importance", rung)
+    return await kept(request, use, row, key, at, lambda: drawing.importance(use, row, rung, at))
+
+
+@pictures.get(
+    "/trials/{number}/schedules",
+    summary="What a trial's hyper-parameters do",
+    response_model=Schedules,
+    responses=refusals(404),
+)
+def get_schedules(row: StudyRowDep, number: TrialPath, use: Use, points: Points = 60) -> Schedules:
+    """Their values over its steps, to draw them."""
+    return drawing.schedules(use, row, number, points)

@@ -7,13 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, StreamingResponse
 
-from app.api.openapi import refusals
-from app.api.requests.bodies import ChangesBody, changes_of
-from app.api.requests.strict import StrictRoute
+from app.api.bodies import ChangesBody, changes_of
+from app.api.errors import refusals
 from app.api.services import StudyRowDep, Use
 from app.api.sharing import heavy
-from app.service import replaying
-from app.service.report import report
+from app.api.strict import StrictRoute
+from app.service import exporting
 from stagetree.models.pages import Imagined
 from stagetree.models.service import Replay
 
@@ -37,7 +36,7 @@ LINE = (
 @heavy
 def replay_study(row: StudyRowDep, use: Use, at: At = None) -> Replay:
     """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
-    return replaying.replay(use, row, at)
+    return exporting.replay(use, row, at)
 
 
 @router.post(
@@ -49,7 +48,7 @@ def replay_study(row: StudyRowDep, use: Use, at: At = None) -> Replay:
 @heavy
 def imagine_study(row: StudyRowDep, given: ChangesBody, use: Use, at: At = None) -> Imagined:
     """Over the results that exist: nothing is trained, and nothing is changed."""
-    return replaying.imagined(use, row, changes_of(given), at)
+    return exporting.imagined(use, row, changes_of(given), at)
 
 
 @router.get(
@@ -62,7 +61,7 @@ def imagine_study(row: StudyRowDep, given: ChangesBody, use: Use, at: At = None)
 def get_report(row: StudyRowDep, use: Use) -> HTMLResponse:
     """The page with all that it shows of the study now: it works without a server, and without a network."""
     name = f'attachment; filename="{row.id}.html"'
-    return HTMLResponse(report(use, row), headers={"Content-Disposition": name})
+    return HTMLResponse(exporting.report(use, row), headers={"Content-Disposition": name})
 
 
 @router.get(
@@ -73,4 +72,4 @@ def get_report(row: StudyRowDep, use: Use) -> HTMLResponse:
 )
 def get_log(row: StudyRowDep, use: Use) -> StreamingResponse:
     """One event a line, those of other studies on the plan included: `stagetree replay --log` takes it as a file."""
-    return StreamingResponse(replaying.log(use, row), media_type="text/plain")
+    return StreamingResponse(exporting.log(use, row), media_type="text/plain")

@@ -11,13 +11,11 @@ from fastapi import Path as PathParameter
 from fastapi.responses import PlainTextResponse, Response
 
 from app.api.access import Who
-from app.api.errors import MEDIA_TYPE, answer
-from app.api.openapi import REF, refusals
-from app.api.requests.strict import Cursor, Limit, StrictRoute
+from app.api.errors import MEDIA_TYPE, REF, answer, refusals
 from app.api.services import ApiServices, Use
+from app.api.strict import Cursor, Limit, StrictRoute
 from app.domain.states import ChainState, StudyState
-from app.service import reading
-from app.service.commands import changing
+from app.service import changing, reading
 from app.service.slot_use import STATES, state_of
 from stagetree.models.pages import Health, Readiness, SlotPage, TrainerPage
 

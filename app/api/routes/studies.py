@@ -9,12 +9,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api.access import Who
-from app.api.openapi import refusals
-from app.api.requests.bodies import NoteBody, StudyBody, note_of, study_of
-from app.api.requests.strict import At, Cursor, Limit, StrictRoute
+from app.api.bodies import NoteBody, StudyBody, note_of, study_of
+from app.api.errors import refusals
 from app.api.services import ApiServices, StudyRowDep, Use
 from app.api.sharing import caching_headers, heavy, is_had_by, tag_of
-from app.api.writing import Write, WriterDep
+from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.errors import StateConflict
@@ -22,9 +21,8 @@ from app.domain.evolve import fold
 from app.domain.ids import StudyId
 from app.events.plans import last_profile
 from app.events.rows import StudyRecord
-from app.service import reading
-from app.service.commands import changing, submitting
-from app.service.errors import InvalidField
+from app.service import changing, reading, submitting
+from app.service.services import InvalidField
 from app.service.views import documents
 from stagetree.models.pages import StudyPage
 from stagetree.models.service import Event

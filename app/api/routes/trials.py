@@ -9,21 +9,18 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from app.api.openapi import UNCHANGED, refusals
-from app.api.requests.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, start_of
-from app.api.requests.strict import At, Cursor, Limit, StrictRoute
-from app.api.routes.pictures import kept
+from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, start_of
+from app.api.errors import UNCHANGED, refusals
+from app.api.routes.plans import kept
 from app.api.services import ApiServices, StudyRowDep, TrialPath, Use
 from app.api.sharing import heavy
-from app.api.writing import Write, WriterDep
+from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.ids import StudyId
 from app.events.rows import StudyRecord
-from app.service import reading
-from app.service.commands import changing
-from app.service.files.checkpoints import kept_state, parts
-from app.service.files.logged import trial_metrics
+from app.service import changing, reading
+from app.service.files import kept_state, parts, trial_metrics
 from app.service.views import documents
 from stagetree.models.pages import Columns, Logged, TrialBatch, TrialPage
 from stagetree.models.trials import TrialDetail, TrialWord

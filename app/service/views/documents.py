@@ -20,8 +20,7 @@ from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.states import ChainState, ShownTrialState, StudyState, TrialState
 from app.events.rows import ChainRecord, StudyRecord
 from app.service.views.plans import point
-from app.service.views.progress import progress
-from app.service.views.standing import begins_shortly, ending_text, lineage, marks, packing
+from app.service.views.standing import begins_shortly, ending_text, lineage, marks, packing, progress
 from app.service.views.standing import exactness as proven
 from app.service.views.writable import writable
 from app.simulation.preview import Forecast

@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from app.tuning.curves.families import NUM_SHAPES, shapes
+from app.tuning.curves.curve import NUM_SHAPES, shapes
 from app.tuning.curves.mixtures import Integers, Mixtures
 
 Array = npt.NDArray[np.float64]

@@ -12,8 +12,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.states import TrialEventKind
 from app.tuning.samplers import Sampler, sampler_of
-from app.tuning.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner
-from app.tuning.tuners.custom import check_action
+from app.tuning.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner, check_action
 from app.tuning.tuners.kinds import tuner_of
 from stagetree.spec import SpecError, StudySpec
 

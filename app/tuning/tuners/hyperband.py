@@ -8,9 +8,8 @@ from typing import Any
 
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
-from app.tuning.tuners.asha import Bracket
 from app.tuning.tuners.base import NewTrial, Next, Tuner
-from app.tuning.tuners.sha import SyncBracket
+from app.tuning.tuners.sha import Bracket, SyncBracket
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.halving import log_floor, rungs_down_from, shares
 

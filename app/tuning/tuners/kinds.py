@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterable
 from app.domain.commands import Start
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
-from app.tuning.tuners.asha import Asha, AshaByPrediction
-from app.tuning.tuners.base import Tuner
-from app.tuning.tuners.custom import custom
+from app.tuning.tuners.base import Tuner, custom
 from app.tuning.tuners.hyperband import AshaInBrackets, AsyncHyperband, Hyperband
 from app.tuning.tuners.pop import Pop
 from app.tuning.tuners.population import Pbt
-from app.tuning.tuners.sha import Sha
+from app.tuning.tuners.sha import Asha, AshaByPrediction, Sha
 from app.tuning.tuners.stopping import AshaStopping, Bandit, EarlyTerm, Median
 from app.tuning.tuners.wrappers import Finishing, watched
 from stagetree.space.distinct import Configuration

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.domain.assignment import ChainAssignment
-from app.logs import shorten
+from app.processes import shorten
 
 logger = logging.getLogger(__name__)
 

@@ -2,6 +2,9 @@
 
 What it holds is what the page's views show of the study as it is now; the trials of large studies are there in the
 table and in every picture, and only the best of them as pages of their own.
+
+And its log: as lines of JSON, one event a line in the order of the log, for a file that can be replayed anywhere; its
+decisions derived again, and other ones imagined. The command line calls the same functions on a store without a server.
 """
 
 from __future__ import annotations
@@ -9,15 +12,22 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 from app.domain.errors import Unknown
+from app.domain.events import Event
+from app.domain.ids import StudyId
+from app.events.codec import UnknownEvent, decode, encode
+from app.events.log import StoredEvent
 from app.events.rows import StudyRecord
-from app.service import drawing, reading
-from app.service.errors import HttpProblem
-from app.service.files import built
-from app.service.services import Services
+from app.service import drawing, files, reading
+from app.service.services import HttpProblem, Services
+from app.service.views.writable import writable
+from stagetree.models.pages import Imagined
+from stagetree.models.service import Replay
 
 Json = dict[str, Any]
 PAGES = 200
@@ -37,9 +47,9 @@ META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 
 def report(use: Services, row: StudyRecord) -> str:
     """The HTML. Raises `HttpProblem` where the page was not built."""
-    index = built.index()
+    index = files.index()
     if index is None:
-        raise HttpProblem(503, f"The report is made of the page, and that is missing here. {built.why_missing()}")
+        raise HttpProblem(503, f"The report is made of the page, and that is missing here. {files.why_missing()}")
     text = index.read_text(encoding="utf-8")
     script, style = _asset(text, "js"), _asset(text, "css")
     said = json.dumps(answers(use, row), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -90,7 +100,7 @@ def _events(use: Services, row: StudyRecord) -> list[Json]:
 def _asset(text: str, kind: str) -> str:
     """The script or the style sheet that the page loads. Raises `Unknown` where it is of another build."""
     name = re.search(rf'"\./assets/([^"]+\.{kind})"', text)
-    path = built.asset(name[1]) if name else None
+    path = files.asset(name[1]) if name else None
     if path is None:
         raise Unknown(f"the page was built without a .{kind} file")
     found = path.read_text(encoding="utf-8")
@@ -99,3 +109,61 @@ def _asset(text: str, kind: str) -> str:
 
 def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+class NotALog(ValueError):
+    """A line that is not an event of a log; the message says which line and why."""
+
+
+def lines(recorded: Iterable[StoredEvent]) -> Iterator[str]:
+    """Each event on a line, with its end."""
+    for each in recorded:
+        name, schema, data = encode(each.event)
+        place: dict[str, Any] = {"position": each.position, "version": each.version, "at": each.at}
+        place |= {"by": each.by} if each.by else {}
+        yield json.dumps({**place, "type": name, "schema": schema, "data": data}) + "\n"
+
+
+def parse(text: Iterable[str]) -> Iterator[tuple[int, Event]]:
+    """The position and the event of each line. Raises `NotALog`."""
+    for number, line in enumerate(text, 1):
+        if line.strip():
+            try:
+                found = json.loads(line)
+                yield found["position"], decode(found["type"], found["schema"], found["data"])
+            except (ValueError, KeyError, TypeError, UnknownEvent) as error:
+                raise NotALog(f"line {number} is not an event of a log: {error}") from None
+
+
+def replay(use: Services, row: StudyRecord, at: int | None) -> Replay:
+    """Every decision derived again, as far as position `at`. Raises `InvalidField` where there is no such event yet."""
+    use.version(row, at)
+    with use.open_study(row) as (_, study):
+        before = study.submitted_version - 1
+    log = [(recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream)]
+    return Replay.model_validate(use.compute(_replayed, log, StudyId(row.id), at, use.log.struck(row.stream)))
+
+
+def imagined(use: Services, row: StudyRecord, changes: Json, at: int | None) -> Imagined:
+    """What the study would have been with another study file. Raises `stagetree.spec.SpecError`."""
+    with use.open_study(row, at) as (plan, _):
+        version = plan.version
+    events = [recorded.event for recorded in islice(use.log.scan(row.stream), version)]
+    return Imagined.model_validate(use.compute(_imagined, events, StudyId(row.id), changes))
+
+
+def _replayed(log: Sequence[tuple[int, Event]], study: StudyId, at: int | None, struck: frozenset[StudyId]) -> Any:
+    from app.tuning.replay import replay
+
+    return writable(replay(log, study, at=at, struck=struck).to_json())
+
+
+def _imagined(events: Sequence[Event], study: StudyId, changes: Json) -> Any:
+    from app.simulation.what_if import what_if
+
+    return writable(what_if(events, study, changes))
+
+
+def log(use: Services, row: StudyRecord) -> Iterator[str]:
+    """The whole log of the study's plan, one event a line."""
+    return lines(use.log.scan(row.stream))

@@ -26,10 +26,9 @@ from app.domain.ids import PlanId, StudyId, plan_id
 from app.inputs import InputMissing, look, may_be_read
 from app.object_store import PART, StoreUnavailable
 from app.registry import TrainerSource
-from app.service.errors import HttpProblem
-from app.service.files.checkpoints import kept_state
-from app.service.services import Services, Write
-from app.tuning.tuners.custom import with_version
+from app.service.files import kept_state
+from app.service.services import HttpProblem, Services, Write
+from app.tuning.tuners.base import with_version
 from stagetree.runtime.weight_files import kind_of
 from stagetree.sinks import SinkError
 from stagetree.spec import BeginFrom, Problem, SpecError, StudySpec

@@ -1,6 +1,6 @@
-"""Requests read with care: no NaN, no key twice, nothing that a database cannot keep, no parameter overlooked.
+"""Requests read with care, and each command written once for its idempotency key.
 
-Pages by cursor: what is behind a cursor stays there, whatever is written in the meantime.
+Refused are NaN, a key twice, text that a database cannot keep, and a parameter that the route does not know.
 """
 
 from __future__ import annotations
@@ -8,16 +8,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from hashlib import sha256
 from typing import Annotated, Any, get_origin
+from urllib.parse import quote
 
-from fastapi import Depends, Query, Request, Response
+from fastapi import BackgroundTasks, Depends, Header, Query, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 
-from app.api.services import services
+from app.api.access import Who
+from app.api.services import Use, services
 from app.api.sharing import is_heavy
-from app.service.errors import HttpProblem, InvalidField
+from app.events.log import Idempotency, StoredEvent
+from app.events.records import Decide, transact
+from app.events.records import Write as Transaction
+from app.service.services import HttpProblem, InvalidField
 from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean
 from stagetree.spec import shown
@@ -175,3 +181,34 @@ At = Annotated[
     Query(ge=1, le=POSITION, description="as it was after the event at this position, counted from the submission"),
 ]
 Cursor = Annotated[str | None, Query(max_length=100, description="the next_cursor of the page before; opaque")]
+
+
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=r"^[\x21-\x7e]{1,255}$",
+        description="up to 255 visible ASCII characters; the same key with the same request is done once",
+    ),
+]
+
+Write = Callable[[str, Decide], list[StoredEvent]]
+
+
+def writer(request: Request, background: BackgroundTasks, use: Use, raw: Raw, who: Who, key: Key = None) -> Write:
+    """How this request writes to a stream. Raises what `transact` raises."""
+    asked = [request.method, request.url.path, request.url.query]
+    fingerprint = sha256(b"\n".join([*(part.encode() for part in asked), raw])).hexdigest()
+
+    def write(stream: str, decide: Decide) -> list[StoredEvent]:
+        whose = f"api:{quote(who.name, safe='')}"  # never a slot's, nor another's
+        once = None if key is None else Idempotency(f"{whose}:{key}", fingerprint)
+        transaction = Transaction(stream=stream, decide=decide, at=use.clock(), idempotency=once, by=who.name or None)
+        recorded = transact(use.log, use.plans, transaction)
+        background.add_task(use.wake_scheduler)
+        return recorded
+
+    return write
+
+
+WriterDep = Annotated[Write, Depends(writer)]

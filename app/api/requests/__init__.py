@@ -1,1 +1,0 @@
-"""What comes in: who may ask, what is read with care, and what bodies say."""

@@ -1,1 +1,0 @@
-"""What is read from files: weights, what trainers logged, the page."""
