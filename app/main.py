@@ -16,9 +16,7 @@ from app.api.access import AccessPolicy
 from app.api.application import make_app
 from app.api.services import ApiServices
 from app.away import store_is_away, without_secrets
-from app.events.database import Database
-from app.events.plans import Plans
-from app.events.records import SqlRecords
+from app.events import Database, Plans, SqlRecords
 from app.processes import write_json
 from app.registry import Catalogue, register
 from app.service.chronicle import Chronicles

@@ -23,9 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.domain import keeping
-from app.events.plans import Plans, PlanUnusable
-from app.events.records import Records
-from app.events.rows import Installation
+from app.events import Installation, Plans, PlanUnusable, Records
 from app.object_store import LOG, ObjectStore, StoreUnavailable, Written, open_store
 
 OWNER = "owner.json"

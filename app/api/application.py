@@ -22,7 +22,7 @@ from app.api.access import Gate, Guard, known
 from app.api.routes import access, page, plans, replays, service, studies, trials
 from app.api.services import ApiServices
 from app.domain.evolve import collector_paused
-from app.events.plans import PlanUnusable
+from app.events import PlanUnusable
 from app.processes import end_within, no_long_pass_twice
 
 logger = logging.getLogger(__name__)

@@ -20,9 +20,7 @@ from starlette.exceptions import HTTPException
 
 from app.api.examples import EXAMPLES
 from app.domain import errors as domain
-from app.events import log
-from app.events.database import DatabaseUnavailable
-from app.events.plans import PlanUnusable
+from app.events import DatabaseUnavailable, PlanUnusable, log
 from app.object_store import StoreUnavailable
 from app.service.services import HttpProblem, InvalidField
 from stagetree.models.pages import Problem

@@ -15,7 +15,7 @@ from app.api.sharing import Answers, Together, Turns, apart
 from app.api.streaming import Broadcasts, Tail
 from app.domain.access import Principal
 from app.domain.errors import Unknown
-from app.events.rows import StudyRecord
+from app.events import StudyRecord
 from app.service.access import Doorkeeper
 from app.service.services import Services
 

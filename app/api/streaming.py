@@ -19,8 +19,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.away import Away, LostRace
 from app.domain.ids import StudyId
-from app.events.database import DatabaseUnavailable
-from app.events.log import EventLog, StoredEvent
+from app.events import DatabaseUnavailable, EventLog, StoredEvent
 from app.service.feed import Feed
 from app.service.views import plans
 from stagetree.models.service import Event

@@ -20,9 +20,8 @@ from starlette.datastructures import QueryParams
 from app.api.access import Who
 from app.api.services import Use, services
 from app.api.sharing import is_heavy
-from app.events.log import Idempotency, StoredEvent
-from app.events.records import Decide, transact
-from app.events.records import Write as Transaction
+from app.events import Decide, Idempotency, StoredEvent, transact
+from app.events import Write as Transaction
 from app.service.services import HttpProblem, InvalidField
 from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean

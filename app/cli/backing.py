@@ -21,7 +21,7 @@ from app.cli.output import memory, plural
 
 if TYPE_CHECKING:
     from app.domain.search_plan import Checkpoint
-    from app.events.records import SqlRecords
+    from app.events import SqlRecords
     from app.object_store import ObjectStore
 
 Json = dict[str, Any]
@@ -119,7 +119,7 @@ def _check_free(url: str) -> None:
     """End with a message where a log is already."""
     from sqlalchemy import inspect
 
-    from app.events.database import Database
+    from app.events import Database
 
     database = Database(url)
     try:
@@ -177,9 +177,8 @@ def _named(records: SqlRecords, to: Path) -> tuple[int, list[Checkpoint]]:
     PostgreSQL's dump is not read here: instead, what the database names a moment later.
     """
     from app.domain import keeping
-    from app.events.database import Database
-    from app.events.plans import Plans
-    from app.events.records import SqlRecords as Records
+    from app.events import Database, Plans
+    from app.events import SqlRecords as Records
 
     copied = to / DATABASE
     there = Records(Database(f"sqlite:///{copied}")) if copied.exists() else records

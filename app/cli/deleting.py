@@ -15,8 +15,7 @@ from app.cli.output import Format, memory, plural, print_json
 
 if TYPE_CHECKING:
     from app.domain.search_plan import Checkpoint, KeptAt
-    from app.events.plans import Plans
-    from app.events.records import SqlRecords
+    from app.events import Plans, SqlRecords
     from app.object_store import ObjectStore
     from app.owned_store import Orphan
     from app.workers.scheduler.retention import Retention
@@ -150,7 +149,7 @@ def _separate(records: SqlRecords) -> None:
 def _survey(records: SqlRecords, store: ObjectStore, budget: int | None) -> tuple[Retention, _Garbage]:
     import time
 
-    from app.events.plans import Plans
+    from app.events import Plans
     from app.workers.scheduler.retention import Retention
 
     plans = Plans(records.log)

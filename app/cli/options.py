@@ -14,7 +14,7 @@ from app.cli.output import Format, ListFormat
 from app.domain.assignment import MOST_SHARES
 
 if TYPE_CHECKING:
-    from app.events.records import SqlRecords
+    from app.events import SqlRecords
     from app.owned_store import OwnedStore
 
 
@@ -120,8 +120,7 @@ def open_store(folder: Path | None, records: SqlRecords) -> OwnedStore:
 @contextmanager
 def open_records(folder: Path | None) -> Iterator[SqlRecords]:
     """The log and the rows in the database of `places`, without a server."""
-    from app.events.database import Database
-    from app.events.records import SqlRecords
+    from app.events import Database, SqlRecords
 
     records = SqlRecords(Database(places(folder)[0]))
     try:

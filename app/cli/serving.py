@@ -13,7 +13,7 @@ from app.cli.options import Output, Store, folder_or_default, open_records
 from app.cli.output import Format, print_json, print_table
 
 if TYPE_CHECKING:
-    from app.events.rows import TokenRecord
+    from app.events import TokenRecord
 import os
 import shlex
 import sys

@@ -15,10 +15,7 @@ from typing import Any
 from app.cli.errors import FAILED, fail
 from app.cli.options import places
 from app.domain.events import PackingProfiled, PlanOpened
-from app.events.database import Database
-from app.events.log import StoredEvent
-from app.events.plans import Plans, last_profile
-from app.events.records import Decide, SqlRecords, Write, transact
+from app.events import Database, Decide, Plans, SqlRecords, StoredEvent, Write, last_profile, transact
 from app.registry import Catalogue
 from app.service import exporting, reading
 from app.service.changing import add_note, delete_study, release_slot, retry_trial

@@ -73,7 +73,7 @@ def _from_server(url: str, id: str, wanted: _Wanted) -> None:
 def _from_store(folder: Path | None, id: str, wanted: _Wanted) -> None:
     from app.domain import ids
     from app.domain.errors import Unknown
-    from app.events.plans import Plans
+    from app.events import Plans
     from app.object_store import open_store
     from app.service.files import kept_state, parts
 

@@ -209,8 +209,7 @@ class Embedded:
 
     def _has_work(self) -> bool:
         """Whether a slot still trains or saves something."""
-        from app.events.database import Database, DatabaseUnavailable
-        from app.events.records import SqlRecords
+        from app.events import Database, DatabaseUnavailable, SqlRecords
 
         database = Database(self.environment()["STAGETREE_DATABASE_URL"])
         try:
@@ -234,8 +233,8 @@ class Embedded:
 
     def _create_database(self) -> None:
         """The schema, and no slots: the folder is ours, so whoever is on record there is dead."""
-        from app.events.database import Database, DatabaseUnavailable, NewerSchema
-        from app.events.records import SqlRecords
+        from app.events import Database, DatabaseUnavailable, SqlRecords
+        from app.events.database import NewerSchema
         from app.service.access import kept_in
 
         database = Database(self.environment()["STAGETREE_DATABASE_URL"])

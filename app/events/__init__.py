@@ -5,3 +5,61 @@
 write for a chain; slots; how studies stand), `records` (both behind one door, and the only way to write), `memory`
 (all of it without a database, for tests and simulations).
 """
+
+from __future__ import annotations
+
+from app.events.database import Database, DatabaseUnavailable
+from app.events.log import Alongside, EventLog, Idempotency, StoredEvent, VersionConflict
+from app.events.plans import Moments, Plans, PlanUnusable, last_profile, profiles_on_record
+from app.events.records import OPTIMISTIC, Decide, Moved, Records, SqlRecords, Write, change, transact
+from app.events.rows import (
+    ChainFlags,
+    ChainNotClaimable,
+    ChainRecord,
+    Fenced,
+    Installation,
+    Lease,
+    RowsPort,
+    SlotLost,
+    SlotRecord,
+    SlotTaken,
+    StudyRecord,
+    TokenRecord,
+    has_expired,
+)
+
+__all__ = [
+    "OPTIMISTIC",
+    "Alongside",
+    "ChainFlags",
+    "ChainNotClaimable",
+    "ChainRecord",
+    "Database",
+    "DatabaseUnavailable",
+    "Decide",
+    "EventLog",
+    "Fenced",
+    "Idempotency",
+    "Installation",
+    "Lease",
+    "Moments",
+    "Moved",
+    "PlanUnusable",
+    "Plans",
+    "Records",
+    "RowsPort",
+    "SlotLost",
+    "SlotRecord",
+    "SlotTaken",
+    "SqlRecords",
+    "StoredEvent",
+    "StudyRecord",
+    "TokenRecord",
+    "VersionConflict",
+    "Write",
+    "change",
+    "has_expired",
+    "last_profile",
+    "profiles_on_record",
+    "transact",
+]

@@ -15,8 +15,7 @@ from pathlib import Path
 from threading import Lock
 
 from app.domain.access import ANYBODY, Principal, Scope
-from app.events.records import Records
-from app.events.rows import TokenRecord
+from app.events import Records, TokenRecord
 
 DAY = 86_400.0
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")

@@ -14,7 +14,7 @@ from app.domain.decide import decide
 from app.domain.errors import Unknown
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study
-from app.events.rows import StudyRecord
+from app.events import StudyRecord
 from app.service.services import InvalidField, Services, Write
 from app.service.views import plans
 from stagetree.limits import Limits

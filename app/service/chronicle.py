@@ -18,7 +18,7 @@ from app.domain import events as e
 from app.domain.evolve import collector_paused
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.states import ProofKind
-from app.events.log import EventLog, StoredEvent
+from app.events import EventLog, StoredEvent
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.domain import accounting
 from app.domain.search_plan import Study, trial_of
 from app.domain.standing import standing
-from app.events.rows import StudyRecord
+from app.events import StudyRecord
 from app.service.services import Services
 from app.service.views import documents, ordering, pictures
 from stagetree.models.pages import History, Importance, Rungs, Schedules, Timeline, Tree

@@ -20,9 +20,8 @@ from typing import Any
 from app.domain.errors import Unknown
 from app.domain.events import Event
 from app.domain.ids import StudyId
+from app.events import StoredEvent, StudyRecord
 from app.events.codec import UnknownEvent, decode, encode
-from app.events.log import StoredEvent
-from app.events.rows import StudyRecord
 from app.service import drawing, files, reading
 from app.service.services import HttpProblem, Services
 from app.service.views.writable import writable

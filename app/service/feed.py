@@ -10,10 +10,7 @@ from copy import copy
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study
-from app.events.log import StoredEvent
-from app.events.plans import Plans
-from app.events.records import Records
-from app.events.rows import StudyRecord
+from app.events import Plans, Records, StoredEvent, StudyRecord
 from app.service.chronicle import Chronicles
 
 DELETED = "deleted"

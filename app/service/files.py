@@ -21,7 +21,7 @@ from app.domain import keeping, results
 from app.domain.errors import Unknown
 from app.domain.ids import NodeId
 from app.domain.search_plan import Checkpoint, SearchPlan, Study, trial_of
-from app.events.rows import StudyRecord
+from app.events import StudyRecord
 from app.object_store import PART, ObjectStore, StoreUnavailable
 from app.service.services import Services
 from stagetree.models.pages import Logged

@@ -9,8 +9,8 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Lock, Thread
 
-from app.events.database import Database, migration_config
-from app.events.records import Records
+from app.events import Database, Records
+from app.events.database import migration_config
 
 PATIENCE_SECONDS = 1.0
 FRESH_SECONDS = 1.0

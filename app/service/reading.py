@@ -17,8 +17,7 @@ from app.domain.access import ANYBODY, Principal
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, trial_of
-from app.events.rows import ChainRecord, StudyRecord
-from app.events.rows.ports import RowsPort
+from app.events import ChainRecord, RowsPort, StudyRecord
 from app.service import slot_use
 from app.service.services import ID, InvalidField, Services, WrongCursor
 from app.service.slot_use import gpu_sharing, lanes_at_once, view_of

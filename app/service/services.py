@@ -24,10 +24,7 @@ from app.domain.access import ANYBODY, Principal
 from app.domain.errors import Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
-from app.events.log import EventLog, StoredEvent
-from app.events.plans import Moments, Plans
-from app.events.records import Decide, Records
-from app.events.rows import ChainRecord, StudyRecord
+from app.events import ChainRecord, Decide, EventLog, Moments, Plans, Records, StoredEvent, StudyRecord
 from app.object_store import ObjectStore
 from app.owned_store import open_owned
 from app.registry import Catalogue

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from app.domain.assignment import shared_gpu
 from app.domain.exactness import is_without_pack
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.events.rows import ChainRecord, SlotRecord, StudyRecord
+from app.events import ChainRecord, SlotRecord, StudyRecord
 from app.scheduling.assignment import has_trainer, without_trainer
 from app.scheduling.costs import Ran, slowdowns
 from app.scheduling.packs import batch_sizes

@@ -18,9 +18,8 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import NodeId, PlanId, StudyId
 from app.domain.search_plan import Node, SearchPlan
-from app.events.log import StoredEvent
+from app.events import Plans, StoredEvent
 from app.events.memory import MemoryRecords
-from app.events.plans import Plans
 from app.scheduling.costs import Costs
 from app.scheduling.fair_share import POLICIES, Policy
 from app.simulation.pace import NO_OVERHEADS, Overheads

@@ -9,8 +9,7 @@ from app.domain import events as e
 from app.domain.assignment import ChainAssignment
 from app.domain.ids import ChainId
 from app.domain.states import ChainOutcome
-from app.events.rows import Lease
-from app.events.rows.ports import RowsPort
+from app.events import Lease, RowsPort
 from app.simulation.pace import Place
 from app.simulation.virtual_chain import VirtualChain, World
 from app.workers.slot.retry import SharedTime

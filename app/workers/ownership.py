@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Protocol
 from uuid import uuid4
 
-from app.events.rows import RowsPort, SlotRecord, SlotTaken
+from app.events import RowsPort, SlotRecord, SlotTaken
 
 LOCK_SECONDS = 3.0
 """What was killed may take a moment to be gone."""

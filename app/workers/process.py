@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from app.events.database import Database
+from app.events import Database
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, wake_scheduler
 from app.workers.ownership import Ownership, SlotLock

@@ -18,10 +18,8 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from app.events.database import Database
+from app.events import Database, Plans, SqlRecords, change
 from app.events.housekeeping import Ages, clean
-from app.events.plans import Plans
-from app.events.records import SqlRecords, change
 from app.owned_store import open_owned
 from app.processes import collect_young, freeze_survivors
 from app.registry import Catalogue, register

@@ -28,9 +28,7 @@ from celery.signals import (
 
 from app.away import LostRace
 from app.domain.assignment import NAME
-from app.events.database import Database, DatabaseUnavailable
-from app.events.records import SqlRecords
-from app.events.rows import SlotTaken
+from app.events import Database, DatabaseUnavailable, SlotTaken, SqlRecords
 from app.processes import end_within, write_json
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, celery

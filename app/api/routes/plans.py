@@ -17,7 +17,7 @@ from app.api.errors import UNCHANGED, refusals
 from app.api.services import ApiServices, StudyRowDep, TrialPath, Use
 from app.api.sharing import Key, heavy
 from app.api.strict import POSITION, At, Cursor, Limit, StrictRoute
-from app.events.rows import StudyRecord
+from app.events import StudyRecord
 from app.service import drawing, reading
 from stagetree.models.pages import Environments, EventPage, History, Importance, Rungs, Schedules, Timeline, Tree
 from stagetree.models.trials import Plan, StageTree

@@ -19,8 +19,7 @@ from app.domain.decide import decide
 from app.domain.errors import StateConflict
 from app.domain.evolve import fold
 from app.domain.ids import StudyId
-from app.events.plans import last_profile
-from app.events.rows import StudyRecord
+from app.events import StudyRecord, last_profile
 from app.service import changing, reading, submitting
 from app.service.services import InvalidField
 from app.service.views import documents

@@ -18,7 +18,7 @@ from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.ids import StudyId
-from app.events.rows import StudyRecord
+from app.events import StudyRecord
 from app.service import changing, reading
 from app.service.files import kept_state, parts, trial_metrics
 from app.service.views import documents

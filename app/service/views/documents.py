@@ -18,7 +18,7 @@ from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.states import ChainState, ShownTrialState, StudyState, TrialState
-from app.events.rows import ChainRecord, StudyRecord
+from app.events import ChainRecord, StudyRecord
 from app.service.views.plans import point
 from app.service.views.standing import begins_shortly, ending_text, lineage, marks, packing, progress
 from app.service.views.standing import exactness as proven

@@ -9,8 +9,8 @@ from app.domain import search_plan
 from app.domain import stage_tree as tree
 from app.domain.events import Metrics
 from app.domain.search_plan import SearchPlan, Study
+from app.events import StoredEvent
 from app.events.codec import encode
-from app.events.log import StoredEvent
 from app.service.views.writable import form_text, writable
 from stagetree.models.service import Event
 from stagetree.models.trials import Node, Place, Plan, Point, Running, Stage, StageTree, Waiting

@@ -20,10 +20,7 @@ from app.domain.ids import ChainId, PlanId
 from app.domain.proofs import is_checked
 from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
-from app.events.log import VersionConflict
-from app.events.plans import PlanUnusable, profiles_on_record
-from app.events.rows import SlotTaken
-from app.events.rows.ports import RowsPort
+from app.events import PlanUnusable, RowsPort, SlotTaken, VersionConflict, profiles_on_record
 from app.scheduling.assignment import Candidates, assign, has_trainer, place, resume_point, stages_of, without_trainer
 from app.scheduling.fair_share import NO_CONTENTION, Choice, FairShare, allowed
 from app.scheduling.frontier import Frontier, Span

@@ -19,10 +19,7 @@ from app.domain.events import Event
 from app.domain.ids import ChainId, PlanId
 from app.domain.search_plan import Chain, ChainProgress, SearchPlan
 from app.domain.stage_tree import Place
-from app.events.log import Alongside, StoredEvent
-from app.events.plans import Plans, PlanUnusable
-from app.events.records import Records, Write, transact
-from app.events.rows import ChainRecord
+from app.events import Alongside, ChainRecord, Plans, PlanUnusable, Records, StoredEvent, Write, transact
 from app.scheduling.costs import Costs
 from app.scheduling.fair_share import Policy
 from app.scheduling.frontier import Frontier

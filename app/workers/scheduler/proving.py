@@ -16,10 +16,7 @@ from app.domain.ids import ChainId
 from app.domain.proofs import is_checked, judge
 from app.domain.search_plan import Chain, SearchPlan
 from app.domain.states import InexactPolicy, ProofKind, Verdict
-from app.events.log import VersionConflict
-from app.events.plans import PlanUnusable
-from app.events.records import change
-from app.events.rows import ChainRecord, RowsPort, SlotTaken
+from app.events import ChainRecord, PlanUnusable, RowsPort, SlotTaken, VersionConflict, change
 from app.scheduling.assignment import Candidates, has_trainer
 from app.scheduling.frontier import Frontier
 from app.scheduling.proofs import Proof, can_wait, check, handover, in_idle_slot, is_wanted, proof_assignment

@@ -20,10 +20,17 @@ from app.domain.events import Event
 from app.domain.ids import ChainId
 from app.domain.search_plan import SearchPlan
 from app.domain.states import ChainOutcome, ChainState
-from app.events.log import VersionConflict
-from app.events.plans import PlanUnusable
-from app.events.records import Records
-from app.events.rows import ChainRecord, Fenced, RowsPort, SlotLost, SlotRecord, has_expired
+from app.events import (
+    ChainRecord,
+    Fenced,
+    PlanUnusable,
+    Records,
+    RowsPort,
+    SlotLost,
+    SlotRecord,
+    VersionConflict,
+    has_expired,
+)
 from app.scheduling.assignment import Candidates
 from app.workers.ownership import are_forks_of_one
 from app.workers.scheduler.ports import Ports

@@ -20,8 +20,7 @@ from app.domain import keeping
 from app.domain.decide import decide
 from app.domain.events import Event
 from app.domain.search_plan import KeptAt, SearchPlan
-from app.events.plans import Plans, PlanUnusable
-from app.events.records import Records, Write, transact
+from app.events import Plans, PlanUnusable, Records, Write, transact
 from app.object_store import ObjectStore
 from app.owned_store import is_paused
 from app.scheduling.retention import chosen_of, garbage_of

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from app.domain.ids import ChainId
 from app.domain.search_plan import Chain, SearchPlan
-from app.events.records import change
-from app.events.rows.ports import RowsPort
+from app.events import RowsPort, change
 from app.scheduling.assignment import Candidates, place, resume_point
 from app.scheduling.fair_share import NO_CONTENTION, FairShare, FairSharing
 from app.scheduling.frontier import Frontier

@@ -11,7 +11,7 @@ from logging import DEBUG, WARNING
 
 from app.away import LostRace
 from app.domain.assignment import SlotDescription
-from app.events.database import DatabaseUnavailable
+from app.events import DatabaseUnavailable
 from app.scheduling.assignment import Candidates
 from app.scheduling.packs import trials_on_a_slot
 from app.workers.scheduler.assignment import Assignment, Choosing

@@ -20,9 +20,7 @@ from app.domain.errors import Refused
 from app.domain.events import Event
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
-from app.events.log import VersionConflict
-from app.events.plans import PlanUnusable
-from app.events.records import OPTIMISTIC, Moved
+from app.events import OPTIMISTIC, Moved, PlanUnusable, VersionConflict
 from app.scheduling.proofs import is_due
 from app.tuning.tuners.base import context_of
 from app.tuning.tuners.driver import TunerDriver, TunerFailed

@@ -14,9 +14,7 @@ from app.away import LostRace
 from app.domain.assignment import ChainAssignment
 from app.domain.ids import ChainId
 from app.domain.states import ChainState
-from app.events.database import DatabaseUnavailable
-from app.events.records import Records
-from app.events.rows import ChainNotClaimable, Lease, RowsPort
+from app.events import ChainNotClaimable, DatabaseUnavailable, Lease, Records, RowsPort
 from app.workers.slot.retry import Instant, RetryPolicy
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.events.records import Records
-from app.events.rows import ChainFlags
+from app.events import ChainFlags, Records
 from app.object_store import ObjectStore
 from app.registry import TrainerSource
 from app.workers.ownership import Owner

@@ -26,7 +26,7 @@ from app.domain import events as e
 from app.domain.assignment import ChainAssignment
 from app.domain.ids import ChainId
 from app.domain.states import ChainOutcome, FailureKind
-from app.events.rows import ChainFlags
+from app.events import ChainFlags
 from app.workers.slot.retry import Seconds
 
 NO_CHANGE_OF_FLAGS = ChainFlags()

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from app.away import LostRace
 from app.domain import events as e
-from app.events.database import DatabaseUnavailable
-from app.events.records import Records
+from app.events import DatabaseUnavailable, Records
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import QuarantineSlot

@@ -14,10 +14,7 @@ from math import inf
 
 from app.away import LostRace
 from app.domain.states import ChainState
-from app.events.database import DatabaseUnavailable
-from app.events.records import Records
-from app.events.rows import ChainFlags, ChainRecord, Fenced, SlotLost, SlotTaken
-from app.events.rows.ports import RowsPort
+from app.events import ChainFlags, ChainRecord, DatabaseUnavailable, Fenced, Records, RowsPort, SlotLost, SlotTaken
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Pulse
 from app.workers.slot.retry import Clock, Instant

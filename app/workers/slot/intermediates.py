@@ -15,8 +15,7 @@ from functools import partial
 from app.away import LostRace
 from app.domain import events as e
 from app.domain.ids import NodeId
-from app.events.database import DatabaseUnavailable
-from app.events.records import Records
+from app.events import DatabaseUnavailable, Records
 from app.workers.slot.checkpoint_store import Stored
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import FactOutbox, Finish

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from app.domain import events as e
 from app.domain.states import ChainOutcome
-from app.events.rows import ChainFlags
+from app.events import ChainFlags
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import Claim, Lost, NoTrainerProcess, OtherVersion, PackBroken, Pulse, Stopped
 from app.workers.slot.context import SlotContext

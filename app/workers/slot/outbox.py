@@ -17,11 +17,8 @@ from itertools import count
 
 from app.away import LostRace
 from app.domain import events as e
+from app.events import DatabaseUnavailable, Fenced, Records, RowsPort, SlotLost
 from app.events.codec import Unwritable, write
-from app.events.database import DatabaseUnavailable
-from app.events.records import Records
-from app.events.rows import Fenced, SlotLost
-from app.events.rows.ports import RowsPort
 from app.workers.slot.claim import Claim
 from app.workers.slot.retry import RetryPolicy, WorkerThread
 from app.workers.threads import THREADS, Executor

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from app.domain.assignment import Unreadable
 from app.domain.ids import ChainId
-from app.events.rows import ChainFlags, ChainNotClaimable
+from app.events import ChainFlags, ChainNotClaimable
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Claimed, Claiming, NoTrainerProcess, Pulse
 from app.workers.slot.context import Limits, SlotContext, SlotDependencies
