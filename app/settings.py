@@ -13,8 +13,8 @@ from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from app.domain.access import Principal, Scope
 from app.domain.assignment import MOST_SHARES
+from app.domain.terms import Principal, Scope
 from stagetree.limits import LIMITS, Limits
 
 logger = logging.getLogger(__name__)

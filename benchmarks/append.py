@@ -22,7 +22,7 @@ from uuid import uuid4
 from sqlalchemy import create_engine, make_url, text
 
 from app.domain.events import Evaluated
-from app.domain.ids import NodeId
+from app.domain.terms import NodeId
 from app.events.codec import encode
 from app.events.database import Database
 from app.events.log import SqlLog

@@ -17,8 +17,8 @@ from random import Random
 from typing import Any
 
 from app.domain import events as e
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node
+from app.domain.terms import StudyId
 from app.simulation.simulator import Simulator
 from app.tuning.tuners import driver
 from stagetree.spec import StudySpec

@@ -32,8 +32,8 @@ import numpy.typing as npt
 import optuna
 
 from app.domain import events as e
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node
+from app.domain.terms import StudyId
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 

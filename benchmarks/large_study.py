@@ -8,8 +8,8 @@ from random import Random
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node
+from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.log import SqlLog
 from app.simulation.simulator import Simulator

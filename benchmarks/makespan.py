@@ -27,8 +27,8 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.evolve import fold
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node
+from app.domain.terms import StudyId
 from app.events.log import StoredEvent
 from app.scheduling.costs import Costs
 from app.simulation.pace import Overheads

@@ -29,8 +29,8 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.evolve import fold
-from app.domain.ids import NodeId, canonical_json
 from app.domain.search_plan import SearchPlan, Study
+from app.domain.terms import NodeId, canonical_json
 from app.events.log import StoredEvent
 from app.simulation.traces import STUDY as PLAYED
 from app.simulation.traces import Part, Player, Trace, Workload, read, record

@@ -20,7 +20,7 @@ from random import Random
 
 from app.domain.commands import Extend, Prioritize, Stop
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.tuning.tuners.base import Context
 from app.tuning.tuners.pop import Pop
 from stagetree.spec import StudySpec

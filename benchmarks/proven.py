@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.tuning.curves import Curve
 from app.tuning.tuners.forecasts import Forecasts
 from app.tuning.tuners.promising import FORETOLD, ForecastProof

@@ -18,8 +18,8 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.evolve import fold
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan
+from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.log import SqlLog
 from app.events.records import Plans

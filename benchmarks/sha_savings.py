@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from app.domain import events as e
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan, Study
+from app.domain.terms import StudyId
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 

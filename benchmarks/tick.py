@@ -27,8 +27,7 @@ from policies import COMPARED
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.ids import StudyId
-from app.domain.states import ChainOutcome
+from app.domain.terms import ChainOutcome, StudyId
 from app.events.database import Database
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans

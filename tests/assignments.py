@@ -6,7 +6,7 @@ from typing import Any
 
 from app.domain.assignment import ChainAssignment, ResumePoint
 from app.domain.events import Stage
-from app.domain.ids import NodeId, StudyId
+from app.domain.terms import NodeId, StudyId
 
 
 def work(*stages: Stage, resume: str | None = None, **fields: Any) -> ChainAssignment:

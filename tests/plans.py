@@ -15,9 +15,9 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.evolve import evolve
-from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import NO_PROGRESS, Chain, Node, Progresses, SearchPlan, Trial
 from app.domain.stage_tree import Place, build_stage_tree
+from app.domain.terms import ChainId, NodeId, StudyId
 from app.scheduling.assignment import stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.demands import Urgency

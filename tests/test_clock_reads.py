@@ -13,7 +13,7 @@ DATES = {
     "app/cli/backing.py": "when a backup was made",
     "app/cli/changing.py": "when a study was struck",
     "app/cli/diagnosing.py": "whether it is the same here and on the server",
-    "app/cli/serving.py": "when a token was made, and until when it lasts",
+    "app/cli/tokens.py": "when a token was made, and until when it lasts",
     "app/embedded/stack.py": "when the token of its user was made",
     "app/events/memory/rows.py": "the clock of a database in memory",
     "app/main.py": "when a fact was stated",

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from app import processes
-from app.domain.ids import NodeId
 from app.domain.schedule import path
+from app.domain.terms import NodeId
 from app.scheduling.demands import Ranking
 
 

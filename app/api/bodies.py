@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 
 from app.api import examples
 from app.domain import commands as c
-from app.domain.access import Scope
 from app.domain.decide import MOST_CHARACTERS
+from app.domain.terms import Scope
 from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments
 from app.service.access import NAME
 from app.tuning.samplers import unavailable

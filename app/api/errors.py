@@ -19,7 +19,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from app.api.examples import EXAMPLES
-from app.domain import errors as domain
+from app.domain import terms
 from app.events import DatabaseUnavailable, PlanUnusable, log
 from app.object_store import StoreUnavailable
 from app.service.services import HttpProblem, InvalidField
@@ -128,8 +128,8 @@ def _not_allowed(request: Request) -> Response:
     return answer(request, 405, detail, {"Allow": ", ".join(allowed)})
 
 
-def _refused(request: Request, error: domain.Refused) -> Response:
-    status = {domain.Unknown: 404, domain.StateConflict: 409}.get(type(error), 422)
+def _refused(request: Request, error: terms.Refused) -> Response:
+    status = {terms.Unknown: 404, terms.StateConflict: 409}.get(type(error), 422)
     return answer(request, status, str(error))
 
 
@@ -159,7 +159,7 @@ HANDLERS: dict[type[Exception], Any] = {
     SpecError: _spec,
     RequestValidationError: _validation,
     HTTPException: _http,
-    domain.Refused: _refused,
+    terms.Refused: _refused,
     log.KeyReused: _key_reused,
     log.VersionConflict: _crowded,
     DatabaseUnavailable: _unavailable,

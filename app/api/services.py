@@ -13,8 +13,7 @@ from fastapi import Path as PathParameter
 from app.api.access import AccessPolicy, Who, check_owner
 from app.api.sharing import Answers, Together, Turns, apart
 from app.api.streaming import Broadcasts, Tail
-from app.domain.access import Principal
-from app.domain.errors import Unknown
+from app.domain.terms import Principal, Unknown
 from app.events import StudyRecord
 from app.service.access import Doorkeeper
 from app.service.services import Services

@@ -18,7 +18,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 from app.away import Away, LostRace
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events import DatabaseUnavailable, EventLog, StoredEvent
 from app.service.feed import Feed
 from app.service.views import plans

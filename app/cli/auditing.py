@@ -166,7 +166,7 @@ def _verdict(service: Service[Documents], found: Json) -> Json:
 
 def _digest(events: list[Json]) -> str:
     """Of what happened in the study, in order: equal for equal logs, wherever they are kept."""
-    from app.domain.ids import canonical_json
+    from app.domain.terms import canonical_json
 
     facts = hashlib.sha256()
     for event in events:

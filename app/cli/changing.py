@@ -132,7 +132,7 @@ def strike(id: Id, reason: Reason = "it harmed others", dir: Folder = None) -> N
     \b
     Example:  stagetree strike digits-grid-3f9c1a --reason "a million trials"
     """
-    from app.domain.errors import Unknown
+    from app.domain.terms import Unknown
     from app.events.housekeeping import strike as strike_out
 
     with open_records(folder_or_default(dir)) as records:

@@ -1,40 +1,25 @@
-"""Commands before a study runs: `check` a trainer, `check-tuner`, and `preview` the cost of a study.
-
-`preview` prices packs by measurements of earlier studies.
-"""
+"""`stagetree check` and `check-tuner`: whether a trainer, or a tuner, does what studies rely on."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import groupby
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import DEFAULT_DIR, Changes, Output, Store, StudyFile, is_store
-from app.cli.output import Format, one_line, plural, print_json
-from stagetree.text import percent
-
-if TYPE_CHECKING:
-    from app.simulation.preview import Measured
-    from stagetree.spec import StudySpec
-import os
-import subprocess
-import sys
-import tempfile
-from typing import TYPE_CHECKING
-
 from app.cli.errors import FAILED, USAGE, fail
-from app.cli.options import Trainers
+from app.cli.options import Changes, Output, StudyFile, Trainers
+from app.cli.output import Format, print_json
 from app.embedded import PYTHON, home_first
 from stagetree.runtime.failures import ending
 
 if TYPE_CHECKING:
     from stagetree.spec import StudySpec
-
 
 Json = dict[str, Any]
 
@@ -212,87 +197,3 @@ def _check_tuners(file: Path, study: Path | None) -> bool:
             if verdict.flaw is not None:
                 print(f"          {verdict.flaw}")
     return passed
-
-
-@contextmanager
-def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterator[Measured]:
-    """What the studies in a folder have measured of the trainer that a study file would be run with."""
-    from app.cli import stacks
-    from app.registry import Catalogue
-
-    where = folder or DEFAULT_DIR
-    if not spec.packing or not (folder or is_store(where)):
-        yield lambda batch: None
-        return
-    from app.cli.store import Store
-    from app.service.submitting import opened
-
-    source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
-    with Store(where) as store:
-        yield lambda batch: store.profile(opened(spec, source), batch) if source else None
-
-
-def choice_lines(choices: list[Json]) -> Iterator[str]:
-    """Field by field, the steps that the study would take less without each of its values."""
-    for field, options in groupby(choices, key=lambda each: each["field"]):
-        priced = (f"{json.dumps(option['value'])}: {option['steps']}" for option in options)
-        yield f"{field}  {', '.join(priced)} steps less without it"
-
-
-def saving_lines(found: Json) -> Iterator[str]:
-    """What sharing will save, and what early stopping will, each of its own baseline."""
-    if found["saved_by_sharing"]:
-        yield f"{percent(found['saved_by_sharing'])} by sharing: of the {found['requested']} steps asked for"
-    if found["saved_by_stopping"]:
-        whole = f"of {found['alone']} steps to every trial's end"
-        yield f"{percent(found['saved_by_stopping'])} by early stopping: {whole}"
-
-
-def packed_text(found: Json) -> str:
-    """What packs would make of the time, in a line."""
-    width, device = found["packing"]["width"], found["packing"]["device"]
-    if not width:
-        return f"none: trials alone are faster, by what was measured on {one_line(device)}"
-    packs = f"makespan {found['packed_makespan_steps']} steps of time, with packs of {width}"
-    if device is None:
-        return f"{packs}, if a pack takes no longer than a trial: nothing was measured yet"
-    return f"{packs}, by what was measured on {one_line(device)}"
-
-
-def preview(
-    study: StudyFile,
-    slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Slots to plan for.")] = 1,
-    store: Store = None,
-    changes: Changes = None,
-    output: Output = Format.table,
-) -> None:
-    """What a study would cost, and save. Runs nothing.
-
-    \b
-    Example:  stagetree preview study.yaml --slots 4
-    """
-    from app.cli import specs
-    from app.settings import settings
-    from app.simulation.preview import preview as previewed
-
-    limits = settings().limits
-    spec = specs.load(study, changes or (), limits)
-    with measured_before(spec, study, store) as measured:
-        found = previewed(spec, slots=slots, limits=limits, measured=measured)
-    if output is Format.json:
-        print_json(found)
-        return
-    print(f"trials          {found['trials']}")
-    print(
-        f"steps           {found['requested']} asked for, {found['unique']} different: merge rate {found['merge_rate']}"
-    )
-    for number, line in enumerate(saving_lines(found)):
-        print(f"{'' if number else 'saved':<15} {line}")
-    print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
-    print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
-    if "packed_makespan_steps" in found:
-        print(f"packing         {packed_text(found)}")
-    for number, line in enumerate(choice_lines(found["choices"])):
-        print(f"{'' if number else 'choices':<15} {line}")
-    for each in found["advice"]:
-        print(f"advice          {each}")

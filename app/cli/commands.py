@@ -8,7 +8,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import auditing, changing, checking, deleting, diagnosing, history, looking, running, serving, weights
+from app.cli import (
+    auditing,
+    changing,
+    checking,
+    deleting,
+    diagnosing,
+    history,
+    looking,
+    previewing,
+    running,
+    serving,
+    weights,
+)
 from app.cli.errors import in_words
 
 EPILOG = "stagetree COMMAND --help says more, with an example. The guide: docs/command-line.md"
@@ -52,7 +64,7 @@ app = typer.Typer(
 GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run studies": (
         running.run,
-        checking.preview,
+        previewing.preview,
         running.up,
         running.submit,
         running.watch,

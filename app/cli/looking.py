@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from app.cli.errors import DONE, FAILED, USAGE, fail
-from app.cli.options import ListOutput, Output, Server, Store, StudyId, TrialNumber
+from app.cli.options import DEFAULT_DIR, ListOutput, Output, Server, Store, StudyId, TrialNumber
 from app.cli.output import (
     Format,
     ListFormat,
@@ -22,7 +22,7 @@ from app.cli.output import (
     ranges,
     short_hp,
 )
-from app.domain.states import ShownTrialState, StudyState
+from app.domain.terms import ShownTrialState, StudyState
 from app.service.views.ordering import KEYS, ordered
 
 Json = dict[str, Any]
@@ -286,7 +286,6 @@ def doctor(server: Server = None, output: Output = Format.table) -> None:
     """
     from app.cli import diagnosing
     from app.cli.finding import server_url
-    from app.cli.options import DEFAULT_DIR
 
     findings = diagnosing.examine(server_url(server), DEFAULT_DIR)
     if output is Format.json:

@@ -35,7 +35,7 @@ def imagined(
 ) -> Json:
     """What would have been, worked out here from the log."""
     from app.cli import stacks
-    from app.domain.ids import StudyId
+    from app.domain.terms import StudyId
     from app.service.exporting import parse
     from app.simulation.what_if import what_if
 
@@ -52,7 +52,7 @@ def imagined(
 
 def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
     """Replayed here, from a log that `export` printed."""
-    from app.domain.ids import StudyId
+    from app.domain.terms import StudyId
     from app.service.exporting import NotALog, parse
     from app.tuning.replay import replay
 
@@ -135,7 +135,7 @@ def _judgement(reason: dict[str, Any]) -> str:
 def curves(log: str, study: str) -> Iterator[str]:
     """The study's traces, line by line, from a log that `export` printed."""
     from app.domain.evolve import fold
-    from app.domain.ids import StudyId
+    from app.domain.terms import StudyId
     from app.service.exporting import parse
     from app.simulation.traces import record
 

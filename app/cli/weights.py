@@ -71,8 +71,7 @@ def _from_server(url: str, id: str, wanted: _Wanted) -> None:
 
 
 def _from_store(folder: Path | None, id: str, wanted: _Wanted) -> None:
-    from app.domain import ids
-    from app.domain.errors import Unknown
+    from app.domain.terms import StudyId, Unknown
     from app.events import Plans
     from app.object_store import open_store
     from app.service.files import kept_state, parts
@@ -84,7 +83,7 @@ def _from_store(folder: Path | None, id: str, wanted: _Wanted) -> None:
         if row is None:
             raise Unknown(f"there is no study {name}")
         with Plans(records.log).holding(row.stream) as plan:
-            found = kept_state(plan, plan.studies[ids.StudyId(name)], wanted.trial, wanted.step)
+            found = kept_state(plan, plan.studies[StudyId(name)], wanted.trial, wanted.step)
     path = wanted.into / f"{name}-{found.file_name(whole=wanted.whole)}"
     _write(path, parts(open_store(places(folder)[1]), found.checkpoint, whole=wanted.whole))
     measured = ", ".join(f"{name} {value}" for name, value in sorted(found.metrics.items()))

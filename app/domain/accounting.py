@@ -30,9 +30,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.domain.ids import NodeId
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.domain.states import StudyState, TrialState
+from app.domain.terms import NodeId, StudyState, TrialState
 from stagetree.space import LENGTH
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.domain.ids import ChainId, NodeId, StudyId
-from app.domain.states import ProofKind
+from app.domain.terms import ChainId, NodeId, ProofKind, StudyId
 
 Metrics = dict[str, float | None]
 """Named numbers; None for one that was not finite."""

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from app.domain import events as e
-from app.domain.errors import Refused
-from app.domain.ids import NodeId
 from app.domain.schedule import path
 from app.domain.search_plan import SearchPlan, Study
+from app.domain.terms import NodeId, Refused
 from stagetree.limits import Limits, check_trial
 from stagetree.sequences import SequenceError
 

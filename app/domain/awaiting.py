@@ -11,9 +11,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Protocol
 
-from app.domain.ids import NodeId, TrialKey
 from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
-from app.domain.states import FailureKind, TrialEventKind, TrialState
+from app.domain.terms import FailureKind, NodeId, TrialEventKind, TrialKey, TrialState
 
 
 def wait(plan: SearchPlan, node: Node, step: int, trial: Trial) -> None:

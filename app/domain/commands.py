@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
-from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import KeptAt, Progresses
-from app.domain.states import ChainOutcome, ProofKind
+from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,7 @@ from app.domain.artifacts import PackingProfiled as PackingProfiled
 from app.domain.artifacts import StudyDeleted as StudyDeleted
 from app.domain.artifacts import StudyIsolated as StudyIsolated
 from app.domain.artifacts import WeightsDropped as WeightsDropped
-from app.domain.ids import ChainId, NodeId, StudyId
-from app.domain.states import ChainOutcome, FailureKind, ProofKind
+from app.domain.terms import ChainId, ChainOutcome, FailureKind, NodeId, ProofKind, StudyId
 
 Json = dict[str, Any]
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from app.domain.events import Stage
-from app.domain.ids import NodeId
 from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.terms import NodeId
 
 Json = dict[str, Any]
 

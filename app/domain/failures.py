@@ -15,7 +15,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.search_plan import Node, Raised, Study, Trial
-from app.domain.states import FailureKind, TrialState
+from app.domain.terms import FailureKind, TrialState
 
 OF_THE_WORLD = frozenset(
     name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, OSError)

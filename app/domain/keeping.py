@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import results
-from app.domain.ids import NodeId
 from app.domain.search_plan import Checkpoint, KeptAt, Node, SearchPlan, Study, Trial
+from app.domain.terms import NodeId
 
 
 def must_stay(plan: SearchPlan) -> set[str]:

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.domain import events as e
-from app.domain.ids import NodeId
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.domain.states import ProofKind, Verdict
+from app.domain.terms import NodeId, ProofKind, Verdict
 
 MOST_IN_VAIN = 3
 """A proof that ended so often by an accident is not begun again: nobody waits forever."""

@@ -13,7 +13,7 @@ from operator import itemgetter
 from threading import Lock
 from typing import Any
 
-from app.domain.ids import NodeId, node_id
+from app.domain.terms import NodeId, node_id
 from stagetree.sequences import Form, Held, Piece, Scalar, parse
 
 

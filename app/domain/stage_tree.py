@@ -16,10 +16,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
-from app.domain.ids import NodeId, StudyId
 from app.domain.schedule import ahead
 from app.domain.search_plan import NO_PROGRESS, Node, Progresses, SearchPlan, Study, Trial, TrialEvent
-from app.domain.states import TrialEventKind, TrialState
+from app.domain.terms import NodeId, StudyId, TrialEventKind, TrialState
 
 Place = tuple[NodeId, int]
 """A node and a step in it, start < step; or a node and its start, for a root that begins from nothing."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from app.domain.failures import failure_text
 from app.domain.results import sign
 from app.domain.search_plan import Study, Trial, TrialEvent
-from app.domain.states import StudyState, TrialEventKind, TrialState
+from app.domain.terms import StudyState, TrialEventKind, TrialState
 from stagetree.text import rank_text
 
 Place = tuple[int, int]

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any, get_args
 
 from app.domain.events import ChainAssigned, ChainEnded, Evaluated, Event, ExactnessTested, Stage, StageFailed
-from app.domain.states import ChainOutcome, FailureKind, ProofKind
+from app.domain.terms import ChainOutcome, FailureKind, ProofKind
 
 Data = dict[str, Any]
 

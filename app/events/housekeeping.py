@@ -22,9 +22,7 @@ from sqlalchemy import ColumnElement, Table, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.domain import events as e
-from app.domain.errors import Unknown
-from app.domain.ids import ChainId, StudyId
-from app.domain.states import ChainOutcome, ChainState
+from app.domain.terms import ChainId, ChainOutcome, ChainState, StudyId, Unknown
 from app.events.database import Database
 from app.events.log import VersionConflict
 from app.events.records import Records

@@ -10,8 +10,8 @@ from typing import Any
 from app.domain.assignment import ChainAssignment, ResumePoint, SlotDescription, shared_gpu
 from app.domain.awaiting import evaluations, evaluations_of_each
 from app.domain.events import PlanOpened, Stage
-from app.domain.ids import TrialKey
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
+from app.domain.terms import TrialKey
 from app.scheduling.frontier import Frontier, Span
 
 

@@ -16,8 +16,8 @@ from itertools import groupby
 import numpy as np
 
 from app.domain.assignment import shared_gpu
-from app.domain.ids import NodeId
 from app.domain.search_plan import Node, SearchPlan
+from app.domain.terms import NodeId
 
 Features = dict[str, float]
 

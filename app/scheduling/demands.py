@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import Node, Progresses, SearchPlan
 from app.domain.stage_tree import Place
+from app.domain.terms import ChainId, NodeId, StudyId
 from app.processes import TrackedDict
 from app.scheduling.costs import Costs
 

@@ -19,9 +19,9 @@ from itertools import accumulate, islice
 from math import inf
 from typing import Protocol
 
-from app.domain.ids import PlanId, StudyId
 from app.domain.search_plan import Chain, Study
 from app.domain.stage_tree import Place
+from app.domain.terms import PlanId, StudyId
 from app.scheduling.demands import Urgency
 from app.scheduling.frontier import Frontier, Span
 

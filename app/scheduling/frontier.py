@@ -16,9 +16,9 @@ from itertools import islice
 from operator import attrgetter
 
 from app.domain.awaiting import evaluations_of_each
-from app.domain.ids import ChainId, NodeId, PlanId, StudyId
 from app.domain.search_plan import Chain, ChainProgress, SearchPlan
 from app.domain.stage_tree import Place, UpcomingBranches
+from app.domain.terms import ChainId, NodeId, PlanId, StudyId
 from app.scheduling.costs import Costs
 from app.scheduling.demands import Demands, InFlight, Need, Urgencies, Urgency
 

@@ -17,9 +17,9 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import islice
 
 from app.domain.events import Json, PackingProfiled
-from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.stage_tree import Place
+from app.domain.terms import NodeId, StudyId
 from app.scheduling.assignment import branch_points, resume_point
 from app.scheduling.frontier import Frontier, Span
 from stagetree.limits import BATCH_SIZES, LANES, MOST_LANES

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import Chain, SearchPlan, Study
+from app.domain.terms import ChainId, StudyId
 from app.scheduling.fair_share import FairShare, payer, training, turn
 from app.scheduling.frontier import Frontier
 

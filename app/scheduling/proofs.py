@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from app.domain import keeping
 from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
 from app.domain.events import ExactnessTested, Stage
-from app.domain.ids import StudyId
 from app.domain.proofs import MOST_IN_VAIN, compared_to, is_compared, needs_proof
 from app.domain.search_plan import Chain, Node, SearchPlan, Study, Trial, Witness
 from app.domain.stage_tree import Place
-from app.domain.states import ProofKind
+from app.domain.terms import ProofKind, StudyId
 from app.scheduling.assignment import assignment_of
 from app.scheduling.frontier import Frontier, Span
 

@@ -22,7 +22,7 @@ from itertools import count
 from app.domain import keeping, results
 from app.domain.search_plan import KeptAt, Node, SearchPlan, Study, Trial
 from app.domain.stage_tree import branches_ahead
-from app.domain.states import TrialState
+from app.domain.terms import TrialState
 from app.scheduling.costs import Costs
 
 Key = str

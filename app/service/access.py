@@ -14,7 +14,7 @@ from hmac import compare_digest
 from pathlib import Path
 from threading import Lock
 
-from app.domain.access import ANYBODY, Principal, Scope
+from app.domain.terms import ANYBODY, Principal, Scope
 from app.events import Records, TokenRecord
 
 DAY = 86_400.0

@@ -11,9 +11,8 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.errors import Unknown
-from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study
+from app.domain.terms import NodeId, StudyId, Unknown
 from app.events import StudyRecord
 from app.service.services import InvalidField, Services, Write
 from app.service.views import plans

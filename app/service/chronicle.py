@@ -16,8 +16,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.evolve import collector_paused
-from app.domain.ids import ChainId, NodeId, StudyId
-from app.domain.states import ProofKind
+from app.domain.terms import ChainId, NodeId, ProofKind, StudyId
 from app.events import EventLog, StoredEvent
 
 Json = dict[str, Any]

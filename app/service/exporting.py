@@ -17,9 +17,8 @@ from hashlib import sha256
 from itertools import islice
 from typing import Any
 
-from app.domain.errors import Unknown
 from app.domain.events import Event
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId, Unknown
 from app.events import StoredEvent, StudyRecord
 from app.events.codec import UnknownEvent, decode, encode
 from app.service import drawing, files, reading

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from copy import copy
 
 from app.domain import events as e
-from app.domain.ids import StudyId
 from app.domain.search_plan import Study
+from app.domain.terms import StudyId
 from app.events import Plans, Records, StoredEvent, StudyRecord
 from app.service.chronicle import Chronicles
 

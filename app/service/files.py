@@ -18,9 +18,8 @@ from typing import Any
 import app
 from app.away import store_is_away
 from app.domain import keeping, results
-from app.domain.errors import Unknown
-from app.domain.ids import NodeId
 from app.domain.search_plan import Checkpoint, SearchPlan, Study, trial_of
+from app.domain.terms import NodeId, Unknown
 from app.events import StudyRecord
 from app.object_store import PART, ObjectStore, StoreUnavailable
 from app.service.services import Services

@@ -13,10 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app.domain.access import ANYBODY, Principal
-from app.domain.errors import Unknown
-from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, trial_of
+from app.domain.terms import ANYBODY, ChainId, Principal, StudyId, Unknown
 from app.events import ChainRecord, RowsPort, StudyRecord
 from app.service import slot_use
 from app.service.services import ID, InvalidField, Services, WrongCursor

@@ -20,10 +20,8 @@ from threading import Event as Flag
 from threading import Lock
 from typing import Any, TypeVar, cast
 
-from app.domain.access import ANYBODY, Principal
-from app.domain.errors import Unknown
-from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
+from app.domain.terms import ANYBODY, Principal, StudyId, Unknown
 from app.events import ChainRecord, Decide, EventLog, Moments, Plans, Records, StoredEvent, StudyRecord
 from app.object_store import ObjectStore
 from app.owned_store import open_owned

@@ -18,11 +18,9 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
-from app.domain.access import ANYBODY, Principal
 from app.domain.decide import decide
-from app.domain.errors import Unknown
 from app.domain.exactness import mark
-from app.domain.ids import PlanId, StudyId, plan_id
+from app.domain.terms import ANYBODY, PlanId, Principal, StudyId, Unknown, plan_id
 from app.inputs import InputMissing, look, may_be_read
 from app.object_store import PART, StoreUnavailable
 from app.registry import TrainerSource

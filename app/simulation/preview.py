@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.accounting import choices, cost
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node
+from app.domain.terms import StudyId
 from app.scheduling.packs import batch_of
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator

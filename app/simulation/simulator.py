@@ -16,8 +16,8 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.ids import NodeId, PlanId, StudyId
 from app.domain.search_plan import Node, SearchPlan
+from app.domain.terms import NodeId, PlanId, StudyId
 from app.events import Plans, StoredEvent
 from app.events.memory import MemoryRecords
 from app.scheduling.costs import Costs

@@ -7,8 +7,7 @@ from math import inf
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
-from app.domain.ids import ChainId
-from app.domain.states import ChainOutcome
+from app.domain.terms import ChainId, ChainOutcome
 from app.events import Lease, RowsPort
 from app.simulation.pace import Place
 from app.simulation.virtual_chain import VirtualChain, World

@@ -20,9 +20,8 @@ from types import MappingProxyType
 from typing import Any
 
 from app.domain import events as e
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
-from app.domain.states import TrialState
+from app.domain.terms import StudyId, TrialState
 from app.simulation.pace import NO_OVERHEADS, Overheads
 from app.simulation.simulator import Simulator
 from app.tuning.samplers.base import NonAdaptive, Proposal

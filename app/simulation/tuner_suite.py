@@ -15,8 +15,8 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node, Study, TrialEvent
+from app.domain.terms import StudyId
 from app.registry import load
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay

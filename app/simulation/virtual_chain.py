@@ -13,7 +13,7 @@ from math import inf
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
-from app.domain.states import ChainOutcome, FailureKind
+from app.domain.terms import ChainOutcome, FailureKind
 from app.events import Lease, Records, RowsPort
 from app.simulation.pace import NO_OVERHEADS, Overheads, Place, StepTimeline, pass_times
 from app.workers.slot.execution import Action, ChainExecution, Complete, Evaluate, Outside, Save, Stop, Train

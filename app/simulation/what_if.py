@@ -18,9 +18,8 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import results
 from app.domain.evolve import fold
-from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
-from app.domain.states import ChainOutcome, TrialEventKind
+from app.domain.terms import ChainOutcome, NodeId, StudyId, TrialEventKind
 from app.scheduling.costs import Costs
 from app.simulation.simulator import Simulator
 from app.tuning.replay.replaying import context_of, is_decision

@@ -17,9 +17,8 @@ True
 
 from __future__ import annotations
 
-from stagetree.space.conditions import read_entry
+from stagetree.space.conditions import LENGTH, read_entry
 from stagetree.space.distributions import Choice, Distribution, LogUniform, RandInt, SpaceError, Uniform, plain
-from stagetree.space.lengths import LENGTH
 from stagetree.space.patterns import DISTRIBUTIONS, Choose, drawing
 from stagetree.space.space import Space
 from stagetree.space.where import Where, WhereError

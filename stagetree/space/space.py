@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 from stagetree.sequences import Sequence, SequenceError, needs_length, parse, parse_for
-from stagetree.space.conditions import CHECKED, check_wanted, grid_options, in_order, read_entry, split
+from stagetree.space import conditions
+from stagetree.space.conditions import CHECKED, LENGTH, Lengths, grid_options, in_order, read_entry
 from stagetree.space.distributions import Distribution, SpaceError, plain, values_of
-from stagetree.space.lengths import LENGTH, Lengths, read_lengths
 from stagetree.space.patterns import (
     Choose,
     count,
@@ -38,7 +38,7 @@ class Space:
 
     `where` is an expression (see `stagetree.space.where`) or a function of the configuration, a dict of sequences.
     `steps`: how long each trial is trained, of which fields may be fractions; None where that is not known. With
-    `has_lengths`, the entry `max_steps` says it, and configurations hold it: see `stagetree.space.lengths`.
+    `has_lengths`, the entry `max_steps` says it, and configurations hold it: see `stagetree.space.conditions`.
     Raises `SpaceError` for what can be seen before any configuration is made, wrong sequences included.
     """
 
@@ -55,8 +55,8 @@ class Space:
         if not all(isinstance(name, str) and name for name in entries):
             raise SpaceError("", f"must name its hyper-parameters by strings, got {list(entries)!r}")
         self._json = {name: plain(entry) for name, entry in entries.items()}
-        self._lengths = read_lengths(self._json[LENGTH], entries) if has_lengths else Lengths(steps)
-        self._conditions = {name: split(self._json[name], name)[1] for name in self._chosen()}
+        self._lengths = conditions.read_lengths(self._json[LENGTH], entries) if has_lengths else Lengths(steps)
+        self._conditions = {name: conditions.split(self._json[name], name)[1] for name in self._chosen()}
         lengths = list(dict.fromkeys(self._lengths.looked_at(self._json.get(LENGTH))))
         self._patterns = {name: read_entry(self._json[name], name, lengths) for name in in_order(self._conditions)}
         self._check_conditions()
@@ -283,7 +283,7 @@ class Space:
             for other, wanted in condition.wanted.items() if condition else ():
                 known = [unfolded for _, unfolded in islice(unfold_entry(self._patterns[other], other), CHECKED)]
                 if len(known) < CHECKED and not any(is_random(each) or needs_length(each) for each in known):
-                    check_wanted(wanted, [parse(each, other) for each in known], f"{name}.when.{other}")
+                    conditions.check_wanted(wanted, [parse(each, other) for each in known], f"{name}.when.{other}")
 
 
 def _sequences(name: str, pattern: Any, steps: int | None) -> list[Sequence]:

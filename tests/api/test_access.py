@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.api.access import AccessPolicy, needed
-from app.domain.access import Principal, Scope
+from app.domain.terms import Principal, Scope
 from app.main import create_app
 from app.service.access import KNOWN_SECONDS, create, revoke
 from app.service.services import Services

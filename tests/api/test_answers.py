@@ -11,8 +11,8 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.evolve import fold
-from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan
+from app.domain.terms import ChainId, StudyId
 from app.events.codec import decode
 from app.service.views import documents, pictures, plans
 from stagetree.models import Answer, Outcome, Trial

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from safetensors.torch import save_file
 
 from app.domain import events as e
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.object_store import open_store
 from app.service.services import Services
 from tests.api.test_checkpoint_routes import keep

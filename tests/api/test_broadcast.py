@@ -13,7 +13,7 @@ from sqlalchemy.event import listen
 
 from app.api import streaming
 from app.domain import commands as c
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events.database import DatabaseUnavailable
 from app.events.log import SqlLog
 from app.service.services import Services

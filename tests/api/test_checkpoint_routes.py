@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from safetensors.torch import load, load_file
 
 from app.domain import events as e
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.object_store import PART, open_store
 from app.service.services import Services
 from app.workers.state import State

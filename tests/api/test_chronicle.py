@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.domain import commands as c
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events.log import SqlLog
 from app.service import chronicle, drawing, reading
 from app.service.chronicle import Chronicles

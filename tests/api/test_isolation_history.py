@@ -8,8 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.domain import events as e
-from app.domain.ids import ChainId, StudyId
-from app.domain.states import ChainOutcome, ProofKind
+from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
 from app.service.services import Services
 from app.service.slot_use import lanes_at_once
 from tests.api.test_moments import answers, position

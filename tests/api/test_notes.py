@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.domain import events as e
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.service.services import Services
 from tests.api.world import Workers
 

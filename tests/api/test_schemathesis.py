@@ -14,7 +14,7 @@ from schemathesis.checks import positive_data_acceptance
 from schemathesis.schemas import APIOperation
 
 from app.api.access import needed
-from app.domain.access import Scope
+from app.domain.terms import Scope
 from app.main import create_app
 from app.service.access import create
 from app.settings import Settings

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, make_url, text
 
 from app.domain import commands as c
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events.database import Database
 from app.main import create_app
 from app.registry import TrainerFileError

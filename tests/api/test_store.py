@@ -10,7 +10,7 @@ import pytest
 
 from app.cli.finding import Documents
 from app.cli.store import Store
-from app.domain.errors import Unknown
+from app.domain.terms import Unknown
 from app.events.database import Database
 from stagetree.client import Client
 from tests.api.world import MakeApp, Workers, changed, serving

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.domain import commands as c
-from app.domain.ids import plan_id
+from app.domain.terms import plan_id
 from app.service import reading
 from app.service.services import ID, Services
 from app.simulation.preview import Forecast, forecast

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.service.services import Services
 from app.service.views.ordering import KEYS
 from tests.api.world import API, Workers, changed

@@ -13,8 +13,8 @@ from app.domain import events as e
 from app.domain import results
 from app.domain.decide import decide
 from app.domain.evolve import fold
-from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import SearchPlan
+from app.domain.terms import ChainId, NodeId, StudyId
 from app.events.rows import ChainRecord, StudyRecord
 from app.service.views import documents, plans
 from app.service.views.standing import progress

@@ -16,8 +16,8 @@ from fastapi import FastAPI
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Trial
+from app.domain.terms import ChainId, StudyId
 from app.events.records import Write, record, transact
 from app.events.rows import Rows
 from app.service.services import Services

@@ -54,7 +54,7 @@ def make_store() -> Callable[..., str]:
     def make(folder: Path, name: str = "still") -> str:
         from app.domain import commands as c
         from app.domain.decide import decide
-        from app.domain.ids import StudyId
+        from app.domain.terms import StudyId
         from app.events.database import Database
         from app.events.plans import Plans
         from app.events.records import SqlRecords, Write, transact

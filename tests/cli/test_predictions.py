@@ -11,7 +11,7 @@ from commandline import Stagetree
 
 from app.domain import events as e
 from app.domain.search_plan import Node, Study
-from app.domain.states import TrialState
+from app.domain.terms import TrialState
 from app.events.database import Database
 from app.events.records import SqlRecords, record
 from app.simulation.simulator import Simulator

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from app.api.routes.service import LIVE_CHAINS
-from app.domain.states import StudyState
+from app.domain.terms import StudyState
 from app.service.slot_use import STATES
 
 FOLDER = Path(__file__).parents[2] / "docker" / "monitoring"

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.accounting import Waterfall, cost, horizon
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan, Study
-from app.domain.states import StudyState
+from app.domain.terms import StudyId, StudyState
 from app.simulation.simulator import Simulator
 from app.simulation.virtual_chain import Fault
 from stagetree.spec import StudySpec

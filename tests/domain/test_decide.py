@@ -11,10 +11,9 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.decide.studies import MOST_NOTES
-from app.domain.errors import Refused, StateConflict, Unknown
-from app.domain.ids import ChainId, StudyId
 from app.domain.schedule import path
 from app.domain.search_plan import Note
+from app.domain.terms import ChainId, Refused, StateConflict, StudyId, Unknown
 from tests.plans import METRIC, OPENED, Story
 
 S = StudyId("s")

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.failures import failure_text, group_text, groups
-from app.domain.ids import StudyId
 from app.domain.search_plan import Study, Trial
-from app.domain.states import TrialState
+from app.domain.terms import StudyId, TrialState
 from tests.plans import tried
 
 Hp = dict[str, Any]

@@ -6,9 +6,9 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.domain.stage_tree import build_stage_tree
+from app.domain.terms import StudyId
 from app.scheduling.frontier import Frontier
 from tests.plans import Story, steps
 

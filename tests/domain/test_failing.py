@@ -8,12 +8,10 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.errors import StateConflict
 from app.domain.evolve import MAX_UNSAVED
-from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import MAX_LOST, Node
 from app.domain.stage_tree import build_stage_tree
-from app.domain.states import ChainOutcome
+from app.domain.terms import ChainId, ChainOutcome, StateConflict, StudyId
 from app.events.rows import SlotRecord
 from app.scheduling.assignment import Candidates, place, stages_of
 from app.scheduling.frontier import Span

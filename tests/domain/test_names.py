@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.domain.ids import NodeId, node_id
 from app.domain.schedule import segments
+from app.domain.terms import NodeId, node_id
 from stagetree import sequences
 from stagetree.sequences import Form
 

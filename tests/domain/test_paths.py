@@ -16,8 +16,8 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import schedule
 from app.domain.evolve import fold, folding
-from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan
+from app.domain.terms import StudyId
 from app.events.codec import decode, encode
 from tests.plans import Story, steps, tried
 from tests.strategies import Trial, spaces

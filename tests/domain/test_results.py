@@ -10,7 +10,7 @@ from app.domain import commands as c
 from app.domain import results
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.standing import meaning, prediction, standing
-from app.domain.states import TrialEventKind, TrialState
+from app.domain.terms import TrialEventKind, TrialState
 from tests.domain.test_accounting import asha, simulator, submit
 from tests.plans import Story
 

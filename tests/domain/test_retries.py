@@ -13,9 +13,8 @@ from app.domain import events as e
 from app.domain.accounting import cost, last_step
 from app.domain.evolve import fold
 from app.domain.failures import failure_text
-from app.domain.ids import StudyId
 from app.domain.stage_tree import build_stage_tree
-from app.domain.states import FailureKind, TrialState
+from app.domain.terms import FailureKind, StudyId, TrialState
 from tests.plans import Story, tried
 
 LINE = "FloatingPointError in train, trainer.py:12"

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, make_url, text
 from stacks import Cluster, wait_for
 from toys import grid
 
-from app.domain.states import ChainState
+from app.domain.terms import ChainState
 from app.events.records import SqlRecords
 from app.events.rows import ChainRecord
 

@@ -11,10 +11,9 @@ from sqlalchemy import text
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.access import Scope
 from app.domain.decide import decide
 from app.domain.evolve import fold
-from app.domain.ids import PlanId, StudyId
+from app.domain.terms import PlanId, Scope, StudyId
 from app.events.database import Database
 from app.events.housekeeping import ERASED_TEXT, erase_notes, erase_person
 from app.events.log import Idempotency

@@ -14,7 +14,7 @@ from sqlalchemy import Boolean, Float, Integer, MetaData, text
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.evolve import fold
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events.database import Database, migration_config
 from app.events.plans import Plans
 from app.events.records import SqlRecords, Write, transact

@@ -15,10 +15,8 @@ from assignments import work
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.errors import Unknown
 from app.domain.evolve import fold
-from app.domain.ids import ChainId, PlanId, StudyId
-from app.domain.states import StudyState, TrialState
+from app.domain.terms import ChainId, PlanId, StudyId, StudyState, TrialState, Unknown
 from app.events.database import Database
 from app.events.housekeeping import strike
 from app.events.plans import Plans

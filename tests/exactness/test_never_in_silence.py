@@ -20,7 +20,7 @@ from toys import switch
 
 from app.domain import proofs
 from app.domain.events import ExactnessTested
-from app.domain.states import ProofKind
+from app.domain.terms import ProofKind
 from app.events.database import Database
 from app.registry import TrainerSource
 

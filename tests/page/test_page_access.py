@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from app.domain.access import Scope
+from app.domain.terms import Scope
 from app.main import create_app
 from app.service.access import create
 from app.settings import Settings

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.errors import Refused
 from app.domain.evolve import fold
-from app.domain.ids import StudyId, digest
 from app.domain.search_plan import Node, Study, Trial
+from app.domain.terms import Refused, StudyId, digest
 from app.scheduling.costs import Costs
 from app.scheduling.fair_share import fair_share
 from app.scheduling.retention import dispensable

@@ -8,7 +8,7 @@ import pytest
 import torch
 from moods import Start
 
-from app.domain.ids import plan_id
+from app.domain.terms import plan_id
 from app.workers.trainer_connection import Deadline
 from stagetree import StudySpec, Trainer
 from stagetree.runtime.failures import TrainerFailed

@@ -9,8 +9,8 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.evolve import fold
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node
+from app.domain.terms import StudyId
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
 from app.tuning.tuners import TunerDriver

@@ -11,7 +11,7 @@ import pytest
 
 from app.api import bodies
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.registry import Catalogue
 from app.simulation.preview import preview
 from app.tuning.samplers import SAMPLERS, Proposal, Sampler, optuna_sampler, unavailable

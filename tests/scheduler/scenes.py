@@ -10,9 +10,8 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.states import FailureKind
+from app.domain.terms import FailureKind, StudyId
 from app.events.database import DatabaseUnavailable
 from app.events.log import Append, StoredEvent, VersionConflict
 from app.events.memory import MemoryRecords

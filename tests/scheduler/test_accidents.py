@@ -10,8 +10,8 @@ from scenes import AWAY, LOST_RACE, ONE, RANDOM, Json, Scene, times, trials
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan
+from app.domain.terms import StudyId
 from app.events.memory import MemoryRecords
 from app.events.plans import MOST_IDLE, Plans
 from app.events.records import ATTEMPTS

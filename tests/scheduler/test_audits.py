@@ -14,9 +14,8 @@ from toy_worker import ToyWorkers, proving
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
-from app.domain.ids import NodeId, StudyId
 from app.domain.proofs import judge, of_trial
-from app.domain.states import ProofKind, StudyState, Verdict
+from app.domain.terms import NodeId, ProofKind, StudyId, StudyState, Verdict
 from tests.plans import steps, tried
 
 Json = dict[str, Any]

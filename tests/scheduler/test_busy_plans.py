@@ -9,7 +9,7 @@ from scenes import Json, Scene
 
 from app.domain import commands as c
 from app.domain import keeping
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events.plans import Plans
 from app.object_store import ObjectStore
 from app.workers.scheduler.retention import MOST_FOLDED, Retention

@@ -14,8 +14,8 @@ from test_idle import Counted
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
-from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan
+from app.domain.terms import StudyId
 from app.events.plans import PlanUnusable
 from app.object_store import ObjectStore
 from app.workers.scheduler.retention import MOST_FOLDED, MOST_OBJECTS, Retention

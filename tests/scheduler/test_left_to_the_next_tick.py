@@ -13,9 +13,8 @@ from app.away import LostRace
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan
-from app.domain.states import ChainOutcome
+from app.domain.terms import ChainId, ChainOutcome, StudyId
 from app.events.housekeeping import strike
 from app.events.log import Append
 from app.events.plans import Plans, PlanUnusable

@@ -8,7 +8,7 @@ from scenes import AWAY, LEASE, ONE, Scene, times, trials
 
 from app.domain import events as e
 from app.domain.search_plan import MAX_LOST
-from app.domain.states import ChainOutcome
+from app.domain.terms import ChainOutcome
 
 
 def test_a_worker_that_is_gone_is_lost_with_the_time_it_took() -> None:

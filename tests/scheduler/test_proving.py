@@ -12,11 +12,9 @@ from toy_worker import ToyWorkers, proving
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.errors import StateConflict
-from app.domain.ids import StudyId
 from app.domain.proofs import is_checked, judge, of_study, of_trial
 from app.domain.search_plan import Study, Trial
-from app.domain.states import ProofKind, StudyState, Verdict
+from app.domain.terms import ProofKind, StateConflict, StudyId, StudyState, Verdict
 from app.simulation.what_if import what_if
 from app.tuning.replay import replay
 from app.workers.scheduler.tick import Scheduler

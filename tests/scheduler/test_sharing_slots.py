@@ -8,7 +8,7 @@ from scenes import RANDOM, Scene
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events.log import Append, VersionConflict
 from app.scheduling.fair_share import POLICIES
 from app.scheduling.preemption import LEAST_SECONDS

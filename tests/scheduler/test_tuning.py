@@ -12,7 +12,7 @@ from scenes import Scene
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events.records import Write, transact
 from app.tuning.tuners.driver import make_driver
 from app.workers.scheduler.tuning import Tuning

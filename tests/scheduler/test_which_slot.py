@@ -10,9 +10,8 @@ from scenes import ONE, RANDOM, Scene
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
-from app.domain.ids import ChainId
 from app.domain.search_plan import Node
-from app.domain.states import ChainOutcome
+from app.domain.terms import ChainId, ChainOutcome
 from app.simulation.simulator import Simulator
 from app.simulation.virtual_chain import Fault
 from tests.tuners.worlds import STUDY, spec

@@ -9,9 +9,8 @@ from scenes import Scene
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
-from app.domain.ids import NodeId
 from app.domain.schedule import segment_at
-from app.domain.states import ProofKind
+from app.domain.terms import NodeId, ProofKind
 
 
 @dataclass

@@ -12,10 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.errors import Refused
-from app.domain.ids import ChainId
 from app.domain.search_plan import Chain, ChainProgress, Study, Trial
-from app.domain.states import ChainOutcome
+from app.domain.terms import ChainId, ChainOutcome, Refused
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from tests.plans import POLICIES, Story, steps

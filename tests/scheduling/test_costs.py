@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import events as e
-from app.domain.ids import NodeId
 from app.domain.schedule import ScheduleSegment
 from app.domain.search_plan import Node, SearchPlan
+from app.domain.terms import NodeId
 from app.scheduling.costs import Costs
 from tests.plans import Story, tried
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node
+from app.domain.terms import StudyId
 from app.scheduling.demands import Need
 from app.scheduling.fair_share import ShareRequest, critical_path, fair_share, share_requests, shares, slots_used
 from app.scheduling.frontier import Frontier

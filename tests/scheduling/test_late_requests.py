@@ -6,9 +6,8 @@ import pytest
 
 from app.domain import commands as c
 from app.domain.decide import decide
-from app.domain.errors import StateConflict
-from app.domain.ids import ChainId
 from app.domain.search_plan import Chain, ChainProgress, Node
+from app.domain.terms import ChainId, StateConflict
 from app.scheduling.frontier import Frontier
 from tests.plans import Story, steps
 

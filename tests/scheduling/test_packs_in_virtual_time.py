@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.events import PackingProfiled
-from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import Node, Study
 from app.domain.stage_tree import build_stage_tree, critical_path_steps
+from app.domain.terms import ChainId, StudyId
 from app.scheduling.packs import WORTHWHILE, best_lanes, better_width, times_faster
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator

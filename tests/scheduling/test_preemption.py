@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.ids import StudyId
 from app.domain.search_plan import Study
-from app.domain.states import ChainOutcome
+from app.domain.terms import ChainOutcome, StudyId
 from app.scheduling.fair_share import ShareRequest, fair_share, shares
 from app.scheduling.preemption import LEAST_SECONDS
 from app.simulation.simulator import TICK_SECONDS, Simulator

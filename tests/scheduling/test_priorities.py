@@ -8,8 +8,7 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.errors import Refused
-from app.domain.ids import StudyId
+from app.domain.terms import Refused, StudyId
 from app.scheduling.frontier import Frontier
 from app.tuning.replay import replay
 from app.tuning.tuners import TUNERS

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.ids import ChainId, NodeId
 from app.domain.search_plan import ChainProgress, Node
+from app.domain.terms import ChainId, NodeId
 from app.scheduling.demands import Coverage
 
 STEPS = st.integers(0, 12)

@@ -10,8 +10,7 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.errors import Refused, StateConflict
-from app.domain.ids import StudyId
+from app.domain.terms import Refused, StateConflict, StudyId
 from app.events.memory import MemoryLog
 from app.service.exporting import NotALog, lines, parse
 from app.simulation.simulator import Simulator

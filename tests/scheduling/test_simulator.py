@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.evolve import fold
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.domain.stage_tree import build_stage_tree, critical_path_steps
+from app.domain.terms import StudyId
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from app.tuning.tuners import TunerDriver

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.simulation.simulator import Simulator
 from app.tuning.replay import Replay, replay
 from tests.plans import tried

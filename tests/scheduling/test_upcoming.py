@@ -8,8 +8,8 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.ids import NodeId, StudyId
 from app.domain.stage_tree import MOST_CHANGES, UpcomingBranches
+from app.domain.terms import NodeId, StudyId
 from app.scheduling.assignment import assign, stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from stagetree import Exponential, StudySpec, choice, loguniform, uniform

@@ -9,8 +9,7 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.ids import ChainId, StudyId
-from app.domain.states import ChainOutcome, ProofKind
+from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
 from stagetree.study import AsyncStudy, Result, Study
 from tests.api.world import Workers, changed
 from tests.stagetree.test_study import FIELDS, asked, train, trials_of, until, working

@@ -8,8 +8,7 @@ import pytest
 
 from app.domain import commands as c
 from app.domain.decide import decide
-from app.domain.errors import Refused
-from app.domain.ids import StudyId
+from app.domain.terms import Refused, StudyId
 from stagetree.limits import Limits, check_size, check_trial
 from stagetree.sequences import Constant, SequenceError
 from stagetree.space.where import WhereError, compile_where

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from app.domain.commands import Extend, Prioritize, Start
-from app.domain.ids import StudyId
 from app.domain.search_plan import TrialEvent
+from app.domain.terms import StudyId
 from app.tuning.tuners.base import REGISTERED, NewTrial, Next, Registered, Tuner, check_action
 from tests.tuners.worlds import STUDY, simulator, spec
 

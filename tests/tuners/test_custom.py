@@ -16,7 +16,7 @@ from docs_pages import DOCS, blocks
 
 from app.cli.commands import app as cli
 from app.cli.errors import explained
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.registry import TunerFileError, load, register
 from app.simulation.tuner_suite import CHECKS, check
 from app.tuning.replay import replay

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.evolve import fold
-from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
+from app.domain.terms import StudyId
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay

@@ -12,7 +12,7 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import Node, Study
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.simulation.simulator import Simulator
 from app.simulation.virtual_chain import Fault
 from app.tuning.replay import replay

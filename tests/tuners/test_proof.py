@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.tuning.tuners.promising import ENOUGH_ENDED, ENOUGH_NEXT, FORETOLD, ForecastProof
 from tests.plans import tried
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import events as e
-from app.domain.ids import StudyId, digest
 from app.domain.search_plan import Node, Study
+from app.domain.terms import StudyId, digest
 from app.simulation.simulator import Simulator
 from tests.plans import tried
 from tests.tuners.worlds import SHARING, spec, stragglers

@@ -12,7 +12,7 @@ import pytest
 from app.domain import events as e
 from app.domain.commands import Extend
 from app.domain.search_plan import Node, Study, TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
 from app.tuning.tuners.base import REGISTERED, NewTrial, Next, Registered, Tuner

@@ -9,9 +9,8 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.ids import StudyId
 from app.domain.search_plan import Node, Study, TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import StudyId, TrialEventKind
 from app.simulation.simulator import Simulator, no_fault, one_second_a_step
 from app.simulation.virtual_chain import Fault
 from app.tuning.tuners import tuner_of

@@ -20,8 +20,8 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.exactness import mark
-from app.domain.ids import StudyId, plan_id
 from app.domain.search_plan import SearchPlan, Study
+from app.domain.terms import StudyId, plan_id
 from app.events.database import Database
 from app.events.plans import Plans
 from app.events.records import SqlRecords, Write, transact

@@ -11,8 +11,8 @@ from cluster import Cluster
 
 from app.domain import events as e
 from app.domain.evolve import fold
-from app.domain.ids import StudyId
 from app.domain.search_plan import Study
+from app.domain.terms import StudyId
 from app.events.database import Database
 from app.registry import TrainerSource
 from app.tuning.replay import replay

@@ -13,7 +13,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping, results
 from app.domain.decide import decide
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.records import Write, transact
 from app.workers.scheduler.retention import Retention

@@ -9,8 +9,7 @@ import pytest
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
-from app.domain.ids import NodeId, StudyId
-from app.domain.states import ChainOutcome, FailureKind
+from app.domain.terms import ChainOutcome, FailureKind, NodeId, StudyId
 from app.events.rows import ChainFlags
 from app.workers.slot.execution import (
     ChainExecution,

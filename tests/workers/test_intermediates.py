@@ -14,7 +14,7 @@ from toys import switch
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.ids import NodeId, StudyId
+from app.domain.terms import NodeId, StudyId
 from app.events.database import Database
 from app.events.records import Write, transact
 from app.workers.slot.intermediates import Kept, least_missed

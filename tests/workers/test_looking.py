@@ -10,7 +10,7 @@ from cluster import Cluster
 from sqlalchemy import event
 from studies import spec
 
-from app.domain.states import StudyState
+from app.domain.terms import StudyState
 from app.events.database import Database
 from app.workers.slot.heartbeat import FLAG_SECONDS
 

@@ -8,7 +8,7 @@ import pytest
 from assignments import stage, work
 
 from app.domain import events as e
-from app.domain.ids import ChainId
+from app.domain.terms import ChainId
 from app.events.memory import MemoryRecords
 from app.workers.slot.claim import Claim
 from app.workers.slot.health import MOST_ACCIDENTS, MOST_NODES, Health, Quarantine

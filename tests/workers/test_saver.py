@@ -12,7 +12,7 @@ import pytest
 from assignments import work
 
 from app.domain import events as e
-from app.domain.ids import NodeId
+from app.domain.terms import NodeId
 from app.events.database import DatabaseUnavailable
 from app.events.memory import MemoryRecords
 from app.events.rows.ports import RowsPort

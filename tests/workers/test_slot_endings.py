@@ -12,7 +12,7 @@ from in_process import InProcess
 from studies import ALONE, BRANCHES, spec
 
 from app.domain import events as e
-from app.domain.states import StudyState
+from app.domain.terms import StudyState
 from app.events.database import Database
 
 

@@ -10,7 +10,7 @@ from studies import BRANCHES, spec
 from toys import switch
 
 from app.domain import events as e
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.service.views import documents
 
 OTHER_TORCH = "went on under another torch (2.13.0 after 2.12.0)"

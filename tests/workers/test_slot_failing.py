@@ -14,7 +14,7 @@ from studies import ALONE, BRANCHES, spec
 from toys import switch
 
 from app.domain import events as e
-from app.domain.states import FailureKind, StudyState
+from app.domain.terms import FailureKind, StudyState
 from app.events.database import Database
 from app.registry import TrainerSource
 from app.workers.warm import WarmFailed

@@ -11,7 +11,7 @@ from studies import ALONE, BRANCHES, spec
 from toys import switch
 
 from app.domain import events as e
-from app.domain.states import StudyState
+from app.domain.terms import StudyState
 from app.events.database import Database
 
 

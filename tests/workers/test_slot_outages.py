@@ -11,7 +11,7 @@ from studies import ALONE, BRANCHES, spec
 
 from app.away import LostRace
 from app.domain import events as e
-from app.domain.states import StudyState
+from app.domain.terms import StudyState
 from app.events.database import DatabaseUnavailable
 
 MOMENT, HALF_A_MINUTE, MINUTE = 0.2, 30.0, 61.0

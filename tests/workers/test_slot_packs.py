@@ -12,7 +12,7 @@ from toys import switch
 
 from app.cli.result import print_result
 from app.domain import events as e
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.records import Write, transact
 from app.registry import TrainerSource

@@ -12,7 +12,7 @@ from cluster import Cluster
 from toys import switch
 
 from app.domain import events as e
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events.database import Database
 from app.registry import TrainerSource
 from app.tuning.replay import replay

@@ -19,7 +19,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
 from app.domain.decide import decide
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.records import Write, transact
 from app.inputs import look
@@ -182,7 +182,7 @@ def test_the_weights_stay_while_a_study_needs_them_and_go_with_the_last(cluster:
 
 
 def test_a_study_cannot_count_on_weights_that_are_being_deleted(cluster: Cluster) -> None:
-    from app.domain.errors import StateConflict
+    from app.domain.terms import StateConflict
 
     first = begin(cluster, BRANCHES)
     cluster.run(first)

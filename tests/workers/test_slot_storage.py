@@ -17,7 +17,7 @@ from studies import ALONE, BRANCHES, spec
 from toys import switch
 
 from app.domain import events as e
-from app.domain.states import StudyState
+from app.domain.terms import StudyState
 from app.workers.slot.saver import Saver
 
 

@@ -14,7 +14,7 @@ from in_process import InProcess
 
 from app.domain.assignment import ChainAssignment, ResumePoint
 from app.domain.events import Stage
-from app.domain.ids import NodeId, StudyId
+from app.domain.terms import NodeId, StudyId
 from app.registry import TrainerSource
 from app.workers.slot.trainer_host import ModelMisplaced, OtherVersion, TrainerHost
 from app.workers.slot.trial_log import StageFiles

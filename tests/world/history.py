@@ -23,9 +23,8 @@ from app.domain import events as e
 from app.domain import keeping
 from app.domain.evolve import fold
 from app.domain.exactness import WITHOUT_PACK
-from app.domain.ids import canonical_json
 from app.domain.search_plan import SearchPlan, Trial
-from app.domain.states import StudyState, TrialState
+from app.domain.terms import StudyState, TrialState, canonical_json
 from tests.toys import grid, switch
 from tests.world.fault_alphabet import FREE, HELD, PAUSE, RATES, chosen
 from tests.world.system import LEASE, STEP, Json, Setting, World

@@ -15,9 +15,8 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.errors import StateConflict
-from app.domain.ids import StudyId, plan_id
 from app.domain.search_plan import SearchPlan, Study
+from app.domain.terms import StateConflict, StudyId, plan_id
 from app.events.database import DatabaseUnavailable
 from app.events.log import Idempotency, VersionConflict
 from app.events.plans import Plans

@@ -12,7 +12,7 @@ from app.api.bodies import TokenBody, token_of
 from app.api.errors import refusals
 from app.api.services import Use
 from app.api.strict import Cursor, Limit, StrictRoute
-from app.domain.access import Principal
+from app.domain.terms import Principal
 from app.service import access, reading
 from app.service.services import HttpProblem
 from stagetree.models.service import NewToken, Session, TokenPage

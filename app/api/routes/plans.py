@@ -1,6 +1,6 @@
-"""What lies behind a study: its search plan, its stage tree, its events; and the pictures that are drawn from these.
+"""What lies behind a study: its search plan, its stage tree, its events, the replay of its decisions, and the pictures.
 
-Answers are made from the folded plan, and kept as long as nothing happens.
+Answers of pictures are made from the folded plan, and kept as long as nothing happens.
 """
 
 from __future__ import annotations
@@ -9,17 +9,30 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import HTMLResponse, StreamingResponse
 from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
+from app.api.bodies import ChangesBody, changes_of
 from app.api.errors import UNCHANGED, refusals
 from app.api.services import ApiServices, StudyRowDep, TrialPath, Use
 from app.api.sharing import Key, heavy
 from app.api.strict import POSITION, At, Cursor, Limit, StrictRoute
 from app.events import StudyRecord
-from app.service import drawing, reading
-from stagetree.models.pages import Environments, EventPage, History, Importance, Rungs, Schedules, Timeline, Tree
+from app.service import drawing, exporting, reading
+from stagetree.models.pages import (
+    Environments,
+    EventPage,
+    History,
+    Imagined,
+    Importance,
+    Rungs,
+    Schedules,
+    Timeline,
+    Tree,
+)
+from stagetree.models.service import Replay
 from stagetree.models.trials import Plan, StageTree
 
 router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
@@ -163,3 +176,61 @@ async def get_importance(request: Request, row: StudyRowDep, use: Use, rung: Run
 def get_schedules(row: StudyRowDep, number: TrialPath, use: Use, points: Points = 60) -> Schedules:
     """Their values over its steps, to draw them."""
     return drawing.schedules(use, row, number, points)
+
+
+replays = APIRouter(prefix="/studies/{study}", tags=["replay"], route_class=StrictRoute)
+
+ReplayedTo = Annotated[int | None, Query(ge=1, description="replay only as far as the event at this position")]
+LINE = (
+    '{"position": 7, "version": 7, "at": 1789000000.0, "type": "StudyPaused", "schema": 1,'
+    ' "data": {"study": "digits-asha-3f9c1a"}}'
+)
+
+
+@replays.post(
+    ":replay",
+    summary="Derive every decision again",
+    response_model=Replay,
+    response_model_exclude_unset=True,
+    responses=refusals(404),
+)
+@heavy
+def replay_study(row: StudyRowDep, use: Use, at: ReplayedTo = None) -> Replay:
+    """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
+    return exporting.replay(use, row, at)
+
+
+@replays.post(
+    ":what-if",
+    summary="What another tuner would have decided",
+    response_model=Imagined,
+    responses=refusals(400, 404, 413, 415),
+)
+@heavy
+def imagine_study(row: StudyRowDep, given: ChangesBody, use: Use, at: ReplayedTo = None) -> Imagined:
+    """Over the results that exist: nothing is trained, and nothing is changed."""
+    return exporting.imagined(use, row, changes_of(given), at)
+
+
+@replays.get(
+    "/report",
+    summary="The study as one file to look at",
+    response_class=HTMLResponse,
+    responses={200: {"content": {"text/html": {"example": "<!doctype html>"}}}, **refusals(404)},
+)
+@heavy
+def get_report(row: StudyRowDep, use: Use) -> HTMLResponse:
+    """The page with all that it shows of the study now: it works without a server, and without a network."""
+    name = f'attachment; filename="{row.id}.html"'
+    return HTMLResponse(exporting.report(use, row), headers={"Content-Disposition": name})
+
+
+@replays.get(
+    "/log",
+    summary="The whole log of the study's plan",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/plain": {"example": LINE}}}, **refusals(404)},
+)
+def get_log(row: StudyRowDep, use: Use) -> StreamingResponse:
+    """One event a line, those of other studies on the plan included: `stagetree replay --log` takes it as a file."""
+    return StreamingResponse(exporting.log(use, row), media_type="text/plain")

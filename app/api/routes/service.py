@@ -14,7 +14,7 @@ from app.api.access import Who
 from app.api.errors import MEDIA_TYPE, REF, answer, refusals
 from app.api.services import ApiServices, Use
 from app.api.strict import Cursor, Limit, StrictRoute
-from app.domain.states import ChainState, StudyState
+from app.domain.terms import ChainState, StudyState
 from app.service import changing, reading
 from app.service.slot_use import STATES, state_of
 from stagetree.models.pages import Health, Readiness, SlotPage, TrainerPage

@@ -16,9 +16,8 @@ from app.api.sharing import caching_headers, heavy, is_had_by, tag_of
 from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
-from app.domain.errors import StateConflict
 from app.domain.evolve import fold
-from app.domain.ids import StudyId
+from app.domain.terms import StateConflict, StudyId
 from app.events import StudyRecord, last_profile
 from app.service import changing, reading, submitting
 from app.service.services import InvalidField

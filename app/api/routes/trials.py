@@ -17,7 +17,7 @@ from app.api.sharing import heavy
 from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events import StudyRecord
 from app.service import changing, reading
 from app.service.files import kept_state, parts, trial_metrics

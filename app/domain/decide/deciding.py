@@ -12,9 +12,8 @@ from app.domain import keeping
 from app.domain.asking import Trials
 from app.domain.decide import studies
 from app.domain.decide.studies import reopened
-from app.domain.errors import Refused, StateConflict
 from app.domain.search_plan import SearchPlan, Study, Trial, open_study_of, study_of, trial_of
-from app.domain.states import FailureKind, StudyState, TrialState
+from app.domain.terms import FailureKind, Refused, StateConflict, StudyState, TrialState
 from stagetree.limits import LIMITS, Limits
 
 EXTENDABLE = (TrialState.ACTIVE, TrialState.COMPLETED)

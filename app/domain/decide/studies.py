@@ -9,12 +9,11 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
 from app.domain.asking import refusing
-from app.domain.errors import Refused, StateConflict
 from app.domain.failures import last_line
 from app.domain.proofs import judge
 from app.domain.schedule import path
 from app.domain.search_plan import SearchPlan, Study, Trial, still_open, trial_of
-from app.domain.states import FailureKind, InexactPolicy, StudyState, TrialState, Verdict
+from app.domain.terms import FailureKind, InexactPolicy, Refused, StateConflict, StudyState, TrialState, Verdict
 from stagetree.limits import Limits, check_size
 
 

@@ -8,9 +8,8 @@ from app.domain import awaiting
 from app.domain import events as e
 from app.domain.evolve import results
 from app.domain.failures import counts_elsewhere, raised, tried
-from app.domain.ids import TrialKey
 from app.domain.search_plan import MOST_FAILURES, Chain, GivenUp, Node, SearchPlan, Study
-from app.domain.states import ChainOutcome, FailureKind
+from app.domain.terms import ChainOutcome, FailureKind, TrialKey
 
 MOST_CHECKED = 2
 """A trainer that fails at the first steps of so many trials with other values fails for all."""

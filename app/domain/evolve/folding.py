@@ -10,9 +10,8 @@ from typing import Any
 from app.domain import awaiting, schedule
 from app.domain import events as e
 from app.domain.evolve import chains, results, studies
-from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
-from app.domain.states import TrialEventKind, TrialState
+from app.domain.terms import NodeId, StudyId, TrialEventKind, TrialState
 
 
 def add(plan: SearchPlan, event: e.TrialAdded) -> None:

@@ -9,9 +9,8 @@ from bisect import insort
 
 from app.domain import awaiting
 from app.domain import events as e
-from app.domain.ids import digest
 from app.domain.search_plan import Chain, Checkpoint, KeptAt, Node, SearchPlan, Study, Witness
-from app.domain.states import FailureKind, ProofKind, TrialState
+from app.domain.terms import FailureKind, ProofKind, TrialState, digest
 
 MOST_WITNESSES = 16
 """So many of the cheapest are noted: one is enough, and some of their states will be deleted."""

@@ -7,9 +7,8 @@ from typing import assert_never
 from app.domain import awaiting
 from app.domain import events as e
 from app.domain.exactness import is_unseen, mark
-from app.domain.ids import StudyId
 from app.domain.search_plan import Checkpoint, Note, SearchPlan, Study
-from app.domain.states import ProofKind, StudyState, TrialState
+from app.domain.terms import ProofKind, StudyId, StudyState, TrialState
 
 StudyEvent = (
     e.StudySubmitted

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import events as e
-from app.domain.ids import ChainId, NodeId, TrialKey
 from app.domain.schedule import ScheduleSegment, segment_at
+from app.domain.terms import ChainId, NodeId, TrialKey
 
 
 @dataclass(frozen=True, slots=True)

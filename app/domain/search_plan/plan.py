@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import events as e
-from app.domain.errors import StateConflict, Unknown
-from app.domain.ids import ChainId, NodeId, StudyId, TrialKey
 from app.domain.search_plan.node import MAX_LOST, Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.study import Study, Trial
-from app.domain.states import ProofKind
+from app.domain.terms import ChainId, NodeId, ProofKind, StateConflict, StudyId, TrialKey, Unknown
 
 
 @dataclass(slots=True)

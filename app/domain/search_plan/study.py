@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.domain.ids import NodeId, StudyId, TrialKey
-from app.domain.states import FINAL_STATES, InexactPolicy, StudyState, TrialEventKind, TrialState
+from app.domain.terms import (
+    FINAL_STATES,
+    InexactPolicy,
+    NodeId,
+    StudyId,
+    StudyState,
+    TrialEventKind,
+    TrialKey,
+    TrialState,
+)
 
 MAX_RESTARTS, KEEP_BEST, AUDIT = 2, 1, 0.02
 """Of a study that does not say."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from app.away import LostRace
 from app.domain import events as e
 from app.domain.events import Event
-from app.domain.ids import StudyId
-from app.domain.states import StudyState
+from app.domain.terms import StudyId, StudyState
 from app.events.rows.ports import RowsPort
 from app.events.rows.values import StudyRecord
 

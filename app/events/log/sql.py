@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from app.away import LostRace
 from app.domain.events import Event, StudyStruck
 from app.domain.evolve import strikes
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.events.codec import UnknownEvent, decode, write
 from app.events.database import Database, DatabaseUnavailable, insert
 from app.events.log.port import Append, EventLog, Gap, Idempotency, StoredEvent, Used, VersionConflict, placed, project

@@ -13,7 +13,7 @@ from threading import RLock
 from typing import Any, Generic, TypeVar
 
 from app.domain.assignment import ChainAssignment
-from app.domain.states import ChainState
+from app.domain.terms import ChainState
 from app.events.rows.ports import ChainsPort
 from app.events.rows.values import (
     AT_WORK,

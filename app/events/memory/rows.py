@@ -11,8 +11,7 @@ from typing import Any
 
 from app.domain.events import PackingProfiled
 from app.domain.evolve import strikes
-from app.domain.ids import StudyId
-from app.domain.states import FINAL_STATES, ChainState
+from app.domain.terms import FINAL_STATES, ChainState, StudyId
 from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, placed
 from app.events.log.port import project
 from app.events.memory.chains import MemoryChains, Tables

@@ -13,7 +13,7 @@ from sqlalchemy import Column, ColumnElement, Text, Update, bindparam, cast, fun
 from sqlalchemy.orm import Session
 
 from app.domain.assignment import ChainAssignment, Unreadable
-from app.domain.states import ChainState
+from app.domain.terms import ChainState
 from app.events.rows.ports import ChainsPort
 from app.events.rows.values import (
     AT_WORK,

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.assignment import ChainAssignment, Unreadable
 from app.domain.events import Stage
-from app.domain.states import ChainState
+from app.domain.terms import ChainState
 
 HELD = (ChainState.RUNNING, ChainState.SAVING)
 """The states in which a worker has the chain's lease."""

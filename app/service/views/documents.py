@@ -14,10 +14,9 @@ from typing import Any, TypedDict, get_args
 from app.domain import accounting, exactness, results, search_plan
 from app.domain.events import Stage
 from app.domain.failures import Group, group_text, groups
-from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, meaning, prediction, standing
-from app.domain.states import ChainState, ShownTrialState, StudyState, TrialState
+from app.domain.terms import ChainId, ChainState, NodeId, ShownTrialState, StudyId, StudyState, TrialState
 from app.events import ChainRecord, StudyRecord
 from app.service.views.plans import point
 from app.service.views.standing import begins_shortly, ending_text, lineage, marks, packing, progress

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any, TypeVar
 
-from app.domain.ids import NodeId
 from app.domain.results import sign
 from app.domain.search_plan import Node, SearchPlan, Study
 from app.domain.standing import RungRanking, standing
+from app.domain.terms import NodeId
 from app.service.chronicle import Chronicle, DecisionMade, Measured, SlotSpan
 from app.service.views.writable import form_text, writable
 from stagetree.models import Answer

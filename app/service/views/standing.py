@@ -10,10 +10,9 @@ from typing import Any
 
 from app.domain import accounting, proofs, results
 from app.domain.events import PackingProfiled
-from app.domain.ids import ChainId, NodeId
 from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
 from app.domain.standing import RungRanking, rests, standing
-from app.domain.states import StudyState, TrialEventKind, TrialState, Verdict
+from app.domain.terms import ChainId, NodeId, StudyState, TrialEventKind, TrialState, Verdict
 from app.scheduling.packs import better_width, times_faster
 from app.service.views.writable import form_text, writable
 from app.simulation.preview import Forecast

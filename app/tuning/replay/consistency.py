@@ -12,9 +12,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from app.domain import events as e
 from app.domain import keeping
-from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Chain, SearchPlan, Trial
-from app.domain.states import ChainOutcome
+from app.domain.terms import ChainOutcome, NodeId, StudyId
 from app.tuning.replay.report import Json
 
 COUNTED = ("trial", "step", "steps", "index", "size", "seconds")

@@ -8,8 +8,8 @@ from itertools import takewhile
 from app.domain import events as e
 from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.evolve import evolve, strikes
-from app.domain.ids import StudyId, canonical_json
 from app.domain.search_plan import Study
+from app.domain.terms import StudyId, canonical_json
 from app.tuning.replay.consistency import broken, check
 from app.tuning.replay.report import Json, Replay, lines
 from app.tuning.samplers.base import NonAdaptive, Sampler

@@ -8,10 +8,9 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain import results
-from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.standing import RungRanking, standing
-from app.domain.states import TrialEventKind
+from app.domain.terms import NodeId, StudyId, TrialEventKind
 
 Json = dict[str, Any]
 

@@ -20,7 +20,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.tuning.samplers.base import Proposal, Values, distinct_of, to_json
 from stagetree.sequences import SequenceError, parse
 from stagetree.space import Choice, Choose, Distribution, LogUniform, RandInt, drawing

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.tuning.samplers import SAMPLERS, Sampler, sampler_of
 from app.tuning.tuners.base import NewTrial, Tuner
 from app.tuning.tuners.driver import TunerDriver

@@ -41,7 +41,7 @@ from typing import Any, ClassVar
 
 from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.spec.tuners import CustomTuner
 

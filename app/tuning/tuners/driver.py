@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from app.domain.commands import Start, TunerAction
-from app.domain.ids import StudyId
 from app.domain.search_plan import Study, TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import StudyId, TrialEventKind
 from app.tuning.samplers import Sampler, sampler_of
 from app.tuning.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner, check_action
 from app.tuning.tuners.kinds import tuner_of

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.domain.schedule import ScheduleSegment, segments
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.tuning.curves import Bend, Curve, CurveModel, Posterior
 from stagetree.sequences import Scalar
 from stagetree.spec import StudySpec

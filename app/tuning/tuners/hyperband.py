@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.tuning.tuners.base import NewTrial, Next, Tuner
 from app.tuning.tuners.sha import Bracket, SyncBracket
 from stagetree.spec import StudySpec

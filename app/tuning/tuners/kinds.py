@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from app.domain.commands import Start
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.tuning.tuners.base import Tuner, custom
 from app.tuning.tuners.hyperband import AshaInBrackets, AsyncHyperband, Hyperband
 from app.tuning.tuners.pop import Pop

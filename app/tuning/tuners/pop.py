@@ -19,7 +19,7 @@ from typing import Any
 
 from app.domain.commands import Extend, Prioritize, Stop
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.tuning.tuners.base import Context, NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
 from app.tuning.tuners.promising import FORETOLD, ForecastProof, Pools, by_rank, divide

@@ -23,7 +23,7 @@ from typing import Any
 
 from app.domain.commands import Extend, Start, Stop
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.tuning.tuners.base import NewTrial, Next, Tuner
 from app.tuning.tuners.explore import Explorer, spliced
 from app.tuning.tuners.stopping import every

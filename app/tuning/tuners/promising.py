@@ -13,7 +13,7 @@ from math import floor, inf
 from typing import Any
 
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 
 ENOUGH_NEXT = 20
 """So many claims about the next boundary must have been settled."""

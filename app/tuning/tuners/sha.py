@@ -16,7 +16,7 @@ from typing import Any
 
 from app.domain.commands import Extend
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.tuning.tuners.base import NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
 from stagetree.spec import StudySpec

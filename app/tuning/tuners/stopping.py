@@ -15,7 +15,7 @@ from typing import Any
 
 from app.domain.commands import Extend, Stop
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.tuning.tuners.base import NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
 from app.tuning.tuners.sha import RungScores

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from app.domain.commands import Extend, Start, Stop
 from app.domain.search_plan import TrialEvent
-from app.domain.states import TrialEventKind
+from app.domain.terms import TrialEventKind
 from app.tuning.tuners.base import Context, NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
 from stagetree.spec import StudySpec

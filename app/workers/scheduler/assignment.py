@@ -14,12 +14,11 @@ from typing import Any
 from app.domain import commands as c
 from app.domain.assignment import ChainAssignment, SlotDescription
 from app.domain.decide import decide
-from app.domain.errors import Refused
 from app.domain.events import PackingProfiled
-from app.domain.ids import ChainId, PlanId
 from app.domain.proofs import is_checked
 from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
+from app.domain.terms import ChainId, PlanId, Refused
 from app.events import PlanUnusable, RowsPort, SlotTaken, VersionConflict, profiles_on_record
 from app.scheduling.assignment import Candidates, assign, has_trainer, place, resume_point, stages_of, without_trainer
 from app.scheduling.fair_share import NO_CONTENTION, Choice, FairShare, allowed

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from app.domain.assignment import ChainAssignment
 from app.domain.events import Event
-from app.domain.ids import ChainId, PlanId
 from app.domain.search_plan import Chain, ChainProgress, SearchPlan
 from app.domain.stage_tree import Place
+from app.domain.terms import ChainId, PlanId
 from app.events import Alongside, ChainRecord, Plans, PlanUnusable, Records, StoredEvent, Write, transact
 from app.scheduling.costs import Costs
 from app.scheduling.fair_share import Policy

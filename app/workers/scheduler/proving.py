@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from app.domain import commands as c
 from app.domain.assignment import SlotDescription
 from app.domain.decide import decide
-from app.domain.errors import Refused
-from app.domain.ids import ChainId
 from app.domain.proofs import is_checked, judge
 from app.domain.search_plan import Chain, SearchPlan
-from app.domain.states import InexactPolicy, ProofKind, Verdict
+from app.domain.terms import ChainId, InexactPolicy, ProofKind, Refused, Verdict
 from app.events import ChainRecord, PlanUnusable, RowsPort, SlotTaken, VersionConflict, change
 from app.scheduling.assignment import Candidates, has_trainer
 from app.scheduling.frontier import Frontier

@@ -17,9 +17,8 @@ from math import inf
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.events import Event
-from app.domain.ids import ChainId
 from app.domain.search_plan import SearchPlan
-from app.domain.states import ChainOutcome, ChainState
+from app.domain.terms import ChainId, ChainOutcome, ChainState
 from app.events import (
     ChainRecord,
     Fenced,

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.domain.ids import ChainId
 from app.domain.search_plan import Chain, SearchPlan
+from app.domain.terms import ChainId
 from app.events import RowsPort, change
 from app.scheduling.assignment import Candidates, place, resume_point
 from app.scheduling.fair_share import NO_CONTENTION, FairShare, FairSharing

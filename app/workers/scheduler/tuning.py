@@ -16,10 +16,9 @@ from itertools import count
 from app.domain import commands as c
 from app.domain.asking import until_answered
 from app.domain.decide import decide
-from app.domain.errors import Refused
 from app.domain.events import Event
-from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
+from app.domain.terms import Refused, StudyId
 from app.events import OPTIMISTIC, Moved, PlanUnusable, VersionConflict
 from app.scheduling.proofs import is_due
 from app.tuning.tuners.base import context_of

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from app.domain.assignment import ProofOrder
 from app.domain.awaiting import problem_of
-from app.domain.states import FailureKind
+from app.domain.terms import FailureKind
 from app.workers.slot.bench import OFF, Bench, last_line
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed

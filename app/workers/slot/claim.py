@@ -12,8 +12,7 @@ from threading import Event as Flag
 
 from app.away import LostRace
 from app.domain.assignment import ChainAssignment
-from app.domain.ids import ChainId
-from app.domain.states import ChainState
+from app.domain.terms import ChainId, ChainState
 from app.events import ChainNotClaimable, DatabaseUnavailable, Lease, Records, RowsPort
 from app.workers.slot.retry import Instant, RetryPolicy
 

@@ -24,8 +24,7 @@ from enum import Enum, auto
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
-from app.domain.ids import ChainId
-from app.domain.states import ChainOutcome, FailureKind
+from app.domain.terms import ChainId, ChainOutcome, FailureKind
 from app.events import ChainFlags
 from app.workers.slot.retry import Seconds
 

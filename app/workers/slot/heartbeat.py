@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from app.away import LostRace
-from app.domain.states import ChainState
+from app.domain.terms import ChainState
 from app.events import ChainFlags, ChainRecord, DatabaseUnavailable, Fenced, Records, RowsPort, SlotLost, SlotTaken
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Pulse

@@ -14,7 +14,7 @@ from functools import partial
 
 from app.away import LostRace
 from app.domain import events as e
-from app.domain.ids import NodeId
+from app.domain.terms import NodeId
 from app.events import DatabaseUnavailable, Records
 from app.workers.slot.checkpoint_store import Stored
 from app.workers.slot.claim import Claim

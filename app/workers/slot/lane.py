@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.domain import events as e
-from app.domain.states import ChainOutcome
+from app.domain.terms import ChainOutcome
 from app.events import ChainFlags
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import Claim, Lost, NoTrainerProcess, OtherVersion, PackBroken, Pulse, Stopped

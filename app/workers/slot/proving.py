@@ -12,8 +12,7 @@ from contextlib import closing, suppress
 
 from app.domain import events as e
 from app.domain.assignment import Comparison, ProofOrder
-from app.domain.ids import NodeId
-from app.domain.states import ChainOutcome, FailureKind, ProofKind
+from app.domain.terms import ChainOutcome, FailureKind, NodeId, ProofKind
 from app.workers.slot.bench import OFF, Bench, Unproven, last_line
 from app.workers.slot.checking import CheckFailed, check
 from app.workers.slot.checkpoint_store import CheckpointUnreadable

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.domain.assignment import Unreadable
-from app.domain.ids import ChainId
+from app.domain.terms import ChainId
 from app.events import ChainFlags, ChainNotClaimable
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Claimed, Claiming, NoTrainerProcess, Pulse

@@ -22,7 +22,7 @@ from typing import Any
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
 from app.domain.exactness import is_unseen
-from app.domain.ids import StudyId
+from app.domain.terms import StudyId
 from app.inputs import InputMissing, changed, look
 from app.registry import TrainerSource
 from app.workers.slot.claim import Claim

@@ -9,8 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from app.domain import events as e
-from app.domain.ids import NodeId
-from app.domain.states import ChainOutcome, FailureKind
+from app.domain.terms import ChainOutcome, FailureKind, NodeId
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import NoTrainerProcess
 from app.workers.slot.execution import (

@@ -1,0 +1,109 @@
+"""Commands about tokens. They work on the database itself, so that the first token needs no other."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.errors import USAGE, fail
+from app.cli.options import Output, Store, folder_or_default, open_records
+from app.cli.output import Format, print_json, print_table
+
+if TYPE_CHECKING:
+    from app.events import TokenRecord
+
+HELP = """Make, list and revoke the tokens by which an API knows people and programs.
+
+\b
+Example:  stagetree token create ci --scope submit --project vision
+"""
+app = typer.Typer(help=HELP)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Under which its holder is in the log.")]
+Days = Annotated[float, typer.Option("--days", metavar="N", min=0.001, help="Until it expires.")]
+ScopeName = Annotated[
+    str, typer.Option("--scope", metavar="SCOPE", help="read, submit (own studies), operate (all), or admin (tokens).")
+]
+Project = Annotated[
+    str, typer.Option("--project", metavar="P", help="Whose studies are there for it; by default those of no project.")
+]
+AllProjects = Annotated[bool, typer.Option("--all-projects", help="The studies of all projects are there for it.")]
+
+
+@app.command()
+def create(
+    name: Name,
+    scope: ScopeName = "submit",
+    project: Project = "",
+    all_projects: AllProjects = False,
+    days: Days = 90,
+    dir: Store = None,
+    output: Output = Format.table,
+) -> None:
+    """Make a token, and print it: it is shown once, and kept nowhere.
+
+    \b
+    Example:  stagetree token create ci --scope submit --project vision
+    """
+    from app.domain.terms import Scope
+    from app.service import access
+
+    try:
+        wanted = Scope.of(scope)
+        with open_records(folder_or_default(dir)) as records:
+            token = access.create(records, name, wanted, None if all_projects else project, days, time.time())
+    except ValueError as problem:
+        fail(f"{problem}" if isinstance(problem, access.TokenRefused) else f"--scope {problem}", USAGE)
+    if output is Format.json:
+        print_json({"name": name, "token": token})
+    else:
+        print(token)
+
+
+@app.command(name="list")
+def list_tokens(dir: Store = None, output: Output = Format.table) -> None:
+    """List tokens, when each was used last, and how long it lets its holder in.
+
+    \b
+    Example:  stagetree token list
+    """
+    with open_records(folder_or_default(dir)) as records, records.read() as rows:
+        found = rows.tokens.all()
+    if output is Format.json:
+        print_json([{name: value for name, value in asdict(row).items() if name != "digest"} for row in found])
+        return
+    lines = [
+        (row.name, row.scope, "all" if row.project is None else row.project or "-", _day(row.used_at), _end(row))
+        for row in found
+    ]
+    print_table(("NAME", "SCOPE", "PROJECT", "LAST USED", "ENDS"), lines)
+
+
+@app.command()
+def revoke(name: Name, dir: Store = None) -> None:
+    """Revoke a token: the API refuses it a few seconds later.
+
+    \b
+    Example:  stagetree token revoke ci
+    """
+    from app.service import access
+
+    try:
+        with open_records(folder_or_default(dir)) as records:
+            access.revoke(records, name, time.time())
+    except access.TokenRefused as problem:
+        fail(str(problem), USAGE)
+    print(f"{name} is revoked")
+
+
+def _day(at: float | None) -> str:
+    return "-" if at is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def _end(row: TokenRecord) -> str:
+    if row.revoked_at is not None:
+        return "revoked"
+    return "never" if row.expires_at is None else _day(row.expires_at)
