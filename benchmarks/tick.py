@@ -34,7 +34,7 @@ from app.events.plans import Plans
 from app.events.records import Records, SqlRecords
 from app.processes import collect_young, freeze_survivors
 from app.scheduling.preemption import LEAST_SECONDS
-from app.simulation.pace import VirtualSlot
+from app.simulation.slots import VirtualSlot
 from app.simulation.virtual_chain import World
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from app.main import create_app
 from app.service import health
-from app.service.files import checkpoints as files
+from app.service import files
 from app.service.services import Services
 from app.settings import Settings
 from tests.api.world import API, STUDY, MakeApp, Workers, serving
