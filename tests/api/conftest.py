@@ -11,8 +11,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.main import create_app
-from app.service import health
-from app.service import files
+from app.service import files, health
 from app.service.services import Services
 from app.settings import Settings
 from tests.api.world import API, STUDY, MakeApp, Workers, serving
