@@ -14,6 +14,7 @@ from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
+from stagetree.trainer import ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class DebugTrial:
     determinism: str = "strict"
     begin: str = ""
     whole: bool = False
+    shards: int = 0
 
 
 def run_in_terminal(trial: DebugTrial, steps: int) -> dict[str, float | None]:
@@ -46,6 +48,7 @@ def run_in_terminal(trial: DebugTrial, steps: int) -> dict[str, float | None]:
     Machine(trial.device, None, trial.threads, trial.determinism).prepare()
     timeline = HpTimeline(trial.hp)
     try:
+        ranks.here().shards = trial.shards
         with user_code():
             kind = load_trainer(trial.file, trial.name)
         model = Model.build(kind, trial.args, trial.seed, trial.device)

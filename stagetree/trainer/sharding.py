@@ -8,6 +8,7 @@ tree. A buffer of whole numbers, such as how many batches were seen, becomes as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -162,7 +163,8 @@ class Sharding:
         if span.indices:
             buffers.put_back()
             generators.seed(seed_of(self._seed, "shard", whole.epoch, whole.offset, shard))
-            part(span)
+            with _noting_memory(span, self.shards):
+                part(span)
         leaf = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
         for number, parameter in enumerate(parameters):
             present[number] |= parameter.grad is not None
@@ -191,6 +193,19 @@ class Sharding:
                 if flags[-1]:
                     gradient.mul_((self.means.samples / count.clamp(min=1)).to(gradient.dtype))
         buffers.finish({name: by_name[name] for name in moving})
+
+
+@contextmanager
+def _noting_memory(span: BatchSpan, shards: int) -> Iterator[None]:
+    """An error for want of memory gets a note: more ranks do not make a pass smaller."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        error.add_note(
+            f"A pass had a shard's {len(span.indices)} samples, on however many devices: more shards than {shards}, or "
+            "micro_batch_size, make it smaller."
+        )
+        raise
 
 
 class _Buffers:

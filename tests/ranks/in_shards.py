@@ -61,7 +61,7 @@ class InShards(TorchTrainer):
 
     def transform_batch(self, batch: Any, generator: torch.Generator) -> Any:
         images, labels = batch
-        return [images + 0.01 * torch.rand(images.shape, generator=generator), labels]
+        return [images + 0.01 * torch.rand(images.shape, generator=generator).to(images.device), labels]
 
     def loss(self, batch: Any) -> Any:
         images, labels = batch

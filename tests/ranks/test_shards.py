@@ -159,6 +159,19 @@ def test_training_leaves_the_generators_where_they_were() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_too_little_memory_gets_advice() -> None:
+    trainer = InShards(seed=0, device="cpu", shards=4)
+    trainer.setup({"lr": 0.01, "bs": 32})
+
+    def full(batch: Any) -> Any:
+        raise MemoryError("no room")
+
+    trainer.loss = full  # type: ignore[method-assign]
+    with pytest.raises(MemoryError) as failed:
+        trainer.train()
+    assert "a shard's 8 samples" in failed.value.__notes__[0] and "more shards than 4" in failed.value.__notes__[0]
+
+
 def own_batches(self: InShards, batch: Any) -> None:
     """A way of its own to learn from a batch."""
 
