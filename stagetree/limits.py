@@ -20,6 +20,9 @@ from stagetree.sequences import Piece, Sequence, SequenceError, parse, with_ends
 LANES = 8
 """What `packing: true` says: few devices gain much by more, and a lane that nobody has is computed all the same."""
 
+MOST_SHARDS = 1024
+"""More parts of a batch are more passes than anybody's devices would save."""
+
 MOST_LANES = 64
 
 MOST_METRICS = 1_000

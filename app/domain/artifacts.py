@@ -156,6 +156,21 @@ class PackingChosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RanksProfiled:
+    """How long a step of the plan's models takes on several devices of a kind, seen here or in another plan.
+
+    step_seconds: by how many ranks train it, for the powers of two that were measured, 1 among them. batch: the
+    hyper-parameters that decided how large its batch was. refusal: why several cannot train it; then nothing else is
+    known.
+    """
+
+    kind: str
+    step_seconds: dict[str, float]
+    batch: dict[str, Any]
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputsSeen:
     """What a slot saw of a study's inputs, which the server does not see: see `StudySubmitted`.
 
@@ -203,6 +218,15 @@ class StudyDeleted:
     at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyStruck:
+    """An operator struck the study: it harms the others. No event of it is folded, earlier ones neither."""
+
+    study: StudyId
+    reason: str
+    at: float
+
+
 Artifact = (
     Evaluated
     | CheckpointKept
@@ -215,9 +239,11 @@ Artifact = (
     | AuditEnded
     | PackingProfiled
     | PackingChosen
+    | RanksProfiled
     | InputsSeen
     | EnvironmentSeen
     | WeightsDropped
     | NoteAdded
     | StudyDeleted
+    | StudyStruck
 )

@@ -15,10 +15,11 @@ from app.domain.events import Stage
 Ahead = tuple[int, tuple[int, ...]]
 """Where more is wanted of a model than that it is evaluated, and the steps up to there at which that is wanted."""
 
-FORMAT = 8
-READABLE = (2, 3, 4, 5, 6, 7, FORMAT)
+FORMAT = 9
+READABLE = (2, 3, 4, 5, 6, 7, 8, FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
-none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience."""
+none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience, 8 no
+members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,9 @@ class ChainAssignment:
     begin: of a chain that begins at step 0 with weights, where they are (`key`, `sha256`) and whether all of that
     `state` is taken. inputs: as in `StudySubmitted`. describe: whether the slot is to say what it trains with.
     patient: whether each step may take as long as the first one may, since what is learnt from others may not fit.
+    members: the slots of the same machine that are lent to it: it is trained by a rank on the slot's device, and one on
+    that of each, in this order. shards: as in `PlanOpened`. measures_ranks: only see how fast the powers of two of
+    these devices are on batches that these hyper-parameters decide, and train nothing; None is to train.
     """
 
     plan: str
@@ -111,6 +115,14 @@ class ChainAssignment:
     inputs: tuple[Mapping[str, Any], ...] = ()
     describe: bool = False
     patient: bool = False
+    members: tuple[str, ...] = ()
+    shards: int = 0
+    measures_ranks: Mapping[str, Any] | None = None
+
+    @property
+    def ranks(self) -> int:
+        """How many devices train it."""
+        return 1 + len(self.members)
 
     @property
     def first_read(self) -> ResumePoint | None:
@@ -150,6 +162,7 @@ class ChainAssignment:
         fields["branches_inside"] = tuple(map(tuple, fields.get("branches_inside", ())))
         fields["inputs"] = tuple(fields.get("inputs", ()))
         fields["pack"] = tuple(fields.get("pack", ()))
+        fields["members"] = tuple(fields.get("members", ()))
         fields["resume"] = fields["resume"] and ResumePoint(**fields["resume"])
         fields["keep_at"] = tuple(fields.get("keep_at", ()))
         fields["proof"] = _proof(fields.get("proof"))
@@ -184,13 +197,18 @@ def shared_gpu(slot: str) -> str | None:
 class SlotDescription(Protocol):
     """One GPU, or one CPU process. device: in words. chain: what it is at.
 
-    trainers: the version that it has of each, by name.
+    trainers: the version that it has of each, by name. host, kind: which others it may train one trial with: those of
+    one machine and of one kind of device.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def device(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
     @property
     def chain(self) -> str | None: ...
     @property

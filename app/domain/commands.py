@@ -184,13 +184,15 @@ class CheckFailures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignChain:
-    """`progress`: what is known of the chains under way. The steps that they have passed may be trained once more."""
+    """progress: what chains under way have passed, may be trained again. members, kind: as in `ChainAssigned`."""
 
     chain: ChainId
     slot: str
     stages: tuple[Stage, ...]
     at: float
     progress: Progresses = field(default_factory=dict)
+    members: tuple[str, ...] = ()
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,10 @@ from app.domain.artifacts import Metrics as Metrics
 from app.domain.artifacts import NoteAdded as NoteAdded
 from app.domain.artifacts import PackingChosen as PackingChosen
 from app.domain.artifacts import PackingProfiled as PackingProfiled
+from app.domain.artifacts import RanksProfiled as RanksProfiled
 from app.domain.artifacts import StudyDeleted as StudyDeleted
 from app.domain.artifacts import StudyIsolated as StudyIsolated
+from app.domain.artifacts import StudyStruck as StudyStruck
 from app.domain.artifacts import WeightsDropped as WeightsDropped
 from app.domain.terms import ChainId, ChainOutcome, FailureKind, NodeId, ProofKind, StudyId
 
@@ -56,6 +58,7 @@ class PlanOpened:
     before any is. begin: of the weights that every trial begins with, the `sha256` of what they are in and whether all
     `state` in it is taken; None where each begins with the trainer's own. inputs: of each file or folder that the study
     says its trainer reads, what tells it from another. project: nothing is shared across the border of one.
+    shards: the parts in which each batch is computed, whose sums are taken in the order of a tree; 0 where it is whole.
     """
 
     trainer: str
@@ -67,6 +70,7 @@ class PlanOpened:
     begin: Json | None = None
     inputs: list[Json] = field(default_factory=list)
     project: str = ""
+    shards: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,19 +210,12 @@ class StudyFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudyStruck:
-    """An operator struck the study: it harms the others. No event of it is folded, earlier ones neither."""
-
-    study: StudyId
-    reason: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChainAssigned:
     """A path of stages was given to one slot: the first begins at a checkpoint or at step 0, the others follow.
 
     proof: what the chain is to prove, by training steps again that it adds nothing to; None where it trains new ones.
+    members: the slots that are lent to it besides, in the order of its ranks. kind: the kind of device of them all,
+    where there are any.
     """
 
     chain: ChainId
@@ -226,6 +223,8 @@ class ChainAssigned:
     stages: tuple[Stage, ...]
     at: float
     proof: ProofKind | None = None
+    members: tuple[str, ...] = ()
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +289,6 @@ Event = (
     | StudyCancelled
     | StudyCompleted
     | StudyFailed
-    | StudyStruck
     | ChainAssigned
     | StageCompleted
     | ChainEnded

@@ -49,11 +49,12 @@ def plan_id(
     begin: Mapping[str, Any] | None = None,
     inputs: Sequence[Mapping[str, Any]] = (),
     project: str = "",
+    shards: int = 0,
 ) -> PlanId:
     """The plan that studies with these share. What is as ever is no part of it, so that plans keep their names.
 
     packing: as in `PlanOpened`; None is a name of its own, whatever will be chosen. begin, inputs,
-    project: as in `PlanOpened`.
+    project, shards: as in `PlanOpened`.
     """
     parts = [trainer, version, trainer_args, seed, *([] if determinism == "strict" else [determinism])]
     if packing != 0:
@@ -64,6 +65,8 @@ def plan_id(
         parts.append({"inputs": list(inputs)})
     if project:
         parts.append({"project": project})
+    if shards:
+        parts.append({"shards": shards})
     return PlanId("plan-" + digest(*parts))
 
 

@@ -41,12 +41,13 @@ def _foretell_as_before(data: Data) -> Data:
 
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
 VERSIONS |= dict.fromkeys(("CheckpointKept", "StudyCompleted", "TrialAdded", "TrialExtended"), 2)
-VERSIONS |= {"ChainAssigned": 2, "ChainEnded": 2, "PackingProfiled": 4, "PlanOpened": 6, "StageFailed": 4}
+VERSIONS |= {"ChainAssigned": 3, "ChainEnded": 2, "PackingProfiled": 4, "PlanOpened": 7, "StageFailed": 4}
 VERSIONS |= {"StudyReopened": 3, "StudySubmitted": 4}
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("ChainAssigned", 1): lambda data: data | {"proof": None},
+    ("ChainAssigned", 2): lambda data: data | {"members": [], "kind": ""},
     ("ChainEnded", 1): lambda data: data | {"died_alone": data["outcome"] == "lost"},
     ("CheckpointKept", 1): _name_intermediate,
     ("PackingProfiled", 1): lambda data: data | {"exact": False},
@@ -57,6 +58,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("PlanOpened", 3): lambda data: data,  # from here on `packing` may be null
     ("PlanOpened", 4): lambda data: data | {"begin": None, "inputs": []},
     ("PlanOpened", 5): lambda data: data | {"project": ""},
+    ("PlanOpened", 6): lambda data: data | {"shards": 0},
     ("StageFailed", 1): lambda data: data | {"signature": None},
     ("StageFailed", 2): lambda data: data | {"evaluated": None},
     ("StageFailed", 3): lambda data: data | {"counts_elsewhere": False},
@@ -123,13 +125,13 @@ def _plain(value: Any) -> Data:
 
 def _encode_chain(event: ChainAssigned) -> Data:
     stages = [_plain(stage) | {"evaluate": list(stage.evaluate)} for stage in event.stages]
-    return _plain(event) | {"stages": stages}
+    return _plain(event) | {"stages": stages, "members": list(event.members)}
 
 
 def _decode_chain(data: Data) -> ChainAssigned:
     stages = tuple(Stage(**(stage | {"evaluate": tuple(stage["evaluate"])})) for stage in data["stages"])
     proof = None if data["proof"] is None else ProofKind(data["proof"])
-    return ChainAssigned(**(data | {"stages": stages, "proof": proof}))
+    return ChainAssigned(**(data | {"stages": stages, "proof": proof, "members": tuple(data["members"])}))
 
 
 def _decode_ended(data: Data) -> ChainEnded:

@@ -274,8 +274,7 @@ def profiles_on_record(log: EventLog, opened: PlanOpened, batch: Json) -> dict[s
     found: dict[str, PackingProfiled] = {}
     for recorded in log.profiles():
         profile = recorded.event
-        assert isinstance(profile, PackingProfiled)
-        if profile.batch == batch and _is_alike(log, recorded.stream, opened):
+        if isinstance(profile, PackingProfiled) and profile.batch == batch and is_alike(log, recorded.stream, opened):
             found.pop(profile.device, None)
             found[profile.device] = replace(profile, exact=False)
     return found
@@ -286,7 +285,7 @@ def last_profile(log: EventLog, opened: PlanOpened, batch: Json) -> PackingProfi
     return next(reversed(profiles_on_record(log, opened, batch).values()), None)
 
 
-def _is_alike(log: EventLog, stream: str, opened: PlanOpened) -> bool:
+def is_alike(log: EventLog, stream: str, opened: PlanOpened) -> bool:
     """Whether the models of a plan are the same; not if this version cannot read that."""
     try:
         other = log.read(stream, limit=1)[0].event
@@ -296,4 +295,4 @@ def _is_alike(log: EventLog, stream: str, opened: PlanOpened) -> bool:
 
 
 def _trained(opened: PlanOpened) -> tuple[object, ...]:
-    return opened.trainer, opened.trainer_version, opened.trainer_args
+    return opened.trainer, opened.trainer_version, opened.trainer_args, opened.shards

@@ -14,8 +14,10 @@ ACTIVE = "state NOT IN ('completed', 'failed', 'cancelled')"
 AUDITED = "audited IS NOT NULL"
 """A study that may still want something. Written out, so that the partial index serves the query."""
 
-PROFILES = "type = 'PackingProfiled'"
-"""What was measured of packs: looked for in all streams."""
+PROFILES = "type IN ('PackingProfiled', 'RanksProfiled')"
+"""What was measured of packs and ranks: looked for in all streams."""
+
+LENT = "lent_to IS NOT NULL"
 
 LIVE = "state IN ('ready', 'running', 'saving')"
 """A chain that somebody must hear of before its lease runs out."""
@@ -129,10 +131,13 @@ class SlotRow(SQLModel, table=True):
     """One GPU, or one CPU process, and the worker that has it.
 
     chain: what it was given. resident_model: the plan, node and step of the model it holds in memory. trainers: the
-    version of each trainer that its worker loads. note: what it waits for, or why it is in quarantine.
+    version of each trainer that its worker loads. note: what it waits for, or why it is in quarantine. kind: of its
+    device, the same for all that are alike; "" where its worker does not say. lent_to: the chain of another slot that
+    trains on its device, too.
     """
 
     __tablename__ = "slots"
+    __table_args__ = (Index("ix_slots_lent", "lent_to", sqlite_where=text(LENT), postgresql_where=text(LENT)),)
 
     name: str = Field(primary_key=True)
     owner: str
@@ -145,6 +150,8 @@ class SlotRow(SQLModel, table=True):
     trainers: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     note: str | None = None
     quarantined_until: float | None = None
+    kind: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    lent_to: str | None = None
 
 
 class SchedulerRow(SQLModel, table=True):
@@ -163,7 +170,8 @@ class ChainRow(SQLModel, table=True):
 
     assignment: the JSON of a `ChainAssignment`. index: the stage under way. step: the last one known to be trained.
     extra_eval_steps: further steps at which to evaluate and keep. branch_steps, stop, preempt: as in `ChainFlags`;
-    the first is none in rows of an older version.
+    the first is none in rows of an older version. members: the slots that are lent to it, each with the owner that it
+    had then; none where it has one alone.
     """
 
     __tablename__ = "chains"
@@ -184,6 +192,7 @@ class ChainRow(SQLModel, table=True):
     stop: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     preempt: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     dispatched_at: float
+    members: dict[str, str] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
 
 
 metadata = SQLModel.metadata

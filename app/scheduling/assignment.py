@@ -87,6 +87,7 @@ def assignment_of(
         trainer_args=plan.opened.trainer_args,
         seed=plan.opened.seed,
         determinism=plan.opened.determinism,
+        shards=plan.opened.shards,
         study=study.id,
         trial=trial.number,
         hp=trial.hp,
@@ -151,13 +152,18 @@ def place(
     on all of them, the one on which it did so least often. Of several, one that has the model in memory, or else one
     whose GPU has least to do.
     """
+    free = leaders(plan, spans, slots)
+    model = resume and {"plan": id, "node": resume.node, "step": resume.step}
+    return next((slot for slot in free if model and slot.resident_model == model), _with_least_neighbours(free, slots))
+
+
+def leaders(plan: SearchPlan, spans: Sequence[Span], slots: Candidates) -> Sequence[SlotDescription]:
+    """The free slots that may have a chain of these spans: of all with the trainer, those where it failed least."""
     assert plan.opened is not None
     failed = _failures(plan, spans)
     able = [slot for slot in slots.well if has_trainer(slot, plan.opened)]
     least = min((failed.get(slot.name, 0) for slot in able), default=0)
-    free = [slot for slot in slots.free if has_trainer(slot, plan.opened) and failed.get(slot.name, 0) <= least]
-    model = resume and {"plan": id, "node": resume.node, "step": resume.step}
-    return next((slot for slot in free if model and slot.resident_model == model), _with_least_neighbours(free, slots))
+    return [slot for slot in slots.free if has_trainer(slot, plan.opened) and failed.get(slot.name, 0) <= least]
 
 
 def _with_least_neighbours(free: Sequence[SlotDescription], slots: Candidates) -> SlotDescription | None:

@@ -63,6 +63,11 @@ class Costs:
         known = self._estimates.get(node.id)
         return self._estimate(node) if known is None else known
 
+    def seconds_in_gang(self, plan: SearchPlan, node: Node, kind: str, ranks: int) -> float:
+        """The same on so many devices of a kind: as it was there, or else by how much faster they were measured."""
+        steps, seconds = node.paces.get((kind, ranks), (0, 0.0))
+        return seconds / steps if steps else self.seconds_per_step(node) / plan.times_faster(kind, ranks)
+
     def revise(self, node: Node) -> bool:
         """Estimate a node anew, by what was learnt since; whether that makes a difference to anybody."""
         if node.steps_run and node.seconds > 0:

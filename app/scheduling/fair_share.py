@@ -136,14 +136,18 @@ def share_requests(frontiers: Sequence[Frontier], slots: int) -> dict[StudyId, S
     for frontier in frontiers:
         for study in [frontier.plan.studies[name] for name in competitors([frontier])]:
             could = sum(1 for _ in islice(frontier.heads(study.id), slots)) if study.is_running else 0
-            demand = min(slots, running[study.id] + could)
+            demand = min(slots, running[study.id] + could * study.least_ranks)
             found[study.id] = ShareRequest(demand, study.weight, cap_of(study), study.priority)
     return found
 
 
 def slots_used(frontiers: Iterable[Frontier]) -> Counter[StudyId]:
-    """How many slots train for each study."""
-    return Counter(payer(chain) for frontier in frontiers for chain in training(frontier))
+    """How many slots train for each study: all of those that a chain has."""
+    used = Counter[StudyId]()
+    for frontier in frontiers:
+        for chain in training(frontier):
+            used[payer(chain)] += chain.ranks
+    return used
 
 
 def training(frontier: Frontier) -> Iterable[Chain]:
@@ -199,7 +203,7 @@ def fair_share(
     running = slots_used(frontiers)
     waiting = [(frontier.plan.studies[study], frontier) for frontier in frontiers for study in frontier.studies()]
     for study, frontier in sorted(waiting, key=lambda each: turn(each[0], running[each[0].id], balance)):
-        if running[study.id] < cap_of(study):
+        if running[study.id] + study.least_ranks <= cap_of(study):
             head = frontier.longest(passed_over.get(frontier.id, ()), study.id)
             if head is not None:
                 return frontier, frontier.path(head, study.id)

@@ -204,6 +204,19 @@ class Frontier:
         branch = self.demands.branches[span.node].get(span.end)
         return (sum(1 for _ in branch.children()) if branch else 0) + goes_on
 
+    def seconds(self, span: Span) -> float:
+        """How long it takes to train a span on one slot."""
+        return (span.end - span.start) * self._costs.seconds_per_step(self.plan.nodes[span.node])
+
+    def seconds_left(self, chain: Chain) -> float:
+        """How long the stage of a chain goes on that is under way, on as many slots as it has."""
+        stage = chain.stages[chain.index]
+        step = max(stage.start, self.progress[chain.id].step) if chain.id in self.progress else stage.start
+        if stage.node not in self.plan.nodes:
+            return 0.0
+        seconds = self._costs.seconds_in_gang(self.plan, self.plan.nodes[stage.node], chain.kind, chain.ranks)
+        return max(0, stage.end - step) * seconds
+
     def extra_eval_steps(self, chain: Chain) -> list[int]:
         """The steps inside the stages that a chain has before it at which someone needs more than it knew of.
 

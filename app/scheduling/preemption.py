@@ -56,14 +56,18 @@ def takeovers(
     if not balance.due:
         return
     chains = [(chain, frontier.plan) for frontier in frontiers for chain in training(frontier)]
-    used = Counter(payer(chain) for chain, _ in chains if chain.id not in stopping)
+    used = Counter[StudyId]()
+    for chain, _ in chains:
+        used[payer(chain)] += chain.ranks if chain.id not in stopping else 0
     waiting = [(frontier.plan.studies[name], frontier) for frontier in frontiers for name in frontier.studies()]
-    for _ in range(len(chains) - used.total()):  # what comes free is for those whose turn it is
+    for _ in range(
+        sum(chain.ranks for chain, _ in chains) - used.total()
+    ):  # what comes free is for those whose turn it is
         used.update([study.id for study, _ in _by_turn(waiting, used, balance)][:1])
     ripe = [(chain, plan) for chain, plan in chains if chain.id not in stopping and is_ripe(plan, chain, now)]
     while (found := _first(waiting, ripe, used, balance, is_possible)) is not None:
         yield found
-        used.subtract([payer(found.chain)])
+        used[payer(found.chain)] -= found.chain.ranks
         used.update([found.study])
         ripe = [each for each in ripe if each[0] is not found.chain]
 

@@ -69,7 +69,7 @@ class Feed:
             return node in study.max_step_by_node
         if (chain := getattr(event, "chain", None)) is not None:
             return any(charged == study.id or node in study.max_step_by_node for charged, node in self._chains[chain])
-        is_of_plan = isinstance(event, e.PackingProfiled | e.PackingChosen | e.EnvironmentSeen)
+        is_of_plan = isinstance(event, e.PackingProfiled | e.PackingChosen | e.RanksProfiled | e.EnvironmentSeen)
         return is_of_plan or bool(getattr(event, "study", None) == study.id)
 
     def _follow_chain(self, event: e.Event) -> None:

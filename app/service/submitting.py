@@ -204,6 +204,7 @@ def name_of(plan: e.PlanOpened) -> PlanId:
         plan.begin,
         plan.inputs,
         plan.project,
+        plan.shards,
     )
 
 
@@ -225,6 +226,7 @@ def opened(
         begin=None if source is None else {"sha256": source.sha256, "state": source.said["state"]},
         inputs=[mark(each) for each in inputs],
         project=project,
+        shards=spec.shards or 0,
     )
 
 

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment, ResumePoint
+from app.scheduling.gangs import powers
 from app.workers.slot.execution import Action, Evaluate, Save
 from stagetree.limits import MOST_LANES
+
+KIND = "cpu"
+"""Of device that virtual slots have."""
 
 Place = tuple[str, int]
 """A node and a step in it, of which a model is in memory."""
@@ -83,6 +87,20 @@ def even_packs(times: float) -> e.PackingProfiled:
     """Packs of any width in which a step takes so many times as long as alone."""
     seconds = {"0": 1.0, **{str(width): times for width in range(1, MOST_LANES + 1)}}
     return e.PackingProfiled(device="cpu", batch_seconds=seconds, peak_bytes={})
+
+
+def even_ranks(share: float, most: int) -> e.RanksProfiled:
+    """Each doubling of the ranks is so many times as fast as it could be at best. most: ranks."""
+    seconds = {str(ranks): (1 / (2 * share)) ** (ranks.bit_length() - 1) for ranks in powers(1, most)}
+    return e.RanksProfiled(kind=KIND, step_seconds=seconds, batch={})
+
+
+def rank_times(profile: e.RanksProfiled | None, work: ChainAssignment) -> float:
+    """How many times as long as on one device a step of a chain takes on those that it has."""
+    if not work.members:
+        return 1.0
+    seconds = {} if profile is None else profile.step_seconds
+    return seconds[str(work.ranks)] / seconds["1"] if str(work.ranks) in seconds else 1 / work.ranks
 
 
 def pass_times(profile: e.PackingProfiled | None, work: ChainAssignment) -> float:

@@ -72,7 +72,8 @@ class Simulator:
     keeps_branches: another is kept where known trials would branch off, which follows from keep_every.
     overheads: what a slot spends on other things than steps. turn_seconds: as in `Ports`. make_costs: what steps are
     taken to cost; `Costs` where the scheduler is to learn that from how long they took, as a real one does. profile:
-    how long steps take in packs, which slots find when they measure; None: slots train no packs.
+    how long steps take in packs, which slots find when they measure; None: slots train no packs. ranks: the same of
+    gangs; None: k slots are k times as fast as one.
     watch: told how many events there are now; what it raises ends the simulation.
     """
 
@@ -90,6 +91,7 @@ class Simulator:
         limits: Limits = LIMITS,
         turn_seconds: float | None = None,
         profile: e.PackingProfiled | None = None,
+        ranks: e.RanksProfiled | None = None,
         make_costs: Callable[[], Costs] = Unit,
         watch: Callable[[int], None] = lambda events: None,
     ) -> None:
@@ -120,12 +122,12 @@ class Simulator:
             turn_seconds=turn_seconds,
         )
         self.scheduler = Scheduler(self._ports)
-        world = self._world(keep_every, profile)
+        world = self._world(keep_every, profile, ranks)
         self._slots = {name: VirtualSlot(name, world) for name in map("gpu{}".format, range(slots))}
         for slot in self._slots.values():
             slot.register({})
 
-    def _world(self, keep_every: int | None, profile: e.PackingProfiled | None) -> World:
+    def _world(self, keep_every: int | None, profile: e.PackingProfiled | None, ranks: e.RanksProfiled | None) -> World:
         """What the slots see of it."""
         return World(
             records=self._records,
@@ -137,6 +139,7 @@ class Simulator:
             keep_every=keep_every,
             overheads=self._overheads,
             profile=profile,
+            ranks=ranks,
         )
 
     @property
@@ -163,6 +166,7 @@ class Simulator:
     def submit(self, study: StudyId, spec: Mapping[str, Any]) -> None:
         """A study file, on the plan of its trainer."""
         same = {"trainer_args": spec.get("trainer_args", {}), "seed": spec.get("seed", 0)}
+        same |= {"shards": spec.get("shards", 0)}
         opened = e.PlanOpened(trainer=spec["trainer"], trainer_version="", **same)
         self.give(c.SubmitStudy(plan=opened, study=study, spec=dict(spec), at=self.now))
 

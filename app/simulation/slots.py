@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from math import inf
+from typing import Any
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
 from app.domain.terms import ChainId, ChainOutcome
 from app.events import Lease, RowsPort
-from app.simulation.pace import Place
+from app.simulation.pace import KIND, Place, even_ranks
 from app.simulation.virtual_chain import VirtualChain, World
 from app.workers.slot.retry import SharedTime
 
@@ -40,7 +43,9 @@ class VirtualSlot:
         before = self._owner if self._lives else None
         self._lives, self._chains = self._lives + 1, []
         with self._world.records.write() as rows:
-            rows.slots.take(self.name, self._owner, instead_of=before, device="cpu", host="", pid=self._lives)
+            rows.slots.take(
+                self.name, self._owner, instead_of=before, device="cpu", host="", pid=self._lives, kind=KIND
+            )
         self.describe(trainers)
 
     def describe(self, trainers: dict[str, str]) -> None:
@@ -56,8 +61,8 @@ class VirtualSlot:
             assert isinstance(first.assignment, ChainAssignment)
             others = [other for other in first.assignment.pack if other != chain]
             leases = [first, *(rows.chains.claim(other, self._owner, inf) for other in others)]
-        if first.assignment.measure:
-            self._measure(first)
+        if first.assignment.measure or first.assignment.measures_ranks is not None:
+            self._measure(first, first.assignment)
             return
         time = SharedTime(self._world.clock, range(len(leases)))
         self._chains = []
@@ -74,9 +79,11 @@ class VirtualSlot:
                 )
             )
 
-    def _measure(self, lease: Lease) -> None:
-        """See how packs do, and train nothing. It takes no time."""
-        profile, chain = self._world.profile, ChainId(lease.chain)
+    def _measure(self, lease: Lease, work: ChainAssignment) -> None:
+        """See how packs or gangs do, and train nothing. It takes no time."""
+        chain = ChainId(lease.chain)
+        batch = work.measures_ranks
+        profile = self._world.profile if batch is None else _seen(self._world.ranks, work.ranks, batch)
         assert profile is not None  # or the slot would train no packs
         facts: list[e.Event] = [profile, e.ChainEnded(chain=chain, outcome=ChainOutcome.STOPPED)]
 
@@ -106,3 +113,10 @@ class VirtualSlot:
         with self._world.records.read() as rows:
             before = rows.slots.get(self.name)
         self.register(dict(before.trainers) if before else {})
+
+
+def _seen(ranks: e.RanksProfiled | None, most: int, batch: Mapping[str, Any]) -> e.RanksProfiled:
+    """What is found when so many ranks are measured."""
+    known = ranks or even_ranks(1.0, most)
+    seconds = {name: each for name, each in known.step_seconds.items() if int(name) <= most}
+    return replace(known, step_seconds=seconds, batch=dict(batch))

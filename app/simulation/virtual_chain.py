@@ -15,7 +15,7 @@ from app.domain import events as e
 from app.domain.assignment import ChainAssignment
 from app.domain.terms import ChainOutcome, FailureKind
 from app.events import Lease, Records, RowsPort
-from app.simulation.pace import NO_OVERHEADS, Overheads, Place, StepTimeline, pass_times
+from app.simulation.pace import NO_OVERHEADS, Overheads, Place, StepTimeline, pass_times, rank_times
 from app.workers.slot.execution import Action, ChainExecution, Complete, Evaluate, Outside, Save, Stop, Train
 from app.workers.slot.outbox import Advance, End, Finish, Guard, Release, RowChange
 from app.workers.slot.retry import Clock, Seconds
@@ -47,6 +47,7 @@ class World:
     clock: virtual seconds. later: calls a function at a time; it says whether anything happened. pace: how long a stage
     that begins on a slot takes, and what goes wrong in it. keep_every: inside a stage, a checkpoint is kept after each
     so many steps. profile: how long steps take in packs, however full.
+    ranks: how long on several devices; None: as many times faster as there are.
     """
 
     records: Records
@@ -58,6 +59,7 @@ class World:
     keep_every: int | None = None
     overheads: Overheads = NO_OVERHEADS
     profile: e.PackingProfiled | None = None
+    ranks: e.RanksProfiled | None = None
 
 
 class VirtualChain:
@@ -83,7 +85,7 @@ class VirtualChain:
         self._own_seconds, self._on_trained = seconds, on_trained
         work = lease.assignment
         assert isinstance(work, ChainAssignment)
-        self._pass_times = pass_times(world.profile, work)
+        self._pass_times = pass_times(world.profile, work) * rank_times(world.ranks, work)
         self._execution = ChainExecution(lease.chain, work, 1.0 if world.keep_every else 0.0)
         self._action: Action | None = None
         self._turn, self._trains_to, self._said_step, self._uploads_until = 0, 0, -1, 0.0

@@ -34,6 +34,7 @@ class Owner(Protocol):
 
     slot: str
     owner: str
+    kind: str
 
     def take(self, rows: RowsPort, device: str) -> bool:
         """Become the slot's worker; False: another may have it, look again in a moment. Raises `SlotTaken`."""
@@ -75,8 +76,11 @@ class SlotLock:
 class Ownership:
     """One worker's hold on a slot. `owner` proves it; a fork calls `begin` to have one of its own.
 
-    heartbeat_seconds: how often workers show that they are alive. clock: any that does not go back.
+    heartbeat_seconds: how often workers show that they are alive. clock: any that does not go back. kind: of the slot's
+    device, which others may be like.
     """
+
+    kind = ""
 
     def __init__(
         self,
@@ -116,7 +120,7 @@ class Ownership:
             return False
         instead_of = None if row is None else row.owner
         host, pid = socket.gethostname(), os.getpid()
-        rows.slots.take(self.slot, self.owner, instead_of=instead_of, device=device, host=host, pid=pid)
+        rows.slots.take(self.slot, self.owner, instead_of=instead_of, device=device, host=host, pid=pid, kind=self.kind)
         return True
 
     def _may_replace(self, rows: RowsPort, row: SlotRecord | None) -> bool:

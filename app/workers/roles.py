@@ -31,7 +31,7 @@ from app.workers.scheduler.ports import Ports, say_once
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.context import Limits, SlotDependencies
-from app.workers.slot.device import SlotDevice, device_of, mps_is_running, visible_gpus
+from app.workers.slot.device import SlotDevice, device_of, kind_here, mps_is_running, visible_gpus
 from app.workers.slot.slot import Slot
 from app.workers.threads import PeriodicThread, RateLimit, TickLoop
 from app.workers.trainer_group import LATE_SECONDS, TrainerGroup
@@ -144,6 +144,7 @@ def make_slot(
     """Ready for stages. It puts itself on record when it is started, as soon as the database answers."""
     sys.setswitchinterval(SWITCH_SECONDS)
     device, here = device_here(ownership.slot), settings()
+    ownership.kind = kind_here(device)
     logger.warning("slot %s trains on %s", ownership.slot, device)
     records = SqlRecords(database)
     given = SlotDependencies(

@@ -1,7 +1,7 @@
-"""What a study reads besides its trainer's code: the weights that it begins from, and the files of its data.
+"""What a study's trainer is given besides its values: weights to begin from, files of data, and devices.
 
-Their content is part of what a study is (docs/decisions/0037-what-is-read.md): a server looks at them when the study is
-submitted.
+The content of what is read is part of what a study is (docs/decisions/0037-what-is-read.md): a server looks at it when
+the study is submitted. So are the shards of a batch; how many devices train it is not.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
+from stagetree.limits import MOST_SHARDS
 from stagetree.sequences import SequenceError
-from stagetree.spec.errors import shown
+from stagetree.spec.errors import FieldError, shown
 from stagetree.spec.fields import Count, SpecPart, Text
 
 MOST_INPUTS = 100
@@ -70,3 +71,52 @@ def absolute(values: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
 
 def _absolute(path: str, folder: str | Path) -> str:
     return os.path.abspath(os.path.join(folder, os.path.expanduser(path))) if path else path
+
+
+def as_ranks(value: Any) -> Any:
+    """How many devices a stage may have: a number, or the `least` and the `most`, all of them powers of two."""
+    ends = value if isinstance(value, Mapping) else {"least": value, "most": value}
+    if ends.keys() <= {"least", "most"} and "most" in ends and all(map(_is_power_of_two, ends.values())):
+        least, most = ends.get("least", 1), ends["most"]
+        if least <= most <= MOST_SHARDS:
+            return most if least == most else {"least": least, "most": most}
+    raise SequenceError("", f"must be 1, 2, 4, 8, ..., or an object with least and most of these, got {shown(value)}")
+
+
+def as_shards(value: Any) -> Any:
+    """In how many parts each batch is computed."""
+    if value is None or (_is_power_of_two(value) and 2 <= value <= MOST_SHARDS):
+        return value
+    raise SequenceError("", f"must be a power of two from 2 to {MOST_SHARDS}, got {shown(value)}")
+
+
+def _is_power_of_two(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0 and value & (value - 1) == 0
+
+
+Ranks = Annotated[Annotated[int, Field(ge=1)] | dict[str, int], BeforeValidator(as_ranks)]
+Shards = Annotated[Annotated[int, Field(ge=2, le=MOST_SHARDS)] | None, BeforeValidator(as_shards)]
+
+
+def check_ranks(ranks: int | Mapping[str, int], shards: int | None, packing: int | str, max_slots: int | None) -> None:
+    """Raises `FieldError` where these fields of a study do not go together."""
+    least, most = (ranks, ranks) if isinstance(ranks, int) else (ranks["least"], ranks["most"])
+    if shards is None and most > 1:
+        raise FieldError("shards", f"is missing: a power of two, and at least the ranks, {most}")
+    if shards is not None and most > shards:
+        raise FieldError("ranks", f"must be at most the shards, {shards}, got {most}")
+    if shards is not None and packing != 0:
+        raise FieldError("packing", "must be left out where there are shards: a pack is trained by one device")
+    if max_slots is not None and max_slots < least:
+        raise FieldError("max_slots", f"must be at least the ranks of a stage, {least}, got {max_slots}")
+
+
+def check_arguments(trainer_args: Mapping[str, Any], runtime_args: Mapping[str, Any]) -> None:
+    """Raises `FieldError` where the arguments of a trainer say what it is told otherwise, or say something twice."""
+    for field, given in (("trainer_args", trainer_args), ("runtime_args", runtime_args)):
+        for name in ("seed", "device"):
+            if name in given:
+                raise FieldError(f"{field}.{name}", "must be left out: the trainer is given it by the worker")
+    for name in runtime_args:
+        if name in trainer_args:
+            raise FieldError(f"runtime_args.{name}", "must be in one of trainer_args and runtime_args, not in both")

@@ -29,7 +29,7 @@ from stagetree.spec.fields import (
     Width,
     as_where,
 )
-from stagetree.spec.reading import BeginFrom, Inputs, absolute
+from stagetree.spec.reading import BeginFrom, Inputs, Ranks, Shards, absolute, check_arguments, check_ranks
 from stagetree.spec.tuners import KINDS, CurveTuner, FixedTuner, Tuner
 from stagetree.spec.tuners.early_stopping import StopHopeless
 
@@ -56,6 +56,17 @@ class StudySpec(SpecModel):
     packing: Width = Field(
         default=0,
         description="auto, true, or how many trials at most (2 to 64) a slot trains as one; 0 trains each alone",
+    )
+    ranks: Ranks = Field(
+        default=1,
+        description="1, 2, 4, 8, ..., or an object with least and most: how many devices of a machine train a stage",
+    )
+    shards: Shards = Field(
+        default=None,
+        description="a power of two from 2 to 1024: each batch is computed in so many parts, whatever the ranks",
+    )
+    parallel: Literal["tree"] = Field(
+        default="tree", description="tree, the only way yet in which ranks train one model: ddp and fsdp are to come"
     )
     begin_from: BeginFrom | None = Field(
         default=None,
@@ -144,14 +155,9 @@ class StudySpec(SpecModel):
             raise SpecError(missing)
 
     @model_validator(mode="after")
-    def _check_arguments(self) -> StudySpec:
-        for field in ("trainer_args", "runtime_args"):
-            for name in ("seed", "device"):
-                if name in getattr(self, field):
-                    raise FieldError(f"{field}.{name}", "must be left out: the trainer is given it by the worker")
-        for name in self.runtime_args:
-            if name in self.trainer_args:
-                raise FieldError(f"runtime_args.{name}", "must be in one of trainer_args and runtime_args, not in both")
+    def _check_parts(self) -> StudySpec:
+        check_arguments(self.trainer_args, self.runtime_args)
+        check_ranks(self.ranks, self.shards, self.packing, self.max_slots)
         return self
 
     @model_validator(mode="after")
@@ -209,16 +215,9 @@ class StudySpec(SpecModel):
         """The JSON object that `from_dict` reads back: every field that is set or has a default, in order."""
         spec = self._listed() if callable(self.where) else self
         values = spec.model_dump(mode="json", exclude_none=True)
-        as_ever = {
-            "runtime_args": {},
-            "determinism": "strict",
-            "sinks": [],
-            "packing": 0,
-            "check": True,
-            "audit": 0.02,
-            "inexact": "alone",
-            "inputs": [],
-        }  # left out, as in studies from before there was a choice
+        # left out, as in studies from before there was a choice
+        as_ever = {"runtime_args": {}, "determinism": "strict", "sinks": [], "packing": 0, "check": True, "audit": 0.02}
+        as_ever |= {"inexact": "alone", "inputs": [], "ranks": 1, "parallel": "tree"}
         if not spec.foretells:
             del values["curve_model"]
         return {name: value for name, value in values.items() if name not in as_ever or value != as_ever[name]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,18 @@ def shown(rows: RowsPort) -> tuple[Any, ...]:
     """All that there is to see."""
     chains = [rows.chains.get(name) for name in "abc"]
     slots = [
-        (x.name, x.owner, x.seen_at, x.chain, x.resident_model, dict(x.trainers), x.note, x.quarantined_until)
+        (
+            x.name,
+            x.owner,
+            x.seen_at,
+            x.chain,
+            x.resident_model,
+            dict(x.trainers),
+            x.note,
+            x.quarantined_until,
+            x.lent_to,
+            x.kind,
+        )
         for x in rows.slots.all()
     ]
     plain = [
@@ -72,6 +84,7 @@ def shown(rows: RowsPort) -> tuple[Any, ...]:
             x.preempt,
             x.dispatched_at,
             list(x.branch_steps or ()),
+            dict(x.members),
         )
         for x in chains
     ]
@@ -165,9 +178,86 @@ def test_studies_are_listed_newest_first(records: Records) -> None:
         assert rows.studies.page("nobody") == []
 
 
+# ------------------------------------------------------------------------------------------------ gangs
+
+
+def with_gang(rows: RowsPort, *members: str) -> None:
+    for name in ("gpu1", "gpu2"):
+        rows.slots.take(name, "berta", instead_of=None, **HERE, kind="H200")
+    rows.chains.assign("a", "plan", "gpu0", replace(WORK, members=members), TTL)
+
+
+def lent(rows: RowsPort) -> dict[str, str | None]:
+    return {slot.name: slot.lent_to for slot in rows.slots.all()}
+
+
+def test_a_gang_is_taken_as_a_whole(records: Records) -> None:
+    with records.write() as rows:
+        with_gang(rows, "gpu1", "gpu2")
+    with records.read() as rows:
+        assert (lent(rows), rows.slots.free(TTL)) == ({"gpu0": None, "gpu1": "a", "gpu2": "a"}, [])
+        assert [(row.chain, dict(row.members)) for row in rows.chains.live()] == [
+            ("a", {"gpu1": "berta", "gpu2": "berta"})
+        ]
+        assert {slot.name: slot.kind for slot in rows.slots.all()} == {"gpu0": "", "gpu1": "H200", "gpu2": "H200"}
+
+
+@pytest.mark.parametrize("members", [("gpu1", "gpu7"), ("gpu1", "gpu1"), ("gpu0", "gpu1")])
+def test_a_gang_that_is_not_to_be_had_takes_nothing(records: Records, members: tuple[str, ...]) -> None:
+    with pytest.raises(SlotTaken), records.write() as rows:
+        with_gang(rows, *members)
+    with records.write() as rows:
+        with_gang(rows, "gpu1")
+    with records.read() as rows:
+        assert lent(rows) == {"gpu0": None, "gpu1": "a", "gpu2": None}
+        assert [slot.name for slot in rows.slots.free(TTL)] == ["gpu2"]
+
+
+def test_a_lent_slot_takes_no_chain(records: Records) -> None:
+    with records.write() as rows:
+        with_gang(rows, "gpu1")
+    for chain, slot, members in (("b", "gpu1", ()), ("c", "gpu2", ("gpu1",))):
+        with pytest.raises(SlotTaken), records.write() as rows:
+            rows.chains.assign(chain, "plan", slot, replace(WORK, members=members), TTL)
+
+
+@pytest.mark.parametrize("ending", ["release", "finish", "end", "end_expired"])
+def test_what_frees_the_leader_frees_its_members(records: Records, clock: Clock, ending: str) -> None:
+    with records.write() as rows:
+        with_gang(rows, "gpu1", "gpu2")
+        fence = rows.chains.claim("a", "anna", TTL).fence
+    clock.at += 2 * TTL if ending == "end_expired" else 0.0
+    with records.write() as rows:
+        {
+            "release": lambda: rows.chains.release("a", fence, {"step": 4}),
+            "finish": lambda: rows.chains.finish("a", fence),
+            "end": lambda: rows.chains.end("a", fence),
+            "end_expired": lambda: rows.chains.end_expired("a"),
+        }[ending]()
+    with records.read() as rows:
+        assert lent(rows) == {"gpu0": None, "gpu1": None, "gpu2": None}
+
+
+def test_a_member_that_goes_asks_the_gang_to_leave(records: Records) -> None:
+    with records.write() as rows:
+        with_gang(rows, "gpu1", "gpu2")
+        fence = rows.chains.claim("a", "anna", TTL).fence
+        rows.slots.retire("gpu1", "berta")
+    with records.write() as rows:
+        flags = rows.chains.flags("a", fence)
+        assert (flags.preempt, flags.stop) == (True, False)
+        rows.slots.take("gpu1", "carla", instead_of=None, **HERE)
+    with records.read() as rows:  # its device is in use until the chain is over
+        assert lent(rows) == {"gpu0": None, "gpu1": "a", "gpu2": "a"}
+
+
 # ------------------------------------------------------------------------------------------------ any order of changes
 
-CHAINS, SLOTS, OWNERS = st.sampled_from("abc"), st.sampled_from(["gpu0", "gpu1"]), st.sampled_from(["anna", "berta"])
+CHAINS, SLOTS, OWNERS = (
+    st.sampled_from("abc"),
+    st.sampled_from(["gpu0", "gpu1", "gpu2"]),
+    st.sampled_from(["anna", "berta"]),
+)
 FENCES = st.integers(0, 3)
 
 
@@ -231,6 +321,14 @@ class Alike(RuleBasedStateMachine):
             if rows.chains.get(chain) is not None:
                 return
         self.change(lambda rows: rows.chains.assign(chain, "plan", slot, WORK, TTL, beside))
+
+    @rule(chain=CHAINS, slot=SLOTS, members=st.sets(SLOTS, min_size=1))
+    def assign_gang(self, chain: str, slot: str, members: set[str]) -> None:
+        with self.both[0].read() as rows:
+            if rows.chains.get(chain) is not None:
+                return
+        gang = replace(WORK, members=tuple(sorted(members)))
+        self.change(lambda rows: rows.chains.assign(chain, "plan", slot, gang, TTL))
 
     @rule(chain=CHAINS, owner=OWNERS)
     def claim(self, chain: str, owner: str) -> None:

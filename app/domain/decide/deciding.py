@@ -118,7 +118,14 @@ def assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
                 raise StateConflict(f"node {node.id} has been trained to step {step} already")
     if not plan.can_begin(plan.nodes[first.node], first.start):
         raise StateConflict(f"there is no checkpoint of node {first.node} at step {first.start}")
-    yield e.ChainAssigned(chain=command.chain, slot=command.slot, stages=command.stages, at=command.at)
+    yield e.ChainAssigned(
+        chain=command.chain,
+        slot=command.slot,
+        stages=command.stages,
+        at=command.at,
+        members=command.members,
+        kind=command.kind,
+    )
 
 
 def assign_proof(plan: SearchPlan, command: c.AssignProof) -> Iterator[e.Event]:

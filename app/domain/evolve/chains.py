@@ -19,7 +19,16 @@ def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     """A slot is to run these stages."""
     first = event.stages[0]
     broke = results.broke(plan, plan.node(first.node), first.start)
-    plan.chains[event.chain] = Chain(event.chain, event.slot, event.stages, event.at, proof=event.proof, broke=broke)
+    plan.chains[event.chain] = Chain(
+        event.chain,
+        event.slot,
+        event.stages,
+        event.at,
+        proof=event.proof,
+        broke=broke,
+        members=event.members,
+        kind=event.kind,
+    )
     if event.proof is not None:
         return
     plan.measurements += plan.packing is None
@@ -42,7 +51,7 @@ def complete(plan: SearchPlan, event: e.StageCompleted) -> None:
     node.running.pop((chain.id, event.index), None)
     if stage.end not in node.checkpoints:
         node.saving[stage.end] = chain.id
-    _charge(plan, stage, stage.end - stage.start, event.seconds)
+    _charge(plan, chain, stage, stage.end - stage.start, event.seconds)
     _record(node, stage.end)
     _forgive(node, stage)
     plan.touched.add(node.id)
@@ -64,19 +73,23 @@ def _record_kept(node: Node, stage: e.Stage, steps: int) -> None:
     _record(node, max((at for at in node.checkpoints if at <= stage.start + steps), default=stage.start))
 
 
-def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float) -> None:
-    """So many steps of the stage were run."""
+def _charge(plan: SearchPlan, chain: Chain, stage: e.Stage, steps: int, seconds: float) -> None:
+    """So many steps of the stage were run, in so many seconds of each slot that the chain has."""
     node, study = plan.node(stage.node), plan.studies[stage.study]
     study.executed += steps
     if node.id in plan.nodes:
         _count_again(node, study, stage.start, stage.start + steps)
     node.reached = max(node.reached, stage.start + steps)
-    study.gpu_seconds += seconds
+    study.gpu_seconds += seconds * chain.ranks
     if steps and not node.steps_run and node.id in plan.nodes:
         plan.measured.append(node.id)
     node.steps_run += steps
     plan.stages_run += 1
-    node.seconds += seconds if steps else 0.0
+    if steps:
+        node.seconds += seconds * plan.times_faster(chain.kind, chain.ranks)
+    if steps and chain.members:
+        before = node.paces.get((chain.kind, chain.ranks), (0, 0.0))
+        node.paces[chain.kind, chain.ranks] = (before[0] + steps, before[1] + seconds)
 
 
 def _count_again(node: Node, study: Study, start: int, end: int) -> None:
@@ -98,7 +111,7 @@ def close(plan: SearchPlan, event: e.ChainEnded) -> None:
         _charge_proof(plan, chain, event)
     elif not chain.is_trained:
         stage = chain.stages[chain.index]
-        _charge(plan, stage, event.steps, event.seconds)
+        _charge(plan, chain, stage, event.steps, event.seconds)
         _record_kept(plan.node(stage.node), stage, event.steps)
         if event.died_alone:
             lost = plan.node(stage.node).lost
@@ -136,7 +149,7 @@ def fail(plan: SearchPlan, event: e.StageFailed) -> None:
         return
     stage = chain.stages[event.index]
     node = plan.node(stage.node)
-    _charge(plan, stage, steps := max(event.step - stage.start, 0), event.seconds)
+    _charge(plan, chain, stage, steps := max(event.step - stage.start, 0), event.seconds)
     _record_kept(node, stage, steps)
     node.failed_at = max(node.failed_at, stage.start + steps)
     _fail_trials(plan, node, event, _restarts_used(node, event, chain.slot), stage)

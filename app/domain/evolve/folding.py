@@ -174,7 +174,7 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             results.drop_checkpoint(plan, event)
         case e.ExactnessLost() | e.ExactnessTested():
             results.take_exactness(plan, event)
-        case e.PackingProfiled() | e.PackingChosen() | e.InputsSeen() | e.EnvironmentSeen() | e.WeightsDropped():
+        case _ if isinstance(event, studies.SurroundingEvent):
             studies.take_surroundings(plan, event)
         case _:
             studies.take(plan, event)

@@ -115,7 +115,9 @@ def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float, erro
     plan.unheard.pop(study, None)
 
 
-SurroundingEvent = e.PackingProfiled | e.PackingChosen | e.InputsSeen | e.EnvironmentSeen | e.WeightsDropped
+SurroundingEvent = (
+    e.PackingProfiled | e.PackingChosen | e.RanksProfiled | e.InputsSeen | e.EnvironmentSeen | e.WeightsDropped
+)
 
 
 def take_surroundings(plan: SearchPlan, event: SurroundingEvent) -> None:
@@ -125,6 +127,8 @@ def take_surroundings(plan: SearchPlan, event: SurroundingEvent) -> None:
             plan.profiles[event.device] = event
         case e.PackingChosen():
             plan.packing, plan.packing_reason = event.width, event.reason
+        case e.RanksProfiled():
+            plan.ranks_profiles[event.kind] = event
         case e.InputsSeen():
             _see_inputs(plan, event)
         case e.EnvironmentSeen():

@@ -19,6 +19,7 @@ class Chain:
 
     seconds: spent on the stages before that one. proof: what it proves by training steps again; None where it trains.
     broke: the first step on the way to its end at which training went on from a state that was saved; 0 for none.
+    members: the slots that are lent to it. kind: that of their devices, where there are any.
     """
 
     id: ChainId
@@ -29,6 +30,13 @@ class Chain:
     seconds: float = 0.0
     proof: ProofKind | None = None
     broke: int = 0
+    members: tuple[str, ...] = ()
+    kind: str = ""
+
+    @property
+    def ranks(self) -> int:
+        """How many slots it has."""
+        return 1 + len(self.members)
 
     @property
     def is_trained(self) -> bool:
@@ -65,6 +73,7 @@ class SearchPlan:
     nothing begins with any more and whose objects must be deleted, by key. profiles: of packs, by kind of device.
     packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that must be chosen.
     weights: the objects that studies begin with, by key. environments: what it was trained with, by kind of device.
+    ranks_profiles: how long steps take on several devices, by their kind.
     packing_reason: why it was chosen so. measurements: how many chains were assigned before, each to find that out.
     tests: what comparing states has shown. spans: by kind of device, from which break to which step training came out
     as it does without a break. proofs_in_vain: how many chains of each kind ended before they could tell.
@@ -106,12 +115,19 @@ class SearchPlan:
     given_up: dict[Raised, GivenUp] = field(default_factory=dict)
     weights: dict[str, Checkpoint] = field(default_factory=dict)
     environments: dict[str, e.EnvironmentSeen] = field(default_factory=dict)
+    ranks_profiles: dict[str, e.RanksProfiled] = field(default_factory=dict)
 
     def node(self, name: NodeId) -> Node:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""
         if name in self.nodes or not self.struck:
             return self.nodes[name]
         return self.aside.setdefault(name, Node(name, None, 0, {}))
+
+    def times_faster(self, kind: str, ranks: int) -> float:
+        """How many times as fast as one such device so many get on together; as many times where nobody measured it."""
+        profile = self.ranks_profiles.get(kind)
+        known = {} if profile is None or ranks == 1 else profile.step_seconds
+        return known["1"] / known[str(ranks)] if str(ranks) in known else float(ranks)
 
     def trial(self, key: TrialKey) -> Trial:
         return self.studies[key[0]].trials[key[1]]

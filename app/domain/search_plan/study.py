@@ -236,6 +236,18 @@ class Study:
         return None if most is None else int(most)
 
     @property
+    def least_ranks(self) -> int:
+        """How many slots train each of its stages at least."""
+        ranks = self.spec.get("ranks", 1)
+        return int(ranks["least"] if isinstance(ranks, Mapping) else ranks)
+
+    @property
+    def most_ranks(self) -> int:
+        """How many slots train one of its stages at most."""
+        ranks = self.spec.get("ranks", 1)
+        return int(ranks["most"] if isinstance(ranks, Mapping) else ranks)
+
+    @property
     def max_restarts(self) -> int:
         """How often an error at one step is tried again in a fresh process before it fails a trial."""
         return int(self.spec.get("max_restarts", MAX_RESTARTS))

@@ -5,7 +5,7 @@ Rows in memory. They are values: a change puts another one in the place of the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
@@ -77,6 +77,10 @@ class Tables:
         self.schedulers: Table[float] = Table(self._undo)  # when each ticked last
         self.versions: dict[str, int] = {}  # of each stream; only the log moves them
 
+    def gangs_with(self, slot: str) -> list[ChainRecord]:
+        """The chains under way that a slot is lent to, whatever its own row says: that may have gone."""
+        return [row for row in self.live.values() if slot in row.members and row.state in AT_WORK]
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Nobody else sees or changes anything within the block; what it changed is taken back when it raises."""
@@ -100,14 +104,31 @@ class MemoryChains(ChainsPort):
         self, chain: str, stream: str, slot: str, assignment: ChainAssignment, ttl: float, beside: str | None = None
     ) -> None:
         row = self._tables.slots.get(slot)
-        if row is None or row.chain != beside:
+        if row is None or row.chain != beside or row.lent_to is not None:
             raise SlotTaken(f"Slot {slot} is not free.")
         self._tables.slots.put(slot, replace(row, chain=beside or chain))
+        members = self._lend(chain, assignment.members)
         at = self._tables.clock()
         new = ChainRecord(
-            chain=chain, stream=stream, slot=slot, assignment=assignment, lease_until=at + ttl, dispatched_at=at
+            chain=chain,
+            stream=stream,
+            slot=slot,
+            assignment=assignment,
+            lease_until=at + ttl,
+            dispatched_at=at,
+            members=members,
         )
         self._put(new)
+
+    def _lend(self, chain: str, members: Sequence[str]) -> dict[str, str]:
+        owners = dict[str, str]()
+        for name in sorted(members):
+            row = self._tables.slots.get(name)
+            if row is None or not row.is_free:
+                raise SlotTaken(f"Slot {name} is not free.")
+            self._tables.slots.put(name, replace(row, lent_to=chain))
+            owners[name] = row.owner
+        return owners
 
     def ask_evaluation(self, chain: str, steps: Iterable[int]) -> None:
         if (row := self._tables.live.get(chain)) is not None:
@@ -200,6 +221,10 @@ class MemoryChains(ChainsPort):
         self._tables.over.put(row.chain, row)
 
     def _free(self, row: ChainRecord, resident_model: Mapping[str, Any] | None) -> None:
+        for name in row.members:
+            member = self._tables.slots.get(name)
+            if member is not None and member.lent_to == row.chain:
+                self._tables.slots.put(name, replace(member, lent_to=None))
         slot = self._tables.slots.get(row.slot)
         if slot is not None and slot.chain == row.chain:
             model = None if resident_model is None else dict(resident_model)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from app.domain.events import PackingProfiled
+from app.domain.events import PackingProfiled, RanksProfiled
 from app.domain.evolve import strikes
 from app.domain.terms import FINAL_STATES, ChainState, StudyId
 from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, placed
@@ -91,15 +91,18 @@ class MemorySlots(SlotsPort):
 
     def free(self, seen_within: float) -> list[SlotRecord]:
         at = self._tables.clock()
-        return [row for row in self.alive(seen_within) if row.chain is None and (row.quarantined_until or at) <= at]
+        return [row for row in self.alive(seen_within) if row.is_free and (row.quarantined_until or at) <= at]
 
-    def take(self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int) -> None:
+    def take(
+        self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, kind: str = ""
+    ) -> None:
         before = self.get(name)
         if (before and before.owner) != instead_of:
             raise SlotTaken(f"Slot {name} is another worker's.")
-        given, at = None if before is None else before.chain, self._tables.clock()
-        new = SlotRecord(name=name, owner=owner, device=device, host=host, pid=pid, seen_at=at, chain=given)
-        self._tables.slots.put(name, new)
+        chain, at = None if before is None else before.chain, self._tables.clock()
+        new = SlotRecord(name=name, owner=owner, device=device, host=host, pid=pid, seen_at=at, chain=chain, kind=kind)
+        lent = min((gang.chain for gang in self._tables.gangs_with(name)), default=None)
+        self._tables.slots.put(name, replace(new, lent_to=lent))
         for row in self._chains_of(name):
             self._tables.live.put(row.chain, replace(row, lease_until=0.0))
 
@@ -123,6 +126,9 @@ class MemorySlots(SlotsPort):
                 self._tables.live.put(chain.chain, replace(chain, lease_until=0.0))
             elif chain.state == ChainState.RUNNING:
                 self._tables.live.put(chain.chain, replace(chain, stop=True))
+        for gang in self._tables.gangs_with(name):
+            how: dict[str, Any] = {"preempt": True} if gang.state == ChainState.RUNNING else {"lease_until": 0.0}
+            self._tables.live.put(gang.chain, replace(gang, **how))
 
     def forget_all(self) -> None:
         for chain in list(self._tables.live.values()):
@@ -277,7 +283,7 @@ class MemoryLog(EventLog):
 
     def profiles(self) -> list[StoredEvent]:
         with self._tables.lock:
-            return [each for each in self._all if isinstance(each.event, PackingProfiled)]
+            return [each for each in self._all if isinstance(each.event, PackingProfiled | RanksProfiled)]
 
     def version(self, stream: str) -> int:
         with self._tables.lock:

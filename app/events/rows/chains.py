@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
@@ -30,6 +30,10 @@ from app.events.tables import CHAINS, LIVE, SLOTS
 
 WANTED = (CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt, CHAINS.c.branch_steps)
 
+FREE = SLOTS.c.chain.is_(None) & SLOTS.c.lent_to.is_(None)
+PLACE = (CHAINS.c.slot, CHAINS.c.members)
+"""Where a chain is trained."""
+
 FLAGS = select(*WANTED).where(
     CHAINS.c.chain == bindparam("chain"), CHAINS.c.fence == bindparam("fence"), CHAINS.c.state.in_(HELD)
 )
@@ -52,15 +56,28 @@ class Chains(ChainsPort):
     def assign(
         self, chain: str, stream: str, slot: str, assignment: ChainAssignment, ttl: float, beside: str | None = None
     ) -> None:
-        has = SLOTS.c.chain.is_(None) if beside is None else SLOTS.c.chain == beside
+        has = FREE if beside is None else SLOTS.c.chain == beside
         take = update(SLOTS).where(SLOTS.c.name == slot, has).values(chain=beside or chain)
         if self._session.execute(take.returning(SLOTS.c.name)).one_or_none() is None:
             raise SlotTaken(f"Slot {slot} is not free.")
+        members = self._lend(chain, assignment.members)
         at = now(self._session)
         progress = {"state": ChainState.READY, "fence": 0, "index": 0, "step": 0, "extra_eval_steps": []}
         progress |= {"stop": False, "preempt": False, "branch_steps": []}
-        given = {"chain": chain, "stream": stream, "slot": slot, "assignment": assignment.to_json()}
+        given: dict[str, Any] = {"chain": chain, "stream": stream, "slot": slot, "assignment": assignment.to_json()}
+        given |= {"members": members or None}
         self._session.execute(CHAINS.insert().values(**given, **progress, lease_until=at + ttl, dispatched_at=at))
+
+    def _lend(self, chain: str, members: Sequence[str]) -> dict[str, str]:
+        """All of these slots, or none: what raises leaves nothing behind. In the order of names, as others do."""
+        owners = dict[str, str]()
+        for name in sorted(members):
+            lend = update(SLOTS).where(SLOTS.c.name == name, FREE).values(lent_to=chain)
+            row = self._session.execute(lend.returning(SLOTS.c.owner)).one_or_none()
+            if row is None:
+                raise SlotTaken(f"Slot {name} is not free.")
+            owners[name] = row.owner
+        return owners
 
     def ask_evaluation(self, chain: str, steps: Iterable[int]) -> None:
         self._add(chain, CHAINS.c.extra_eval_steps, steps)
@@ -120,11 +137,11 @@ class Chains(ChainsPort):
 
     def release(self, chain: str, fence: int, resident_model: Mapping[str, Any] | None) -> None:
         saving = _held(chain, fence).values(state=ChainState.SAVING)
-        self._free(chain, self._fenced(chain, saving, CHAINS.c.slot)[0], resident_model)
+        self._free(chain, self._fenced(chain, saving, *PLACE), resident_model)
 
     def finish(self, chain: str, fence: int) -> None:
         done = _held(chain, fence).values(state=ChainState.DONE)
-        self._free(chain, self._fenced(chain, done, CHAINS.c.slot)[0], None)
+        self._free(chain, self._fenced(chain, done, *PLACE), None)
 
     def guard(self, chain: str, fence: int) -> None:
         held = (CHAINS.c.chain == chain, CHAINS.c.fence == fence, CHAINS.c.state.in_([*HELD, ChainState.DONE]))
@@ -143,7 +160,7 @@ class Chains(ChainsPort):
     def _end(self, chain: str, *conditions: ColumnElement[bool]) -> None:
         over = {"state": ChainState.ENDED, "fence": CHAINS.c.fence + 1}
         ended = _row(chain).where(text(LIVE), *conditions).values(**over)
-        self._free(chain, self._fenced(chain, ended, CHAINS.c.slot)[0], None)
+        self._free(chain, self._fenced(chain, ended, *PLACE), None)
 
     def _fenced(self, chain: str, change: Update, *columns: ColumnElement[Any]) -> Any:
         """What `change` returns of the row it changed. Raises `Fenced` where it changed none."""
@@ -152,8 +169,14 @@ class Chains(ChainsPort):
             raise not_yours(chain)
         return row
 
-    def _free(self, chain: str, slot: str, resident_model: Mapping[str, Any] | None) -> None:
-        """The slot is free, unless it trains other chains together with this one: then it has one of those."""
+    def _free(self, chain: str, place: Any, resident_model: Mapping[str, Any] | None) -> None:
+        """The slot is free, unless it trains other chains together with this one: then it has one of those.
+
+        What is lent to the chain is free as well.
+        """
+        slot = place.slot
+        if place.members:
+            self._session.execute(update(SLOTS).where(SLOTS.c.lent_to == chain).values(lent_to=None))
         mine = update(SLOTS).where(SLOTS.c.name == slot, SLOTS.c.chain == chain)
         left = select(func.min(CHAINS.c.chain)).where(CHAINS.c.slot == slot, CHAINS.c.state.in_(AT_WORK))
         model = resident_model and dict(resident_model)
@@ -176,7 +199,8 @@ def _held(chain: str, fence: int) -> Update:
 def _record(row: Any) -> ChainRecord:
     values, flags = dict(row._mapping), _flags(row)
     values["assignment"] = _parsed(row.assignment)
-    return ChainRecord(**values | {"extra_eval_steps": flags.extra_eval_steps, "branch_steps": flags.branch_steps})
+    values |= {"extra_eval_steps": flags.extra_eval_steps, "branch_steps": flags.branch_steps}
+    return ChainRecord(**values | {"members": row.members or {}})
 
 
 @lru_cache(maxsize=4096)

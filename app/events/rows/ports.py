@@ -104,13 +104,16 @@ class SlotsPort(ABC):
 
     @abstractmethod
     def free(self, seen_within: float) -> list[SlotRecord]:
-        """Those of them that have no chain and are not in quarantine."""
+        """Those of them that have no chain, are not lent to one, and are not in quarantine."""
 
     @abstractmethod
-    def take(self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int) -> None:
+    def take(
+        self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, kind: str = ""
+    ) -> None:
         """Become the slot's worker, in the place of the owner `instead_of`, or of nobody. Raises `SlotTaken`.
 
-        Whatever chain the slot still has was that one's, which is gone: the next tick may end it.
+        Whatever chain the slot still has was that one's, which is gone: the next tick may end it. So it may that which
+        the slot is lent to, and was when its worker was another one.
         """
 
     @abstractmethod
@@ -127,7 +130,10 @@ class SlotsPort(ABC):
 
     @abstractmethod
     def retire(self, name: str, owner: str) -> None:
-        """The slot's worker is going: its chain is to stop at the next step, or at once if not begun; none follows."""
+        """The slot's worker is going: its chain is to stop at the next step, or at once if not begun; none follows.
+
+        The chain that it is lent to is to end in the same way, with its state kept.
+        """
 
     @abstractmethod
     def forget_all(self) -> None:
@@ -149,7 +155,8 @@ class ChainsPort(ABC):
     ) -> None:
         """Give a new chain to a free slot; it must be claimed within `ttl` seconds. Raises `SlotTaken`.
 
-        beside: the chain that the slot has, and is to train together with this one.
+        beside: the chain that the slot has, and is to train together with this one. The members that the assignment
+        names are free as well, and lent to the chain from here on, until its slot is free.
         """
 
     @abstractmethod

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.events.database import insert
 from app.events.rows.ports import SchedulersPort, SlotsPort, StudiesPort, TokensPort
-from app.events.rows.values import SlotLost, SlotRecord, SlotTaken, StudyRecord, TokenRecord, now
+from app.events.rows.values import AT_WORK, SlotLost, SlotRecord, SlotTaken, StudyRecord, TokenRecord, now
 from app.events.tables import ACTIVE, AUDITED, CHAINS, LIVE, SCHEDULERS, SLOTS, STREAMS, STUDIES, TOKENS
 
 
@@ -49,10 +49,15 @@ class Slots(SlotsPort):
     def free(self, seen_within: float) -> list[SlotRecord]:
         at = now(self._session)
         well = (SLOTS.c.quarantined_until.is_(None)) | (SLOTS.c.quarantined_until <= at)
-        return self._rows(select(SLOTS).where(self._is_alive(seen_within), SLOTS.c.chain.is_(None), well))
+        return self._rows(
+            select(SLOTS).where(self._is_alive(seen_within), SLOTS.c.chain.is_(None), SLOTS.c.lent_to.is_(None), well)
+        )
 
-    def take(self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int) -> None:
+    def take(
+        self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, kind: str = ""
+    ) -> None:
         facts = {"owner": owner, "device": device, "host": host, "pid": pid, "seen_at": now(self._session)}
+        facts |= {"kind": kind}
         facts |= {"resident_model": None, "trainers": {}, "note": None, "quarantined_until": None}
         if instead_of is None:
             new = insert(self._session, SLOTS).values(name=name, **facts).on_conflict_do_nothing()
@@ -63,6 +68,8 @@ class Slots(SlotsPort):
         if taken is None:
             raise SlotTaken(f"Slot {name} is another worker's.")
         self._session.execute(update(CHAINS).where(CHAINS.c.slot == name, text(LIVE)).values(lease_until=0.0))
+        for gang in self._gangs_with(name):  # also where the row had gone
+            self._session.execute(update(SLOTS).where(SLOTS.c.name == name).values(lent_to=gang))
 
     def touch(self, name: str, owner: str) -> None:
         self._change(name, owner, {"seen_at": now(self._session)})
@@ -81,10 +88,20 @@ class Slots(SlotsPort):
         mine = update(CHAINS).where(CHAINS.c.slot == name)
         self._session.execute(mine.where(CHAINS.c.state == "ready").values(lease_until=0.0))
         self._session.execute(mine.where(CHAINS.c.state == "running").values(stop=True))
+        for gang in self._gangs_with(name):
+            its = update(CHAINS).where(CHAINS.c.chain == gang)
+            self._session.execute(its.where(CHAINS.c.state == "ready").values(lease_until=0.0))
+            self._session.execute(its.where(CHAINS.c.state == "running").values(preempt=True))
 
     def forget_all(self) -> None:
         self._session.execute(update(CHAINS).where(text(LIVE)).values(lease_until=0.0))
         self._session.execute(delete(SLOTS))
+
+    def _gangs_with(self, name: str) -> list[str]:
+        """The chains under way that the slot is lent to, whatever its own row says: that may have gone."""
+        gangs = select(CHAINS.c.chain, CHAINS.c.members).where(text(LIVE), CHAINS.c.members.is_not(None))
+        at_work = gangs.where(CHAINS.c.state.in_(AT_WORK)).order_by(CHAINS.c.chain)
+        return [row.chain for row in self._session.execute(at_work) if name in row.members]
 
     def _change(self, name: str, owner: str, values: Mapping[str, Any]) -> None:
         mine = update(SLOTS).where(SLOTS.c.name == name, SLOTS.c.owner == owner).values(**values)

@@ -126,7 +126,8 @@ class SlotRecord:
     """One GPU, or one CPU process, and the worker that has it.
 
     chain: what it was given. resident_model: the plan, node and step of the model it holds in memory. trainers: the
-    version of each trainer that its worker loads. note: what it waits for, or why it is in quarantine.
+    version of each trainer that its worker loads. note: what it waits for, or why it is in quarantine. kind: that of
+    its device, "" where it is not known. lent_to: the chain of another slot that its device trains as well.
     """
 
     name: str
@@ -140,6 +141,13 @@ class SlotRecord:
     trainers: Mapping[str, str] = field(default_factory=dict)
     note: str | None = None
     quarantined_until: float | None = None
+    kind: str = ""
+    lent_to: str | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is trained on it."""
+        return self.chain is None and self.lent_to is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +155,8 @@ class ChainRecord:
     """A chain and who may write for it; `state` is a `ChainState`.
 
     index: the stage under way. step: the last one known to be trained. extra_eval_steps: further steps at which to
-    evaluate and keep. branch_steps, stop, preempt: as in `ChainFlags`.
+    evaluate and keep. branch_steps, stop, preempt: as in `ChainFlags`. members: the slots that are lent to it, each
+    with the owner that it had then.
     """
 
     chain: str
@@ -165,6 +174,7 @@ class ChainRecord:
     branch_steps: tuple[int, ...] = ()
     stop: bool = False
     preempt: bool = False
+    members: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -183,9 +183,13 @@ def _check_chain(plan: SearchPlan, event: e.ChainAssigned) -> None:
 
 
 def _check_slot(plan: SearchPlan, event: e.ChainAssigned) -> None:
-    """A slot trains one chain, or those of one pack, which are assigned at once."""
-    busy = [chain for chain in plan.chains.values() if chain.slot == event.slot and not chain.is_trained]
-    if len(busy) >= (plan.packing or 1) or any(chain.at != event.at for chain in busy):
+    """A slot trains one chain, or those of one pack, which are assigned at once; or it is lent to one."""
+    wanted = {event.slot, *event.members}
+    if len(wanted) <= len(event.members):
+        raise DoesNotFollow(f"a slot of {event.slot}, {', '.join(event.members)} is there twice")
+    at_work = [chain for chain in plan.chains.values() if not chain.is_trained]
+    busy = [chain for chain in at_work if not wanted.isdisjoint((chain.slot, *chain.members))]
+    if (event.members and busy) or len(busy) >= (plan.packing or 1) or any(chain.at != event.at for chain in busy):
         raise DoesNotFollow(f"slot {event.slot} has chain {busy[0].id}")
 
 

@@ -23,8 +23,10 @@ from app.events import PlanUnusable, RowsPort, SlotTaken, VersionConflict, profi
 from app.scheduling.assignment import Candidates, assign, has_trainer, place, resume_point, stages_of, without_trainer
 from app.scheduling.fair_share import NO_CONTENTION, Choice, FairShare, allowed
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.gangs import GangPath, may_have_gangs
 from app.scheduling.packs import batch_of, chosen, companions, covers, isolated, rungs_first, to_the_branch, widest
 from app.scheduling.proofs import keep_at
+from app.workers.scheduler.gangs import Gangs
 from app.workers.scheduler.ports import Dispatch, Outlook, Ports, messages
 
 logger = logging.getLogger(__name__)
@@ -35,13 +37,22 @@ MOST_PASSED_OVER = 100
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Spans that a slot is to run in a row; of a pack, several such rows at once. measure: as in `ChainAssignment`."""
+    """Spans that a slot is to run in a row; of a pack, several such rows at once. measure: as in `ChainAssignment`.
+
+    gathered: how several slots came to it, where that was a question.
+    """
 
     frontier: Frontier
     paths: Sequence[Sequence[Span]]
     slot: SlotDescription
     is_pack: bool
     measure: int = 0
+    gathered: GangPath | None = None
+
+    @property
+    def slots(self) -> frozenset[str]:
+        """The names of those that it has."""
+        return frozenset([self.slot.name]) if self.gathered is None else self.gathered.gang.names
 
 
 class Assignment:
@@ -49,20 +60,28 @@ class Assignment:
 
     def __init__(self, ports: Ports, outlook: Outlook, dispatch: Dispatch) -> None:
         self._ports, self._outlook, self._dispatch = ports, outlook, dispatch
+        self._gangs = Gangs(ports, outlook)
 
-    def assign(self, slots: Candidates, balance: FairShare = NO_CONTENTION) -> Candidates:
-        """Give work to free slots, until one of both runs out; the slots as they are then.
+    def assign(self, slots: Candidates, balance: FairShare = NO_CONTENTION, *, may_widen: bool = True) -> Candidates:
+        """Give work to free slots, until one of both runs out; the slots as they are then, without those that wait for
+        others to be free.
 
-        balance: what is due to each study. Raises `DatabaseUnavailable`.
+        balance: what is due to each study. may_widen: whether a path may have more slots than it must, since nothing
+        else is left for them. Raises `DatabaseUnavailable`.
         """
         frontiers = self._with_trainer(slots) if slots.free else []
-        while slots.free and (placed := self._next(self._ready(frontiers, slots), slots, balance)) is not None:
+        self._gangs.look(self._outlook.frontiers(), slots)
+
+        def following() -> Placed | None:
+            return self._next(self._ready(frontiers, slots), slots, balance, may_widen)
+
+        while slots.free and (placed := following()) is not None:
             is_settled = self._give(placed, len(slots.free))
             self._outlook.refresh(placed.frontier.id, fresh=False)
             if not is_settled:
                 break
-            slots = Candidates(slots.well, [slot for slot in slots.free if slot is not placed.slot])
-        return slots
+            slots = Candidates(slots.well, [slot for slot in slots.free if slot.name not in placed.slots])
+        return self._gangs.open(slots)
 
     def _ready(self, frontiers: Sequence[Frontier], slots: Candidates) -> Sequence[Frontier]:
         """Without the plans whose trainer was tried on no free slot's device, or whose packs are being measured."""
@@ -80,18 +99,31 @@ class Assignment:
     def _is_undecided(self, frontier: Frontier) -> bool:
         return self._ports.packs and frontier.plan.packing is None
 
-    def _next(self, frontiers: Sequence[Frontier], slots: Candidates, balance: FairShare) -> Placed | None:
-        """The most urgent path that a slot can take now."""
+    def _next(
+        self, frontiers: Sequence[Frontier], slots: Candidates, balance: FairShare, may_widen: bool
+    ) -> Placed | None:
+        """The most urgent path that a slot can take now; before it, the one for which slots were held."""
+        if (due := self._gangs.due(frontiers, lambda frontier: self._checked(frontier, slots))) is not None:
+            return _gathered(due)
         passed_over: dict[PlanId, set[Place]] = {}
         for _ in range(MOST_PASSED_OVER):
             choice = self._ports.policy(frontiers, passed_over, balance)
             if choice is None:
                 return None
             frontier, spans = choice
-            resume, able = resume_point(frontier.plan, spans[0]), self._checked(frontier, slots)
-            slot = place(frontier.plan, frontier.id, spans, resume, able)
-            if slot is not None:
-                return self._packed(choice, passed_over.get(frontier.id, ()), slot, slots)
+            able = self._checked(frontier, slots)
+            if may_have_gangs(frontier.plan, spans[0]):
+                found = self._gangs.gather(choice, frontiers, able, may_widen=may_widen)
+            else:
+                resume = resume_point(frontier.plan, spans[0])
+                slot = place(frontier.plan, frontier.id, spans, resume, self._gangs.open(able))
+                if slot is not None:
+                    return self._packed(choice, passed_over.get(frontier.id, ()), slot, slots)
+                found = None
+            if found is None:
+                found = self._gangs.backfill(choice, able)
+            if found is not None:
+                return _gathered(found)
             passed_over.setdefault(frontier.id, set()).add((spans[0].node, spans[0].start))
         return None
 
@@ -143,6 +175,8 @@ class Assignment:
             logger.info("not assigned: %s", reason)
             return False
         first, assignment = next(iter(work.items()))
+        if placed.gathered is not None:
+            self._gangs.note(placed.gathered, first)
         self._dispatch.send(first, messages(assignment), placed.slot.name)
         return True
 
@@ -161,6 +195,10 @@ class Assignment:
         tells = {chains[0]} if placed.slot.device not in plan.environments else set[str]()
         if placed.measure:
             how |= {"packing": 1, "measure": placed.measure}
+        if placed.gathered is not None and (members := placed.gathered.gang.members):
+            how["members"] = tuple(slot.name for slot in members)
+            if placed.gathered.measures:
+                how["measures_ranks"] = batch_of(plan.nodes[placed.paths[0][0].node])
         return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in made.items()}
 
     def _room_of_chain(self, plan: SearchPlan, sharers: int) -> int:
@@ -174,7 +212,15 @@ class Assignment:
     def _record(self, placed: Placed, work: Mapping[str, ChainAssignment]) -> None:
         slot, progress, at = placed.slot.name, dict(placed.frontier.progress), self._ports.clock()
         commands = [
-            c.AssignChain(chain=ChainId(chain), slot=slot, stages=assignment.stages, at=at, progress=progress)
+            c.AssignChain(
+                chain=ChainId(chain),
+                slot=slot,
+                stages=assignment.stages,
+                at=at,
+                progress=progress,
+                members=assignment.members,
+                kind=placed.slot.kind if assignment.members else "",
+            )
             for chain, assignment in work.items()
         ]
         stream, ttl, first = placed.frontier.id, self._ports.lease_seconds, next(iter(work))
@@ -190,6 +236,10 @@ class Assignment:
             alongside=give,
             is_known=True,
         )
+
+
+def _gathered(found: GangPath) -> Placed:
+    return Placed(found.frontier, [found.spans], found.gang.leader, is_pack=False, gathered=found)
 
 
 MOST_MEASUREMENTS = 2

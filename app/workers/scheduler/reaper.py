@@ -30,6 +30,7 @@ from app.events import (
     VersionConflict,
     has_expired,
 )
+from app.events.rows.values import AT_WORK
 from app.scheduling.assignment import Candidates
 from app.workers.ownership import are_forks_of_one
 from app.workers.scheduler.ports import Ports
@@ -80,7 +81,7 @@ def longest_lease(lease_seconds: float) -> float:
 def candidates(seen: Overview) -> Candidates:
     """The slots that may be given work."""
     well = [slot for slot in seen.slots.values() if (slot.quarantined_until or seen.now) <= seen.now]
-    return Candidates(well, [slot for slot in well if slot.chain is None])
+    return Candidates(well, [slot for slot in well if slot.is_free])
 
 
 GIVEN_UP = 0.0
@@ -169,7 +170,10 @@ class Reaper:
         over = [row for row in seen.expired if not (is_patient and _may_be_heard_of(row))]
         for row in over:
             self._end(row, _outcome(row, seen), died_alone=_died_alone(row, seen), deaf=self._deaf_worker(row, seen))
-        return bool(over)
+        broken = [row for row in seen.live if row not in over and _lost_member(row, seen, is_patient)]
+        for row in broken:
+            self._end(row, ChainOutcome.INTERRUPTED, died_alone=False, deaf=None, is_broken=True)
+        return bool(over or broken)
 
     def _deaf_worker(self, row: ChainRecord, seen: Overview) -> str | None:
         """The worker of a slot that began none of several chains, while workers of other slots began theirs."""
@@ -194,16 +198,23 @@ class Reaper:
         logger.warning("the database's clock has jumped by %.1f s", (theirs - before[0]) - (ours - before[1]))
         return True
 
-    def _end(self, row: ChainRecord, outcome: ChainOutcome, *, died_alone: bool, deaf: str | None) -> None:
+    def _end(
+        self, row: ChainRecord, outcome: ChainOutcome, *, died_alone: bool, deaf: str | None, is_broken: bool = False
+    ) -> None:
+        """is_broken: whether its worker may be well, and that of a slot that is lent to it is not."""
         about = {"chain": row.chain, "plan": row.stream, "slot": row.slot}
-        lost = "chain %s on %s was not heard of in time and is over: %s"
+        why = "has lost a slot that was lent to it" if is_broken else "was not heard of in time"
+        lost = f"chain %s on %s {why} and is over: %s"
         logger.warning(lost, row.chain, row.slot, outcome, extra=about)
 
         def decided(plan: SearchPlan) -> Sequence[Event]:
             return decide(plan, replace(self._command(plan, row, outcome), died_alone=died_alone))
 
         def over(rows: RowsPort) -> None:
-            rows.chains.end_expired(row.chain, longest_lease(self._ports.lease_seconds))
+            if is_broken:
+                rows.chains.end(row.chain)
+            else:
+                rows.chains.end_expired(row.chain, longest_lease(self._ports.lease_seconds))
             if deaf is not None:
                 with suppress(SlotLost):
                     rows.slots.quarantine(row.slot, deaf, seconds=DEAF_SECONDS, reason=DEAF)
@@ -225,6 +236,22 @@ class Reaper:
         steps = max(0, row.step - chain.stages[chain.index].start)
         seconds = max(0.0, self._hearing.last(row) - chain.at - chain.seconds) if steps else 0.0
         return c.LoseChain(chain=chain.id, outcome=outcome, steps=steps, seconds=seconds)
+
+
+def _lost_member(row: ChainRecord, seen: Overview, is_patient: bool) -> bool:
+    """Whether the worker of a slot that is lent to the chain is gone, as far as may be said now.
+
+    One that has gone in order has asked the chain to leave.
+    """
+    if row.state not in AT_WORK:
+        return False
+    for name, owner in row.members.items():
+        slot = seen.slots.get(name)
+        if slot is None and not (is_patient or row.preempt or row.stop):
+            return True
+        if slot is not None and slot.owner != owner:
+            return True
+    return False
 
 
 def _may_be_heard_of(row: ChainRecord) -> bool:

@@ -73,7 +73,7 @@ class Scheduler:
         slots, waiting = self._with_room(candidates(seen), len(seen.live))
         slots = self._proving.begin(slots)
         balance = self._sharing.look(self._outlook.frontiers(), slots)
-        slots = self._assignment.assign(slots, balance)
+        slots = self._assignment.assign(slots, balance, may_widen=False)
         if slots.free:  # trials that share a stage leave slots idle: some more may have other work for them
             self._tune(2 * room)
             slots = self._proving.use_idle(self._assignment.assign(slots, balance))

@@ -19,7 +19,7 @@ from string import ascii_lowercase
 from app.domain.assignment import NAME
 
 NVIDIA_SMI_SECONDS = 30.0
-GPU = re.compile(r"GPU (\d+):")
+GPU = re.compile(r"GPU (\d+):(?: (?P<model>.+) \(UUID: (?P<uuid>GPU-[^)]+)\))?")
 MIG = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)")
 MPS_CONTROL = "nvidia-cuda-mps-control"
 DEVICE_FILE = re.compile(r"nvidia\d+$")
@@ -122,15 +122,42 @@ def gpus_of(listing: str) -> list[str]:
     return [name for gpu in gpus for name in (gpu[1:] or gpu)]
 
 
+def kind_of(visible: str, listing: str) -> str:
+    """The model of a GPU, by its number or UUID, in what `nvidia-smi -L` prints; of a part of one, with its size."""
+    model = ""
+    for line in listing.splitlines():
+        if gpu := GPU.match(line):
+            model = gpu["model"] or "GPU"
+            if visible in (gpu[1], gpu["uuid"]):
+                return model
+        elif (part := MIG.match(line)) and part[1] == visible:
+            return f"{model} {line.split()[1]}"
+    return "GPU"
+
+
+def kind_here(device: SlotDevice) -> str:
+    """The kind of a slot's device, as far as it can be told without starting anything of CUDA."""
+    if device.device == "cpu" or device.visible is None:
+        return "CPU"
+    try:
+        kind = kind_of(device.visible, _listing() if shutil.which("nvidia-smi") else "")
+    except subprocess.TimeoutExpired:
+        return "GPU"
+    return kind if device.shares == 1 else f"{kind}, a share of {device.shares}"
+
+
+def _listing() -> str:
+    command = ["nvidia-smi", "-L"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=NVIDIA_SMI_SECONDS).stdout
+
+
 def _installed_gpus() -> list[str]:
     if shutil.which("nvidia-smi") is None:
         return [str(number) for number, _ in enumerate(filter(DEVICE_FILE.match, _device_files()))]
     try:
-        command = ["nvidia-smi", "-L"]
-        listed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=NVIDIA_SMI_SECONDS)
+        return gpus_of(_listing())
     except subprocess.TimeoutExpired:
         return []
-    return gpus_of(listed.stdout)
 
 
 def _device_files() -> list[str]:

@@ -21,7 +21,7 @@ from app.workers.slot.checkpoint_store import ReadOnce
 from app.workers.slot.claim import Claimed, PackBroken, Stopped
 from app.workers.slot.context import SlotContext
 from app.workers.slot.lane import Lane, Stage, Trained, Wish, answer
-from app.workers.slot.models import ITS_OWN, LaneContext, PackedModel, train_together
+from app.workers.slot.models import ITS_OWN, LaneContext, PackedModel, measure_ranks, train_together
 from app.workers.slot.proving import ProofLane
 from app.workers.slot.retry import SharedTime
 from app.workers.slot.training import TrainingLane
@@ -78,6 +78,8 @@ class LaneGroup:
         while self._wanted:
             if self._measures:
                 self._measure()
+            elif any(lane.work.measures_ranks is not None for lane in self.lanes.values()):
+                self._measure_ranks()
             else:
                 self._train()
         if self._slot.trainer.has_failed:  # what has, is tried again in a fresh process
@@ -180,6 +182,27 @@ class LaneGroup:
 
         def measure() -> Trained:
             self._tell_profile(number, self._measured(number))
+            raise Stopped
+
+        self._go_on(number, lambda: answer(self._stages[number], measure))
+
+    def _measure_ranks(self) -> None:
+        """See how fast the only lane's model is on more and fewer devices, and train nothing."""
+        (number,) = self._wanted
+        lane, slot = self.lanes[number], self._slot
+        batch = dict(lane.work.measures_ranks or {})
+
+        def measure() -> Trained:
+            try:
+                reader, clock = slot.reader, slot.given.clock
+                seconds = measure_ranks(slot.trainer, lane.work, lambda at: reader.read(at, lambda: None), clock)
+                fact = e.RanksProfiled(kind=slot.me.kind, batch=batch, step_seconds=seconds)
+            except TrainerFailed as failed:
+                if failed.kind not in ITS_OWN:
+                    raise PackBroken(str(failed)) from failed
+                why = f"measuring it failed: {failed.error.strip().splitlines()[-1]}"
+                fact = e.RanksProfiled(kind=slot.me.kind, batch=batch, step_seconds={}, refusal=why)
+            slot.outbox.put(lane.claim, [fact])
             raise Stopped
 
         self._go_on(number, lambda: answer(self._stages[number], measure))

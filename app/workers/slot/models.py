@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from app.domain.assignment import ChainAssignment, ResumePoint
 from app.workers.slot.checkpoint_store import Reader
 from app.workers.slot.claim import Claimed, PackBroken, Stopped
-from app.workers.slot.retry import Seconds
+from app.workers.slot.retry import Clock, Seconds
 from app.workers.slot.trainer_host import Place, Result, TrainerHost
 from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 ITS_OWN = ("exception", "out_of_memory")
 """What the user's code raises where only one lane is concerned: the process goes on with the others."""
+
+MEASURED_STEPS, MEASURED_SECONDS = 5, 5.0
+"""So many steps, and so long, are enough to see how fast several devices are."""
 
 NO_ROOM = ("out_of_memory",)
 """What a model that is not the first may fail of for no fault of its own."""
@@ -161,3 +164,27 @@ def train_together(
     trained = host.call(train)
     host.has_failed |= bool(trained.failed)
     return trained
+
+
+def measure_ranks(
+    host: TrainerHost, work: ChainAssignment, read: Callable[[ResumePoint], State], clock: Clock
+) -> dict[str, float]:
+    """Seconds a step of the model that was just begun, by how many of its devices train it. Raises as
+    `TrainerHost.begin`."""
+    seconds, start, members = dict[str, float](), work.stages[0].start, work.members
+    while True:
+        part = replace(work, members=members)
+        if members != work.members:
+            host.begin(part, 0, read, None)
+        host.train(part, start + 1, lambda step: None)  # the first step takes longer
+        begun_at = clock()
+
+        def end(step: int, begun_at: float = begun_at) -> int | None:
+            return 0 if clock() - begun_at > MEASURED_SECONDS else None
+
+        step = host.train(part, start + 1 + MEASURED_STEPS, end).step
+        seconds[str(part.ranks)] = (clock() - begun_at) / (step - start - 1)
+        if not members:
+            host.end_process()
+            return seconds
+        members = members[: part.ranks // 2 - 1]

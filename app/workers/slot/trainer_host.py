@@ -111,7 +111,7 @@ class TrainerHost:
         self.inexact_reasons = ()
         if index == 0:
             self._replace_if_grown(work.alone)
-        self._end_another(built.source, tuple(getattr(work, "members", ())))
+        self._end_another(built.source, work.members)
         fits = self._built == built
         if fits and place is not None and place == _beginning(work, index):
             self.print_to(log)
@@ -234,7 +234,7 @@ class TrainerHost:
         self._deadlines.clear()  # another model takes its own time
         path, args, deadline = built.source.path, _arguments(work), self.deadline("build")
         how = {"deadline": deadline, "determinism": work.determinism, **lane}
-        how |= {"shards": shards} if (shards := getattr(work, "shards", 0)) else {}
+        how |= {"shards": shards} if (shards := work.shards) else {}
         self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how), tolerated)
         if self._sources().get(work.trainer) != built.source:
             self.end_process()

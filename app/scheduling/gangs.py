@@ -1,0 +1,230 @@
+"""How many slots train a path, and which: the other end of packing, for when slots are more than paths.
+
+A *gang* is some free slots of one machine and of one kind of device. With shards the bits are the same whatever their
+number, so it is chosen anew for each stage: where fewer paths are ready than slots are free, the most urgent one gets
+the largest power of two that pays, and the others one slot each.
+
+A path that needs more slots than are free waits with a *reservation*: those that will be free soonest are held for it,
+for as long as the stages under way on them last, and meanwhile take what ends before that. There is one reservation at
+a time, and a gang is taken as a whole or not at all, so no two can wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
+
+from app.domain.assignment import ResumePoint, SlotDescription, shared_gpu
+from app.domain.events import RanksProfiled
+from app.domain.search_plan import SearchPlan, Study
+from app.domain.stage_tree import Place
+from app.domain.terms import ChainId, PlanId, ProofKind, StudyId
+from app.scheduling.assignment import Candidates, has_trainer, leaders
+from app.scheduling.frontier import Frontier, Span
+
+PAYS = 0.6
+"""So many ranks are worth their slots if they are at least so many times as fast as one, for each of them."""
+
+Kind = tuple[str, str]
+"""A machine and a kind of device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """The slot that has a chain, and those that are lent to it."""
+
+    leader: SlotDescription
+    members: tuple[SlotDescription, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(slot.name for slot in (self.leader, *self.members))
+
+
+@dataclass(frozen=True, slots=True)
+class GangPath:
+    """The slots that take a path, or the first part of it. measures: only to see how many of them would pay."""
+
+    frontier: Frontier
+    gang: Gang
+    spans: Sequence[Span]
+    measures: bool = False
+
+
+def may_have_gangs(plan: SearchPlan, span: Span) -> bool:
+    """Whether several slots may train what begins with a span."""
+    return span.study is not None and plan.studies[span.study].most_ranks > 1
+
+
+def is_moldable(plan: SearchPlan, span: Span) -> bool:
+    """Whether how many slots train it is for the scheduler to say; what is trained alone has as few as may be."""
+    if span.study is None:
+        return False
+    study = plan.studies[span.study]
+    return study.least_ranks < study.most_ranks and not plan.nodes[span.node].alone
+
+
+def is_being_checked(plan: SearchPlan) -> bool:
+    """Whether a slot tries the plan's trainer, which takes a moment."""
+    return any(chain.proof == ProofKind.CHECK for chain in plan.chains.values())
+
+
+def paths_ready(frontiers: Iterable[Frontier], most: int) -> int:
+    """How many paths could be begun now; it is enough to know that they are `most`."""
+    heads = (head for frontier in frontiers for head in frontier.heads())
+    return sum(1 for _ in islice(heads, most))
+
+
+def room_for(study: Study, spare: int, group: int, used: int) -> int:
+    """The most slots that one path of a study can have. spare: how many are left if each other path gets one.
+
+    group: the free ones of one machine and kind. used: those that the study has.
+    """
+    cap = study.max_slots or inf
+    most = int(max(1, min(study.most_ranks, spare, group, cap - used)))
+    return max(study.least_ranks, 1 << (most.bit_length() - 1))
+
+
+def ranks_that_pay(profile: RanksProfiled | None, least: int, most: int) -> int:
+    """The most ranks up to `most` that are worth their slots, as far as was measured; or as few as may be."""
+    known = {} if profile is None else profile.step_seconds
+    paying = (ranks for ranks in powers(least, most) if str(ranks) in known and pays(known, ranks))
+    return max(paying, default=least)
+
+
+def pays(step_seconds: Mapping[str, float], ranks: int) -> bool:
+    return step_seconds["1"] / step_seconds[str(ranks)] >= PAYS * ranks
+
+
+def is_measured(profile: RanksProfiled | None, most: int) -> bool:
+    """Whether it is known which ranks up to `most` pay. Where some do not, more of them do not either."""
+    if profile is None or profile.refusal:
+        return profile is not None
+    widest = max(map(int, profile.step_seconds))
+    return widest >= most or not pays(profile.step_seconds, widest)
+
+
+def powers(least: int, most: int) -> Iterator[int]:
+    """The powers of two from the one to the other."""
+    while least <= most:
+        yield least
+        least *= 2
+
+
+def groups_of(plan: SearchPlan, slots: Iterable[SlotDescription]) -> dict[Kind, list[SlotDescription]]:
+    """The slots that may train the plan together. A share of a GPU stands alone, and so does an unknown device."""
+    assert plan.opened is not None
+    found = defaultdict[Kind, list[SlotDescription]](list)
+    for slot in slots:
+        if slot.kind and not shared_gpu(slot.name) and has_trainer(slot, plan.opened):
+            found[slot.host, slot.kind].append(slot)
+    return found
+
+
+def gather(
+    plan: SearchPlan, id: PlanId, spans: Sequence[Span], resume: ResumePoint | None, slots: Candidates, ranks: int
+) -> Gang | None:
+    """The free slots that take these spans together; None where there are not so many.
+
+    Of several machines, one where the model is in memory, or else the one with fewest free slots beyond these. Only
+    which slot leads goes by where the user's code has failed: that is on record for the leader.
+    """
+    best: tuple[tuple[bool, int], Gang] | None = None
+    model = resume and {"plan": id, "node": resume.node, "step": resume.step}
+    able = {slot.name for slot in leaders(plan, spans, slots)}
+    for group in groups_of(plan, slots.free).values():
+        leading = [slot for slot in group if slot.name in able]
+        if len(group) < ranks or not leading:
+            continue
+        leader = next((slot for slot in leading if model and slot.resident_model == model), leading[0])
+        rest = [slot for slot in group if slot is not leader]
+        order = (model is None or leader.resident_model != model, len(group))
+        if best is None or order < best[0]:
+            best = order, Gang(leader, tuple(rest[: ranks - 1]))
+    return best and best[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Slots that are held for a gang. head: where its path begins. study: on whose behalf. until: when they should all
+    be free.
+
+    stages: the stage that each chain on them was in, by its number, when they were reserved.
+    """
+
+    plan: PlanId
+    head: Place
+    study: StudyId
+    slots: frozenset[str]
+    until: float
+    stages: Mapping[ChainId, int]
+
+    def is_for(self, frontier: Frontier, spans: Sequence[Span]) -> bool:
+        return (self.plan, self.head) == (frontier.id, (spans[0].node, spans[0].start))
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """A chain that has a slot. seconds: how long its stage goes on. index: the number of that stage."""
+
+    chain: ChainId
+    index: int
+    seconds: float
+
+
+def occupants(frontiers: Iterable[Frontier]) -> dict[str, Occupant]:
+    """What has each slot that is not free, by its name."""
+    found: dict[str, Occupant] = {}
+    for frontier in frontiers:
+        for chain in frontier.plan.chains.values():
+            if not chain.is_trained:
+                one = Occupant(chain.id, chain.index, frontier.seconds_left(chain))
+                found |= dict.fromkeys((chain.slot, *chain.members), one)
+    return found
+
+
+def reserve(
+    frontier: Frontier,
+    spans: Sequence[Span],
+    ranks: int,
+    slots: Candidates,
+    busy: Mapping[str, Occupant],
+    now: float,
+) -> Reservation | None:
+    """The slots of one machine and kind that are free soonest; None where no machine has so many that are well."""
+    best: tuple[float, Sequence[SlotDescription]] | None = None
+    for group in groups_of(frontier.plan, slots.well).values():
+        soonest = sorted(group, key=lambda slot: (_seconds(busy, slot), slot.name))[:ranks]
+        if len(soonest) == ranks and (best is None or _seconds(busy, soonest[-1]) < best[0]):
+            best = _seconds(busy, soonest[-1]), soonest
+    if best is None:
+        return None
+    names = frozenset(slot.name for slot in best[1])
+    stages = {busy[name].chain: busy[name].index for name in names if name in busy}
+    study = spans[0].study
+    assert study is not None  # what is trained is trained for somebody
+    return Reservation(frontier.id, (spans[0].node, spans[0].start), study, names, now + best[0], stages)
+
+
+def _seconds(busy: Mapping[str, Occupant], slot: SlotDescription) -> float:
+    return busy[slot.name].seconds if slot.name in busy else 0.0
+
+
+def overdue(reservation: Reservation, busy: Mapping[str, Occupant]) -> set[ChainId]:
+    """The chains on reserved slots that have gone on to another stage, or were begun since: they are to leave."""
+    there = {busy[name] for name in reservation.slots if name in busy}
+    return {each.chain for each in there if each.index > reservation.stages.get(each.chain, each.index)}
+
+
+def until(frontier: Frontier, spans: Sequence[Span], seconds: float) -> Sequence[Span]:
+    """The part of a path whose stages should be over in so many seconds."""
+    fitting = 0
+    for span in spans:
+        seconds -= frontier.seconds(span)
+        if seconds < 0:
+            break
+        fitting += 1
+    return spans[:fitting]

@@ -1,0 +1,222 @@
+"""Runs on: the tick's thread.
+
+Chooses how many slots a trial has: which train a path together, where that is asked for or pays.
+
+Slots that are held for a gang are remembered from tick to tick; a scheduler that was started anew holds them anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from app.domain.events import Json, PlanOpened, RanksProfiled
+from app.domain.search_plan import Study
+from app.domain.terms import ChainId, PlanId
+from app.events import EventLog, PlanUnusable, VersionConflict, change
+from app.events.plans import is_alike
+from app.scheduling import gangs
+from app.scheduling.assignment import Candidates, place, resume_point
+from app.scheduling.fair_share import Choice, slots_used
+from app.scheduling.frontier import Frontier, Span
+from app.scheduling.gangs import Gang, GangPath, Reservation
+from app.scheduling.packs import batch_of, isolated, to_the_branch
+from app.workers.scheduler.ports import Outlook, Ports
+
+logger = logging.getLogger(__name__)
+
+MOST_MEASUREMENTS = 2
+"""One that comes to no end may be an accident. After two as few slots as may be are as good: nobody waits forever."""
+
+
+class Gangs:
+    """Holds slots for one path at a time. Does nothing as long as no study asks for more than one slot."""
+
+    def __init__(self, ports: Ports, outlook: Outlook) -> None:
+        self._ports, self._outlook = ports, outlook
+        self._reservation: Reservation | None = None
+        self._asked = set[ChainId]()  # chains that were asked to leave what is reserved
+        self._measuring: dict[PlanId, ChainId] = {}
+        self._measured = Counter[tuple[PlanId, str]]()  # how often, by kind of device
+
+    def look(self, frontiers: Sequence[Frontier], slots: Candidates) -> None:
+        """Hold no slots for a path that nobody waits for, nor slots that are gone; and have the others become free.
+
+        Raises `DatabaseUnavailable`.
+        """
+        held = self._reservation
+        if held is None:
+            return
+        frontier = next((each for each in frontiers if each.id == held.plan), None)
+        is_wanted = frontier is not None and held.head in frontier.heads(held.study)
+        if not is_wanted or not held.slots <= {slot.name for slot in slots.well}:
+            self._reservation = None
+            return
+        busy = gangs.occupants(frontiers)
+        for chain in gangs.overdue(held, busy) - self._asked:
+            self._ask_to_leave(chain, next(name for name, each in busy.items() if each.chain == chain))
+
+    def _ask_to_leave(self, chain: ChainId, slot: str) -> None:
+        logger.info("chain %s leaves %s to a gang", chain, slot, extra={"chain": chain, "slot": slot})
+        change(self._ports.records, lambda rows: rows.chains.ask_preempt(chain))
+        self._ports.notify(chain, slot)
+        self._asked.add(chain)
+
+    def open(self, slots: Candidates) -> Candidates:
+        """Without the free slots that are held."""
+        if self._reservation is None:
+            return slots
+        held = self._reservation.slots
+        return Candidates(slots.well, [slot for slot in slots.free if slot.name not in held])
+
+    def due(self, frontiers: Sequence[Frontier], able: Callable[[Frontier], Candidates]) -> GangPath | None:
+        """The path for which slots are held, as soon as they are all free. able: the slots that may train a plan."""
+        held = self._reservation
+        frontier = next((each for each in frontiers if held is not None and each.id == held.plan), None)
+        if held is None or frontier is None:
+            return None
+        slots = able(frontier)
+        mine = Candidates(slots.well, [slot for slot in slots.free if slot.name in held.slots])
+        if len(mine.free) < len(held.slots):
+            return None
+        self._reservation = None
+        return self._gathered(frontier, self._part(frontier, frontier.path(held.head, held.study)), mine)
+
+    def gather(
+        self, choice: Choice, frontiers: Sequence[Frontier], slots: Candidates, *, may_widen: bool
+    ) -> GangPath | None:
+        """The slots that take a path now; None where it waits for more of them, or for a look at what else is idle.
+
+        may_widen: whether nothing else is left that idle slots could be given.
+        """
+        frontier, spans = choice[0], self._part(*choice)
+        free, least = self.open(slots), study_of(frontier, spans).least_ranks
+        if gangs.is_moldable(frontier.plan, spans[0]):
+            if gangs.is_being_checked(frontier.plan):
+                return None  # in a moment that slot is free, too
+            spare = len(free.free) - gangs.paths_ready(frontiers, len(free.free)) + 1
+            if spare > least:
+                return self._widened(frontier, choice[1], free, spare) if may_widen else None
+        found = self._gathered(frontier, spans, free)
+        if found is None and least > 1:
+            self._hold(frontier, spans, least, slots, frontiers)
+        return found
+
+    def backfill(self, choice: Choice, slots: Candidates) -> GangPath | None:
+        """A slot that is held, for what ends before it is due; of other studies, too."""
+        frontier, spans = choice[0], self._part(*choice)
+        plan, held = frontier.plan, self._reservation
+        if held is None or plan.packing != 0 or not plan.stages_run or study_of(frontier, spans).least_ranks > 1:
+            return None
+        part = gangs.until(frontier, spans, held.until - self._ports.elapsed())
+        if not part or plan.nodes[part[0].node].alone:
+            return None
+        mine = Candidates(slots.well, [slot for slot in slots.free if slot.name in held.slots])
+        return self._gathered(frontier, part, mine, 1)
+
+    def note(self, gathered: GangPath, chain: str) -> None:
+        """It was given a chain."""
+        if gathered.measures:
+            plan = gathered.frontier.id
+            self._measuring[plan] = ChainId(chain)
+            self._measured[plan, gathered.gang.leader.kind] += 1
+
+    def _part(self, frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
+        """The stages of a path that are one chain: of what may have more slots next time, one."""
+        if study_of(frontier, spans).most_ranks > 1 and gangs.is_moldable(frontier.plan, spans[0]):
+            return spans[:1]
+        return isolated(frontier.plan, spans)
+
+    def _gathered(
+        self, frontier: Frontier, spans: Sequence[Span], slots: Candidates, ranks: int | None = None
+    ) -> GangPath | None:
+        """ranks: as few as may be where it is not said."""
+        plan, resume = frontier.plan, resume_point(frontier.plan, spans[0])
+        if (ranks or study_of(frontier, spans).least_ranks) == 1:
+            slot = place(plan, frontier.id, spans, resume, slots)
+            return None if slot is None else GangPath(frontier, Gang(slot), spans)
+        ranks = ranks or study_of(frontier, spans).least_ranks
+        gang = gangs.gather(plan, frontier.id, spans, resume, slots, ranks)
+        return None if gang is None else GangPath(frontier, gang, spans)
+
+    def _widened(self, frontier: Frontier, spans: Sequence[Span], free: Candidates, spare: int) -> GangPath | None:
+        """With as many slots as pay, of the machine and kind where most do; which these are, is measured first.
+
+        Where it can never have more, the chain has its gang until others can begin as well.
+        """
+        study = study_of(frontier, spans)
+        used, best, whole = slots_used([frontier])[study.id], (study.least_ranks, free), spans[:1]
+        all_groups = gangs.groups_of(frontier.plan, free.well)
+        for (host, kind), group in gangs.groups_of(frontier.plan, free.free).items():
+            here = Candidates(free.well, group)
+            most = gangs.room_for(study, spare, len(group), used)
+            profile = self._profile(frontier, spans[0], kind, most)
+            if most > study.least_ranks and not gangs.is_measured(profile, most) and self._may_measure(frontier, kind):
+                found = self._gathered(frontier, spans[:1], here, most)
+                if found is not None:
+                    return replace(found, measures=True)
+            ranks = gangs.ranks_that_pay(profile, study.least_ranks, min(most, len(group)))
+            if ranks > best[0]:
+                most = gangs.room_for(study, study.most_ranks, len(all_groups[host, kind]), 0)
+                is_best = ranks >= gangs.ranks_that_pay(profile, study.least_ranks, most)
+                best, whole = (ranks, here), to_the_branch(frontier, spans) if is_best else spans[:1]
+        return self._gathered(frontier, whole, best[1], best[0]) or self._gathered(frontier, spans[:1], free)
+
+    def _may_measure(self, frontier: Frontier, kind: str) -> bool:
+        """Not while it is being measured, nor after it came to no end: then as few as may be are as good."""
+        is_under_way = self._measuring.get(frontier.id) in frontier.plan.chains
+        return not is_under_way and self._measured[frontier.id, kind] < MOST_MEASUREMENTS
+
+    def _profile(self, frontier: Frontier, span: Span, kind: str, most: int) -> RanksProfiled | None:
+        """What the plan has measured of a kind, or another one with the same models. Raises `DatabaseUnavailable`."""
+        plan = frontier.plan
+        own = plan.ranks_profiles.get(kind)
+        if plan.opened is None or most == 1 or gangs.is_measured(own, most):
+            return own
+        other = ranks_on_record(self._ports.records.log, plan.opened, batch_of(plan.nodes[span.node])).get(kind)
+        if other is None or other == own or not gangs.is_measured(other, most):
+            return own
+        try:
+            self._ports.transact(frontier.id, lambda plan: [other] if plan.ranks_profiles.get(kind) != other else [])
+            self._outlook.refresh(frontier.id, fresh=False)
+        except (VersionConflict, PlanUnusable) as reason:
+            logger.info("how fast ranks of plan %s are is left to the next tick: %s", frontier.id, reason)
+        return other
+
+    def _hold(
+        self, frontier: Frontier, spans: Sequence[Span], ranks: int, slots: Candidates, frontiers: Sequence[Frontier]
+    ) -> None:
+        if self._reservation is not None:
+            return
+        busy, about = gangs.occupants(frontiers), f"gangs of {frontier.id}"
+        self._asked.clear()
+        self._reservation = gangs.reserve(frontier, spans, ranks, slots, busy, self._ports.elapsed())
+        if self._reservation is None:
+            study = study_of(frontier, spans)
+            self._ports.problems.report(
+                about,
+                f"study {study.id} waits: it says ranks: {ranks}, and no machine has so many slots of one kind of"
+                " device that are well and have its trainer",
+            )
+        else:
+            self._ports.problems.clear(about)
+
+
+def ranks_on_record(log: EventLog, opened: PlanOpened, batch: Json) -> dict[str, RanksProfiled]:
+    """What plans with the same models have measured, whatever their seed, by kind of device: the last one with such a
+    batch. Raises `DatabaseUnavailable`."""
+    found: dict[str, RanksProfiled] = {}
+    for recorded in log.profiles():
+        profile = recorded.event
+        if isinstance(profile, RanksProfiled) and profile.batch == batch and is_alike(log, recorded.stream, opened):
+            found[profile.kind] = profile
+    return found
+
+
+def study_of(frontier: Frontier, spans: Sequence[Span]) -> Study:
+    """The study on whose behalf a path was chosen."""
+    study = spans[0].study
+    assert study is not None  # what is trained is trained for somebody
+    return frontier.plan.studies[study]

@@ -1,0 +1,231 @@
+"""Several slots for one path: who gets them, what they wait for, and what becomes of a gang that loses a slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scenes import LEASE, OPENED, Json, Scene, trials
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.assignment import ChainAssignment
+
+SHARDED = e.PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed=0, shards=8)
+PROFILE = e.RanksProfiled(kind="H200", step_seconds={"1": 1.0, "2": 0.55, "4": 0.3, "8": 0.2}, batch={})
+
+
+def scene(hosts: Json, kind: str = "H200") -> Scene:
+    """So many slots of each machine."""
+    made = Scene(slots=0)
+    for host, slots in hosts.items():
+        for number in range(slots):
+            with made.records.write() as rows:
+                name = f"{host}-gpu{number}"
+                rows.slots.take(name, "anna", instead_of=None, device=name, host=host, pid=1, kind=kind)
+                rows.slots.describe(name, "anna", trainers={"toy": "1"}, note=None)
+    return made
+
+
+def submit(at: Scene, *steps: int, name: str = "study", ranks: Any = 1, **fields: Any) -> None:
+    at.submit(trials(*steps), name=name, opened=SHARDED, shards=8, ranks=ranks, **fields)
+
+
+def gangs(at: Scene) -> list[tuple[str, ...]]:
+    """The slots of each chain, the leader first."""
+    return [(event.slot, *event.members) for event in at.events(e.ChainAssigned)]
+
+
+def states(at: Scene) -> dict[str, tuple[bool, bool]]:
+    """Of each slot, whether it has a chain, and whether it is lent."""
+    with at.records.read() as rows:
+        return {row.name: (row.chain is not None, row.lent_to is not None) for row in rows.slots.all()}
+
+
+def other(lr: float, steps: int) -> Json:
+    return {"hp": {"lr": lr}, "steps": steps}
+
+
+def test_a_gang_is_of_one_machine() -> None:
+    at = scene({"a": 1, "b": 2})
+    submit(at, 10, ranks=2)
+    at.scheduler.tick()
+    assert gangs(at) == [("b-gpu0", "b-gpu1")]
+    assert at.messages == [("chain0", 1, "b-gpu0")]
+    (event,) = at.events(e.ChainAssigned)
+    assert event.kind == "H200"
+    with at.records.read() as rows:
+        row = rows.chains.get("chain0")
+    assert row is not None and isinstance(row.assignment, ChainAssignment)
+    assert (row.assignment.members, row.assignment.shards, row.assignment.ranks) == (("b-gpu1",), 8, 2)
+
+
+def test_slots_whose_kind_is_not_known_are_in_no_gang() -> None:
+    at = scene({"a": 2}, kind="")
+    submit(at, 10, ranks=2)
+    at.scheduler.tick()
+    assert gangs(at) == []
+    (problem,) = at.scheduler.problems().values()
+    assert "ranks: 2, and no machine has so many slots of one kind" in problem
+
+
+def test_the_seconds_of_a_gang_are_those_of_all_its_slots() -> None:
+    at = scene({"a": 4})
+    submit(at, 10, ranks=4)
+    at.run()
+    assert at.study().gpu_seconds == 4.0
+    assert set(states(at).values()) == {(False, False)}
+
+
+def test_a_study_of_one_rank_has_no_gang_whatever_is_idle() -> None:
+    at = scene({"a": 4})
+    submit(at, 10)
+    at.run()
+    assert gangs(at) == [("a-gpu0",)]
+
+
+# ------------------------------------------------------------------------------------------------ what it waits for
+
+
+def held(at: Scene, ranks: int = 2) -> None:
+    """One of two slots is busy with a long stage, and a gang waits for both."""
+    at.submit(trials(100), name="alone", plan="other", opened=OPENED)
+    at.scheduler.tick()
+    submit(at, 10, ranks=ranks)
+    at.scheduler.tick()
+    assert at.events(e.ChainAssigned) == []
+
+
+def test_slots_are_held_for_a_gang() -> None:
+    at = scene({"a": 2})
+    held(at)
+    at.submit({"kind": "trials", "trials": [other(0.2, 5000)]}, name="later", plan="third", opened=OPENED)
+    at.scheduler.tick()
+    assert at.events(e.ChainAssigned, plan="third") == []
+    at.train()
+    at.scheduler.tick()
+    assert gangs(at) == [("a-gpu0", "a-gpu1")]
+
+
+def test_what_nobody_waits_for_any_more_holds_nothing() -> None:
+    at = scene({"a": 2})
+    held(at)
+    at.give(c.CancelStudy(study="study", at=at.at))  # type: ignore[arg-type]
+    at.submit({"kind": "trials", "trials": [other(0.2, 5000)]}, name="later", plan="third", opened=OPENED)
+    at.scheduler.tick()
+    assert [event.slot for event in at.events(e.ChainAssigned, plan="third")] == ["a-gpu1"]
+
+
+# ------------------------------------------------------------------------------------------------ how many pay
+
+
+def test_idle_slots_are_measured_before_they_are_given() -> None:
+    at = scene({"a": 4})
+    submit(at, 10, ranks={"least": 1, "most": 4})
+    at.scheduler.tick()
+    with at.records.read() as rows:
+        row = rows.chains.get("chain0")
+    assert row is not None and isinstance(row.assignment, ChainAssignment)
+    assert (row.assignment.ranks, row.assignment.measures_ranks) == (4, {})
+    at.claim()
+    at.record(
+        "chain0", [PROFILE, e.ChainEnded(chain="chain0", outcome="stopped")], lambda rows: rows.chains.end("chain0", 1)
+    )
+    at.scheduler.tick()
+    assert gangs(at)[1:] == [("a-gpu0", "a-gpu1", "a-gpu2", "a-gpu3")]
+
+
+def test_what_another_plan_has_measured_is_not_measured_again() -> None:
+    at = scene({"a": 4})
+    submit(at, 10, name="before", plan="plan0", ranks=1)
+    at.records.inner.log.append("plan0", [PROFILE], expected=None, at=0.0)
+    at.run()
+    submit(at, 10, name="after", plan="plan1", ranks={"least": 1, "most": 4})
+    at.scheduler.tick()
+    assert [len(event.members) for event in at.events(e.ChainAssigned, plan="plan1")] == [3]
+    assert at.events(e.RanksProfiled, plan="plan1") == [PROFILE]
+
+
+@pytest.mark.parametrize(("seconds", "ranks"), [(0.49, 4), (0.6, 2), (0.9, 1)])
+def test_the_largest_number_that_pays_is_taken(seconds: float, ranks: int) -> None:
+    """1 / 0.41 of 4 is more than 0.6, and 1 / 0.42 is not."""
+    profile = {"1": 1.0, "2": 0.5 if ranks > 1 else seconds, "4": {4: 0.41, 2: 0.42, 1: 0.8}[ranks]}
+    at = scene({"a": 4})
+    submit(at, 10, ranks={"least": 1, "most": 4})
+    at.records.inner.log.append(
+        "plan", [e.RanksProfiled(kind="H200", step_seconds=profile, batch={})], expected=None, at=0.0
+    )
+    at.scheduler.tick()
+    assert [len(gang) for gang in gangs(at)] == [ranks]
+
+
+def test_where_paths_are_as_many_as_slots_each_has_one() -> None:
+    at = scene({"a": 2})
+    at.submit(
+        {"kind": "trials", "trials": [other(lr, 10) for lr in (0.1, 0.2)]},
+        opened=SHARDED,
+        shards=8,
+        ranks={"least": 1, "most": 2},
+    )
+    at.scheduler.tick()
+    assert gangs(at) == [("a-gpu0",), ("a-gpu1",)]
+
+
+# ------------------------------------------------------------------------------------------------ what goes wrong
+
+
+def begun() -> Scene:
+    """A gang of two that has begun."""
+    at = scene({"a": 2})
+    submit(at, 10, ranks=2)
+    at.scheduler.tick()
+    at.claim()
+    at.beat("chain0", 4)
+    return at
+
+
+def test_a_lost_member_ends_the_chain_and_is_charged_to_nobody() -> None:
+    at = begun()
+    at.at += LEASE - 1
+    at.touch("a-gpu0")
+    at.beat("chain0", 5)
+    at.scheduler.tick()
+    at.at += 2
+    at.beat("chain0", 6)
+    at.scheduler.tick()
+    assert at.outcomes() == ["interrupted"]
+    assert states(at) == {"a-gpu0": (False, False), "a-gpu1": (False, False)}
+    plan = at.plan()
+    assert [node.lost for node in plan.nodes.values()] == [{}]
+    at.touch("a-gpu1")
+    at.scheduler.tick()
+    assert gangs(at) == [("a-gpu0", "a-gpu1")] * 2
+
+
+def test_a_member_with_another_worker_is_lost_at_once() -> None:
+    at = begun()
+    with at.records.write() as rows:
+        rows.slots.take("a-gpu1", "berta", instead_of="anna", device="x", host="a", pid=2, kind="H200")
+        rows.slots.describe("a-gpu1", "berta", trainers={"toy": "1"}, note=None)
+    at.scheduler.tick()
+    assert at.outcomes() == ["interrupted"]
+    assert gangs(at) == [("a-gpu0", "a-gpu1")] * 2
+
+
+def test_a_lost_leader_frees_its_members_with_its_lease() -> None:
+    at = begun()
+    at.scheduler.tick()
+    at.expire("a-gpu1")
+    at.scheduler.tick()
+    assert at.outcomes() == ["lost"]
+    assert states(at)["a-gpu1"] == (False, False)
+
+
+def test_a_member_that_leaves_in_order_ends_nothing_before_the_step_is_done() -> None:
+    at = begun()
+    with at.records.write() as rows:
+        rows.slots.retire("a-gpu1", "anna")
+    at.scheduler.tick()
+    assert at.outcomes() == []
+    with at.records.read() as rows:
+        assert rows.chains.flags("chain0", 1).preempt
