@@ -197,8 +197,8 @@ def shared_gpu(slot: str) -> str | None:
 class SlotDescription(Protocol):
     """One GPU, or one CPU process. device: in words. chain: what it is at.
 
-    trainers: the version that it has of each, by name. host, kind: which others it may train one trial with: those of
-    one machine and of one kind of device.
+    trainers: the version that it has of each, by name. host, kind: the slots of one machine and of one kind of device
+    may train one trial together.
     """
 
     @property

@@ -4,7 +4,7 @@ A *gang* is some free slots of one machine and of one kind of device. With shard
 number, so it is chosen anew for each stage: where fewer paths are ready than slots are free, the most urgent one gets
 the largest power of two that pays, and the others one slot each.
 
-A path that needs more slots than are free waits with a *reservation*: those that will be free soonest are held for it,
+A path that needs more slots than are free waits with a *reservation*: the slots that are free soonest are held for it,
 for as long as the stages under way on them last, and meanwhile take what ends before that. There is one reservation at
 a time, and a gang is taken as a whole or not at all, so no two can wait for each other.
 """
@@ -34,7 +34,7 @@ Kind = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The slot that has a chain, and those that are lent to it."""
+    """The slot that has a chain, and the slots that are lent to it."""
 
     leader: SlotDescription
     members: tuple[SlotDescription, ...] = ()
@@ -60,7 +60,7 @@ def may_have_gangs(plan: SearchPlan, span: Span) -> bool:
 
 
 def is_moldable(plan: SearchPlan, span: Span) -> bool:
-    """Whether how many slots train it is for the scheduler to say; what is trained alone has as few as may be."""
+    """Whether the scheduler says how many slots train it; a node that is trained alone has as few as may be."""
     if span.study is None:
         return False
     study = plan.studies[span.study]
@@ -81,7 +81,7 @@ def paths_ready(frontiers: Iterable[Frontier], most: int) -> int:
 def room_for(study: Study, spare: int, group: int, used: int) -> int:
     """The most slots that one path of a study can have. spare: how many are left if each other path gets one.
 
-    group: the free ones of one machine and kind. used: those that the study has.
+    group: the free ones of one machine and kind. used: how many the study has.
     """
     cap = study.max_slots or inf
     most = int(max(1, min(study.most_ranks, spare, group, cap - used)))
@@ -100,7 +100,7 @@ def pays(step_seconds: Mapping[str, float], ranks: int) -> bool:
 
 
 def is_measured(profile: RanksProfiled | None, most: int) -> bool:
-    """Whether it is known which ranks up to `most` pay. Where some do not, more of them do not either."""
+    """Whether somebody has measured which ranks up to `most` pay. Where some do not, more of them do not either."""
     if profile is None or profile.refusal:
         return profile is not None
     widest = max(map(int, profile.step_seconds))

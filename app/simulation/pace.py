@@ -96,7 +96,7 @@ def even_ranks(share: float, most: int) -> e.RanksProfiled:
 
 
 def rank_times(profile: e.RanksProfiled | None, work: ChainAssignment) -> float:
-    """How many times as long as on one device a step of a chain takes on those that it has."""
+    """How many times as long as on one device a step of a chain takes on all its devices."""
     if not work.members:
         return 1.0
     seconds = {} if profile is None else profile.step_seconds

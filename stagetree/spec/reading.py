@@ -112,7 +112,7 @@ def check_ranks(ranks: int | Mapping[str, int], shards: int | None, packing: int
 
 
 def check_arguments(trainer_args: Mapping[str, Any], runtime_args: Mapping[str, Any]) -> None:
-    """Raises `FieldError` where the arguments of a trainer say what it is told otherwise, or say something twice."""
+    """Raises `FieldError` where the arguments of a trainer name what the worker gives, or one name twice."""
     for field, given in (("trainer_args", trainer_args), ("runtime_args", runtime_args)):
         for name in ("seed", "device"):
             if name in given:

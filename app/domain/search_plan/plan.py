@@ -124,7 +124,7 @@ class SearchPlan:
         return self.aside.setdefault(name, Node(name, None, 0, {}))
 
     def times_faster(self, kind: str, ranks: int) -> float:
-        """How many times as fast as one such device so many get on together; as many times where nobody measured it."""
+        """How many times as fast as one such device so many get on together; as many times before any profile."""
         profile = self.ranks_profiles.get(kind)
         known = {} if profile is None or ranks == 1 else profile.step_seconds
         return known["1"] / known[str(ranks)] if str(ranks) in known else float(ranks)

@@ -104,7 +104,7 @@ class SlotsPort(ABC):
 
     @abstractmethod
     def free(self, seen_within: float) -> list[SlotRecord]:
-        """Those of them that have no chain, are not lent to one, and are not in quarantine."""
+        """Without the slots that have a chain, are lent to one, or are in quarantine."""
 
     @abstractmethod
     def take(
@@ -132,7 +132,7 @@ class SlotsPort(ABC):
     def retire(self, name: str, owner: str) -> None:
         """The slot's worker is going: its chain is to stop at the next step, or at once if not begun; none follows.
 
-        The chain that it is lent to is to end in the same way, with its state kept.
+        The chain of a slot that it is lent to ends in the same way, with its state kept.
         """
 
     @abstractmethod

@@ -98,7 +98,7 @@ class Slots(SlotsPort):
         self._session.execute(delete(SLOTS))
 
     def _gangs_with(self, name: str) -> list[str]:
-        """The chains under way that the slot is lent to, whatever its own row says: that may have gone."""
+        """The chains under way that the slot is lent to; its own row may have gone."""
         gangs = select(CHAINS.c.chain, CHAINS.c.members).where(text(LIVE), CHAINS.c.members.is_not(None))
         at_work = gangs.where(CHAINS.c.state.in_(AT_WORK)).order_by(CHAINS.c.chain)
         return [row.chain for row in self._session.execute(at_work) if name in row.members]

@@ -51,7 +51,7 @@ class Placed:
 
     @property
     def slots(self) -> frozenset[str]:
-        """The names of those that it has."""
+        """The names of all its slots."""
         return frozenset([self.slot.name]) if self.gathered is None else self.gathered.gang.names
 
 
@@ -63,7 +63,7 @@ class Assignment:
         self._gangs = Gangs(ports, outlook)
 
     def assign(self, slots: Candidates, balance: FairShare = NO_CONTENTION, *, may_widen: bool = True) -> Candidates:
-        """Give work to free slots, until one of both runs out; the slots as they are then, without those that wait for
+        """Give work to free slots, until one of both runs out; the slots as they are then, without the slots held for
         others to be free.
 
         balance: what is due to each study. may_widen: whether a path may have more slots than it must, since nothing

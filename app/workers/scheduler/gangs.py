@@ -28,7 +28,7 @@ from app.workers.scheduler.ports import Outlook, Ports
 logger = logging.getLogger(__name__)
 
 MOST_MEASUREMENTS = 2
-"""One that comes to no end may be an accident. After two as few slots as may be are as good: nobody waits forever."""
+"""One that comes to no end may be an accident. After two as few slots as may be are as good: no study waits forever."""
 
 
 class Gangs:
@@ -42,7 +42,7 @@ class Gangs:
         self._measured = Counter[tuple[PlanId, str]]()  # how often, by kind of device
 
     def look(self, frontiers: Sequence[Frontier], slots: Candidates) -> None:
-        """Hold no slots for a path that nobody waits for, nor slots that are gone; and have the others become free.
+        """Hold no slots for a path that no trial waits for, nor slots that are gone; and have the others become free.
 
         Raises `DatabaseUnavailable`.
         """
