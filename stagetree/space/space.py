@@ -32,6 +32,9 @@ from stagetree.space.where import Where, WhereError, read_where
 _ATTEMPTS = 1000
 """How often a draw is repeated before we say that the space, or its `where`, lets nothing through."""
 
+MOST_LOOKED_AT = 200_000
+"""Combinations that `where` is asked about before any is counted: a grid of 10^20 had kept a server busy."""
+
 
 class Space:
     """The configurations that `entries` describe and `where` lets through.
@@ -86,14 +89,14 @@ class Space:
         """
         return (configuration for configuration in self._crossed(grid_options) if self._where(configuration))
 
-    def is_empty(self, most: int) -> bool:
-        """Whether `where` lets no combination of the grid through, as far as the first `most` of them show."""
+    def is_empty(self) -> bool:
+        """Whether `where` lets no combination of the grid through, as far as the first of them show."""
         looked_at = 0
-        for configuration in islice(self._crossed(grid_options), most):
+        for configuration in islice(self._crossed(grid_options), MOST_LOOKED_AT):
             if self._where(configuration):
                 return False
             looked_at += 1
-        return looked_at < most
+        return looked_at < MOST_LOOKED_AT
 
     def _crossed(self, options_of: Callable[[str, Any, int | None], list[Sequence]]) -> Iterator[dict[str, Sequence]]:
         """Every combination of what `options_of` a hyper-parameter there are in a trial of so many steps."""

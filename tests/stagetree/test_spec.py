@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import strategies as st
 from toys import SMALLEST
 
 from stagetree.sequences import Constant, MultiStep
+from stagetree.space import Space
 from stagetree.spec import Problem, SpecError, StudySpec
-from stagetree.spec.tuners import GridTuner, RandomTuner, TrialsTuner
+from stagetree.spec.tuners import AshaTuner, GridTuner, RandomTuner, TrialsTuner
 from tests.strategies import configurations
 
 STEPPED = {"family": "multistep", "init": 0.1, "milestones": [20, 30], "gamma": 0.1}
@@ -31,6 +33,23 @@ def trials(*listed: Any) -> dict[str, Any]:
     study = GRID | {"tuner": {"kind": "trials", "trials": list(listed)}}
     del study["space"]
     return study
+
+
+@pytest.mark.parametrize("tuner", [GridTuner(max_steps=1), AshaTuner(**SHA | {"kind": "asha"}, sampler="grid")])
+def test_a_grid_of_which_nothing_is_wanted_is_not_made_to_its_end(
+    tuner: GridTuner | AshaTuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stagetree.space.space.MOST_LOOKED_AT", 100)
+    asked: list[Any] = []
+
+    def is_never_wanted(configuration: Any) -> bool:
+        asked.append(configuration)
+        assert len(asked) <= 100
+        return False
+
+    space = Space.parse({f"p{number}": list(range(10)) for number in range(20)}, is_never_wanted)
+    tuner.check(SimpleNamespace(search_space=space))  # type: ignore[arg-type]
+    assert len(asked) == 100
 
 
 def curve_study(kind: str, **fields: Any) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class SamplingTuner(TunerSpec):
     def check(self, spec: TunedStudy) -> None:
         if self.sampler != "grid":
             spec.search_space.sample(spec.sampling_seed, 0)
-        elif next(spec.search_space.grid(), None) is None:
+        elif spec.search_space.is_empty():
             raise WhereError("must let at least one combination of the space through, got none")
         self.check_steps()
         self.check_study(spec)
