@@ -25,6 +25,7 @@ from string import ascii_lowercase
 from typing import IO
 
 from app.workers.slot.device import visible_gpus
+from stagetree.runtime.failures import STACK
 
 
 class StackFailed(Exception):
@@ -37,7 +38,8 @@ SCRATCH = "stagetree-"
 class Scratch:
     """A folder for sockets, locks and what trainers put into TMPDIR, as long as a stack runs: their paths are short.
 
-    Those of stacks that were killed are deleted first. The kernel lets go of a dead process's lock, however it died.
+    Those of stacks that were killed are deleted first, and what their trainers have left running in sessions of its own
+    is ended. The kernel lets go of a dead process's lock, however it died.
     """
 
     def __init__(self) -> None:
@@ -58,7 +60,21 @@ def _delete_if_dead(folder: Path) -> None:
     """One of another user, or of a stack that has just begun, cannot be opened or has no lock yet."""
     with contextlib.suppress(OSError), (folder / "alive").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _end_strays(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_strays(folder: Path) -> None:
+    """End each process that began below the stack of that folder: on Linux, where its environment can be read."""
+    mark = f"{STACK}={folder}".encode()
+    for process in Path("/proc").glob("[0-9]*/environ") if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError):  # it has just ended, or is another user's
+            number = os.pidfd_open(int(process.parent.name))  # or its id might be another's
+            try:
+                if mark in process.read_bytes().split(b"\0"):
+                    signal.pidfd_send_signal(number, signal.SIGKILL)
+            finally:
+                os.close(number)
 
 
 def slot_names(count: int, per_gpu: int = 1) -> list[str]:

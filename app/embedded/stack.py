@@ -29,6 +29,7 @@ from app.embedded.machine import (
     worker_command,
 )
 from app.processes import shorten
+from stagetree.runtime.failures import STACK
 from stagetree.whole_file import remove_partial
 
 START_SECONDS = 180.0
@@ -140,6 +141,7 @@ class Embedded:
             "STAGETREE_STRIKE_AFTER_SECONDS": str(STRIKE_AFTER_SECONDS),
             **(machine.OF_ONE_USER if self.url_for_others is None else {}),
             **os.environ,
+            STACK: self._scratch_path,
             "STAGETREE_SLOTS_PER_GPU": str(self.slots_per_gpu),
             "STAGETREE_LOCKS": f"{self._scratch_path}/locks",
             "STAGETREE_WARM": self.warm,

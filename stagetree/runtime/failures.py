@@ -25,6 +25,9 @@ SHORTEST_SECRET = 8
 """Shorter values are words that texts are full of."""
 
 SERVICE = "STAGETREE_"
+STACK = f"{SERVICE}STACK"
+"""The folder of the stack below which a process began: the next one ends what is left of it."""
+
 KEPT: tuple[str, ...] = (
     "PATH",
     "HOME",
@@ -63,7 +66,7 @@ def keep_for_trainers(environment: MutableMapping[str, str]) -> None:
     """
     allowed = [*KEPT, *environment.get(f"{SERVICE}TRAINER_ENV", "*").replace(" ", "").split(",")]
     for name in list(environment):
-        if name.startswith(SERVICE) or not any(fnmatchcase(name, pattern) for pattern in allowed):
+        if name != STACK and (name.startswith(SERVICE) or not any(fnmatchcase(name, pattern) for pattern in allowed)):
             del environment[name]
 
 

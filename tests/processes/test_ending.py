@@ -7,14 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
 import psutil
+import pytest
 from forks import in_a_fork
 from stacks import wait_for
 
 from app.embedded import Embedded
+from app.embedded.machine import Scratch
 from app.events.database import Database
 from app.workers.prefork import Prefork
 from app.workers.process import ShutdownFlag
@@ -54,6 +57,28 @@ def test_a_stack_that_was_not_started_can_be_stopped(tmp_path: Path) -> None:
         Embedded(folder, 1, ()).stop()
     Database(f"sqlite:///{tmp_path / 'stagetree.db'}").engine.connect().close()  # a file without tables
     Embedded(tmp_path, 1, ()).stop()
+
+
+def test_what_a_killed_stack_has_left_running_is_ended_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    living, dead = Scratch(), tmp_path / "stagetree-dead"
+    dead.mkdir()
+    (dead / "alive").touch()  # and nobody has locked it
+    stray, other = (
+        subprocess.Popen(["sleep", "600"], env={"STAGETREE_STACK": str(folder)}, start_new_session=True)
+        for folder in (dead, living.path)
+    )
+    Scratch().delete()
+    try:
+        assert stray.wait(60) == -signal.SIGKILL
+        assert other.poll() is None
+        assert not dead.exists()
+    finally:
+        other.kill()
+        other.wait()
+        living.delete()
 
 
 def test_a_worker_that_ends_by_itself_is_named_with_its_log(tmp_path: Path) -> None:

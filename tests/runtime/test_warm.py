@@ -261,9 +261,9 @@ def test_a_machines_interpreter_that_hangs_up_each_time_is_said(tmp_path: Path) 
 def test_trainers_get_nothing_that_the_service_is_set_up_with() -> None:
     """A trainer's error that quoted its environment showed the database's password to all who may look."""
     given = {"PATH": "/bin", "STAGETREE_DATABASE_URL": "postgresql://u:secret@db/x", "HF_TOKEN": "t", "DATA": "/data"}
-    found = dict(given)
+    found = {**given, "STAGETREE_STACK": "/tmp/stagetree-x"}  # by which the next stack finds what they left behind
     keep_for_trainers(found)
-    assert found == {"PATH": "/bin", "HF_TOKEN": "t", "DATA": "/data"}
+    assert found == {"PATH": "/bin", "HF_TOKEN": "t", "DATA": "/data", "STAGETREE_STACK": "/tmp/stagetree-x"}
     found = {**given, "STAGETREE_TRAINER_ENV": "HF_*, NONE"}
     keep_for_trainers(found)
     assert found == {"PATH": "/bin", "HF_TOKEN": "t"}
