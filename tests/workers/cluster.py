@@ -54,15 +54,15 @@ class SlotOwner:
             raise SlotTaken(f"slot {self.slot} is another's")
         before = rows.slots.get(self.slot)
         instead_of = None if before is None else before.owner
-        rows.slots.take(self.slot, self.owner, instead_of=instead_of, device=device, host="here", pid=1)
+        rows.slots.take(self.slot, self.owner, instead_of=instead_of, device=device, host="here", pid=1, kind="cpu")
         return True
 
 
 class Cluster:
     """`messages` wait until `deliver` is called. `script`: see `InProcess`, with the slot's name in front.
 
-    start: a real process that trains, in the place of `InProcess`. room: bytes for intermediate checkpoints.
-    proofs: whether trainers are tried first, and hand-overs compared.
+    start: a real process that trains, in the place of `InProcess`; of a gang, with the names of its members. room: bytes
+    for intermediate checkpoints. proofs: whether trainers are tried first, and hand-overs compared.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Cluster:
         database: Database,
         folder: Path,
         slots: int = 1,
-        start: Callable[[], TrainerProcess] | None = None,
+        start: Callable[..., TrainerProcess] | None = None,
         room: int = 2**20,
         proofs: bool = False,
         **limits: Any,
@@ -123,7 +123,7 @@ class Cluster:
         around = SlotDependencies(
             records=records,  # type: ignore[arg-type]
             store=self.store,
-            start=lambda: self._start(name),
+            start=lambda members=(): self._start(name, members),
             sources=lambda: self.sources,
             notify=self._tell,
             is_retiring=lambda: name in self.retiring,
@@ -136,10 +136,10 @@ class Cluster:
         slot.heartbeat.round()
         return slot
 
-    def _start(self, name: str) -> TrainerProcess:
+    def _start(self, name: str, members: Sequence[str] = ()) -> TrainerProcess:
         self.processes[name] += 1
         if self.start is not None:
-            return self.start()
+            return self.start(members) if members else self.start()
         process = InProcess(lambda process, what, step: self.script(name, process, what, step))
         self.script(name, process, "start", 0)
         return process  # type: ignore[return-value]
@@ -164,7 +164,7 @@ class Cluster:
         version = self.sources[checked.trainer].version
         how: Json = {"determinism": checked.determinism, "packing": checked.lanes}
         how |= {"begin": begin and {name: begin[name] for name in ("sha256", "state")}}
-        how |= {"inputs": [mark(each) for each in inputs]}
+        how |= {"inputs": [mark(each) for each in inputs], "shards": checked.shards or 0}
         opened = e.PlanOpened(
             trainer=checked.trainer,
             trainer_version=version,

@@ -1,0 +1,114 @@
+"""A study on several slots: any number of ranks gives the same checkpoints, whatever happens to one of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster
+from studies import spec
+from toys import switch
+
+from app.domain import events as e
+from app.events.database import Database
+from app.registry import TrainerSource
+from app.workers.trainer_group import TrainerGroup
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm
+
+FILE = str(Path(__file__).parents[1] / "ranks" / "in_shards.py")
+HP = {"lr": 0.01, "bs": 30}
+TRIALS = (({**HP, "lr": switch(0.01, 0.002, 4)}, 7), ({**HP, "lr": switch(0.01, 0.005, 4), "bs": switch(30, 46, 5)}, 7))
+
+
+def study(ranks: Any, *trials: Any, **fields: Any) -> dict[str, Any]:
+    named = {"trainer": "in_shards", "trainer_args": {"samples": 101}, "metric": "val_accuracy", "max_slots": 2}
+    return spec(*(trials or TRIALS), **named, ranks=ranks, shards=4, eval_every=2, **fields)
+
+
+class Ranked(Cluster):
+    """Two slots. begun: the number of ranks of each process. kill_at: which of them loses a rank as it trains."""
+
+    def __init__(self, database: Database, folder: Path, warm: Warm) -> None:
+        self.begun, self.kill_at, self._warm = list[int](), -1, warm
+        super().__init__(database, folder, slots=2, start=self._started, silence=60.0)
+        self.sources["in_shards"] = TrainerSource(FILE, "1")
+
+    def _started(self, members: Sequence[str] = ()) -> TrainerProcess:
+        self.begun.append(1 + len(members))
+        if not members:
+            return TrainerProcess.start(self._warm)
+        return (Doomed if len(self.begun) - 1 == self.kill_at else TrainerGroup).start(
+            self._warm, ranks=1 + len(members)
+        )
+
+    def kept(self) -> dict[tuple[str, int], str]:
+        return {(event.node, event.step): event.sha256 for event in self.events(e.CheckpointKept)}
+
+
+class Doomed(TrainerGroup):
+    """Its last rank is killed when it is to train."""
+
+    def train(self, *args: Any, **how: Any) -> Any:
+        os.kill(self.members[-1].pid, signal.SIGKILL)
+        return super().train(*args, **how)
+
+
+Make = Callable[[], Ranked]
+
+
+@pytest.fixture
+def make(sqlite_template: Path, tmp_path: Path, warm: Warm) -> Iterator[Make]:
+    """A new cluster with a log of its own."""
+    made = list[Ranked]()
+
+    def make() -> Ranked:
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        shutil.copy(sqlite_template, folder / "log.db")
+        made.append(Ranked(Database(f"sqlite:///{folder / 'log.db'}"), folder, warm))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+        each.database.dispose()
+
+
+def test_two_ranks_keep_the_checkpoints_of_one_also_where_one_is_killed(make: Make) -> None:
+    one, two, hurt = make(), make(), make()
+    hurt.kill_at = 0
+    found = []
+    for cluster, ranks in ((one, 1), (two, 2), (hurt, 2)):
+        done = cluster.run(cluster.submit(study(ranks)))
+        found.append((cluster.values(done.id), cluster.kept()))
+        assert set(cluster.begun) == {ranks}
+        assert not cluster.events(e.StageFailed)
+    for values, kept in found[1:]:
+        assert values == found[0][0]
+        assert all(found[0][1][place] == sha256 for place, sha256 in kept.items() if place in found[0][1])
+    assert "interrupted" in {event.outcome for event in hurt.events(e.ChainEnded)}
+
+
+def test_a_study_of_one_rank_goes_on_with_two(make: Make) -> None:
+    alone, moved = make(), make()
+    longer = [(hp, steps + 3) for hp, steps in TRIALS]
+    expected = alone.values(alone.run(alone.submit(study(1, *longer))).id)
+    moved.run(moved.submit(study(1)))
+    begun = len(moved.begun)
+    done = moved.run(moved.submit(study(2, *longer)))
+    assert moved.values(done.id) == expected
+    assert set(moved.begun[:begun]) == {1} and set(moved.begun[begun:]) == {2}
+    assert done.executed < done.unique
+
+
+def test_an_error_in_a_rank_is_the_users(make: Make) -> None:
+    cluster = make()
+    done = cluster.run(cluster.submit(study(2, ({"lr": 0.01, "bs": 0}, 4), (HP, 4), max_restarts=0)))
+    assert [trial.state for trial in done.trials] == ["failed", "completed"]
+    assert {failure.kind for failure in cluster.events(e.StageFailed)} == {"exception"}
