@@ -127,7 +127,7 @@ def job_of(spec: StudySpec, file: str, device: str) -> Json | None:
         "device": device,
         "threads": settings().threads if device == "cpu" else 1,
         "determinism": spec.determinism,
-        "shards": getattr(spec, "shards", None) or 0,
+        "shards": spec.shards or 0,
     }
 
 

@@ -61,8 +61,8 @@ class SlotOwner:
 class Cluster:
     """`messages` wait until `deliver` is called. `script`: see `InProcess`, with the slot's name in front.
 
-    start: a real process that trains, in the place of `InProcess`; of a gang, with the names of its members. room: bytes
-    for intermediate checkpoints. proofs: whether trainers are tried first, and hand-overs compared.
+    start: a real process that trains, in the place of `InProcess`; of a gang, with the names of its members. room:
+    bytes for intermediate checkpoints. proofs: whether trainers are tried first, and hand-overs compared.
     """
 
     def __init__(
