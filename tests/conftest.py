@@ -27,11 +27,15 @@ from app.events.database import Database
 from app.workers.warm import Warm
 
 TEMPLATE = "stagetree_template"
+COPIED = "STRATEGY FILE_COPY"
+"""Files as they are: quicker than by way of the write-ahead log, where no disk is waited for."""
+
 pytest_plugins = ["costs", "stacks"]
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 """A busy machine is no failure."""
 
-REPEATED = {} if "STAGETREE_TEST_MORE" in os.environ else {"derandomize": True, "database": None}
+AT_NIGHT = "STAGETREE_TEST_MORE" in os.environ
+REPEATED = {} if AT_NIGHT else {"derandomize": True, "database": None}
 """A property is tried on the same examples in each run, so that none fails by chance; `make night` draws others."""
 
 settings.register_profile("unhurried", parent=settings(), **UNHURRIED, **REPEATED)
@@ -41,6 +45,13 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # its thread would ask the netw
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; whom a test starts inherits that
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Variations of what is covered without them: `make night` runs them."""
+    for item in items:
+        if item.get_closest_marker("night") and not AT_NIGHT:
+            item.add_marker(pytest.mark.skip(reason="a variation, for `make night`"))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -173,7 +184,8 @@ def database(database_url: str) -> Iterator[Database]:
 
 def make_database(admin: Engine, name: str, template: str = "template1") -> str:
     with admin.connect() as connection:
-        connection.execute(text(f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
+        copied = COPIED if (connection.dialect.server_version_info or ()) >= (15,) else ""
+        connection.execute(text(f'CREATE DATABASE "{name}" TEMPLATE "{template}" {copied}'))
     return admin.url.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
 
 
