@@ -63,6 +63,7 @@ test-torch:  ## what trains, on another torch: make test-torch TORCH='2.6.*', in
 	@$(OTHER)/bin/python -m pytest -n 2 --dist loadfile $(TRAINS)
 
 night: .venv/.installed-dev  ## a hundred times more examples of the properties, more histories, and one of a day; the whole bank
+	@STAGETREE_TEST_MORE=1 $(BIN)/python -m pytest -n 3 --dist loadfile -m night tests
 	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners tests/scheduling tests/packing \
 		tests/exactness
 	@$(BIN)/python benchmarks/soak.py --seeds 0:20000

@@ -20,6 +20,53 @@ from stagetree.runtime.wire import Wire
 
 # ------------------------------------------------------------------------------------------------ the trainer's process
 
+UNTIDY = """
+import atexit, threading, weakref
+from stagetree import Trainer
+
+told = open("{folder}/told", "w")
+told.write("last words")
+kept = open("{folder}/kept", "w")
+
+def say(name):
+    with open("{folder}/" + name, "w") as file:
+        file.write("done")
+
+def linger():
+    threading.main_thread().join()
+    say("thread")
+
+class Untidy(Trainer):
+    name = "untidy"
+
+    def __init__(self, *, seed, device):
+        self.log = kept
+        self.log.write("a line")
+        atexit.register(say, "atexit")
+        weakref.finalize(self, say, "finalize")
+        threading.Thread(target=linger).start()
+        print("printed", end="")
+
+    def setup(self, hp): ...
+    def train(self): ...
+    def evaluate(self): return {{}}
+    def state_dict(self): return {{}}
+    def load_state_dict(self, state): ...
+"""
+
+
+def test_what_a_trainer_leaves_open_is_written_and_what_it_has_planned_for_the_end_is_done(
+    start: Start, deadline: Deadline, tmp_path: Path
+) -> None:
+    """Its process does not end as Python does, which takes all of torch apart."""
+    file = tmp_path / "trainer.py"
+    file.write_text(UNTIDY.format(folder=tmp_path))
+    process = start()
+    process.build(str(file), "untidy", {}, 0, deadline=deadline)
+    process.close(patience=SECONDS)
+    found = {name: (tmp_path / name).read_text() for name in ("told", "kept", "thread", "atexit", "finalize")}
+    assert found == {"told": "last words", "kept": "a line", **dict.fromkeys(("thread", "atexit", "finalize"), "done")}
+
 
 @pytest.mark.parametrize("mood", ["hang", "hold_the_gil"])
 def test_who_is_silent_for_too_long_is_ended_and_it_is_said_where_it_was(
