@@ -20,8 +20,8 @@ from starlette.concurrency import run_in_threadpool
 from app.away import Away, LostRace
 from app.domain.terms import StudyId
 from app.events import DatabaseUnavailable, EventLog, StoredEvent
-from app.service.feed import Feed
 from app.service.views import plans
+from app.service.views.plans import Feed
 from stagetree.models.service import Event
 
 POLL_SECONDS = 0.2

@@ -1,17 +1,26 @@
-"""What a trial came to, and which trial is the best: the one definition that everything shown goes by.
+"""The result of a trial: its value, which trial is the best, and in what a result is not exact, in sentences.
 
-A trial's `last` result is the study's metric at the last step that the trial was asked for and that has one; its `best`
-is the best of the metric at any step evaluated on its way there, ties to the earlier step. The study file's `value`
-says which of the two is the trial's value. Tuners decide on the results they asked for, whatever `value` says.
+The definition of the best is the one that everything shown goes by. A trial's `last` result is the metric of its study
+at the last step that the trial was asked for and that has one; its `best` is the best of the metric at any step
+evaluated on its way there, ties to the earlier step. The study file's `value` says which of the two is the trial's
+value. Tuners decide on the results they asked for, whatever `value` says.
+
+A sentence on exactness: 2 stages went on under another torch (2.13.0 after 2.12.0). Inputs count as well: results may
+be of other inputs than it seems. A record of an input is a JSON object with its `path` and, once a slot has seen it,
+`files`, `bytes`, a `stamp` of sizes and times and, where it is small, the `sha256` of its content; `missing` where it
+was not there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from app.domain.events import Stage
 from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.terms import NodeId
 
 
 class MeasuredValue(NamedTuple):
@@ -59,3 +68,63 @@ def best(plan: SearchPlan, study: Study) -> tuple[Trial, MeasuredValue] | None:
 def _result(study: Study, step: int, metrics: Mapping[str, float | None]) -> MeasuredValue | None:
     value = metrics.get(study.metric)
     return MeasuredValue(step, value) if value is not None and math.isfinite(value) else None
+
+
+Json = dict[str, Any]
+
+WITHOUT_PACK = "trained without their pack, which had failed"
+"""Why stages of a plan with packs may differ in their last bits from others: see `ExactnessLost`."""
+
+
+def is_without_pack(plan: SearchPlan, stage: Stage) -> bool:
+    """Whether some of a stage was trained alone after its pack had failed."""
+    noted = plan.nodes[stage.node].not_exact if stage.node in plan.nodes else ()
+    return any(reason == WITHOUT_PACK and stage.start < step <= stage.end for step, reason in noted)
+
+
+def inexact_in_study(plan: SearchPlan, study: Study) -> list[str]:
+    """Of all stages that its trials pass, whoever they were trained for."""
+    return [*_sentences(plan, study.max_step_by_node.items()), *_inputs(plan, study)]
+
+
+def inexact_in_trial(plan: SearchPlan, trial: Trial) -> list[str]:
+    """Of the stages on its way."""
+    return [*_sentences(plan, plan.ends(trial)), *_inputs(plan, plan.studies[trial.study])]
+
+
+def _sentences(plan: SearchPlan, ends: Iterable[tuple[NodeId, int]]) -> list[str]:
+    noted = (step_and_reason for name, end in ends for step_and_reason in _up_to(plan, name, end))
+    counts = Counter(reason for _, reason in noted)
+    return [f"{count} {'stage' if count == 1 else 'stages'} {reason}" for reason, count in counts.items()]
+
+
+def _up_to(plan: SearchPlan, name: NodeId, end: int) -> Iterable[tuple[int, str]]:
+    return ((step, reason) for step, reason in plan.nodes[name].not_exact if step <= end)
+
+
+def mark(record: Mapping[str, Any]) -> Json:
+    """What tells an input from another: its content, or else its sizes and times, wherever it lies; else its path."""
+    if "sha256" in record:
+        return {"sha256": record["sha256"]}
+    if "stamp" in record:
+        return {"stamp": record["stamp"]}
+    return {"path": record["path"]}
+
+
+def is_unseen(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there are inputs, and nobody has looked at them yet: they are looked at together."""
+    return bool(records) and not any(name in record for record in records for name in ("stamp", "missing"))
+
+
+def _inputs(plan: SearchPlan, study: Study) -> Iterator[str]:
+    """Why results of a study may be of other inputs than it seems, in sentences."""
+    if is_unseen(study.inputs):
+        yield "what it reads was not looked at: the server does not see it, and no slot has trained for it yet"
+        return
+    for path in study.other_inputs:
+        yield f"{path} was not the same on all slots, or at all times"
+    for other in plan.studies.values():
+        if other.id != study.id and not is_unseen(other.inputs):
+            for mine, theirs in zip(study.inputs, other.inputs, strict=False):
+                if mark(mine) != mark(theirs):
+                    yield f"{mine['path']} was another when study {other.id} read it, with which it shares what it can"

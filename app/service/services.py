@@ -27,8 +27,8 @@ from app.object_store import ObjectStore
 from app.owned_store import open_owned
 from app.registry import Catalogue
 from app.service.chronicle import Chronicle, Chronicles
-from app.service.feed import Feed
 from app.service.health import Checks
+from app.service.views.plans import Feed
 from stagetree.limits import LIMITS, Limits
 from stagetree.sinks.opening import Configured
 

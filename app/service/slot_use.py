@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from app.domain.assignment import shared_gpu
-from app.domain.exactness import is_without_pack
+from app.domain.results import is_without_pack
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.events import ChainRecord, SlotRecord, StudyRecord
 from app.scheduling.assignment import has_trainer, without_trainer

@@ -19,7 +19,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
 from app.domain.decide import decide
-from app.domain.exactness import mark
+from app.domain.results import mark
 from app.domain.terms import ANYBODY, PlanId, Principal, StudyId, Unknown, plan_id
 from app.inputs import InputMissing, look, may_be_read
 from app.object_store import PART, StoreUnavailable

@@ -113,7 +113,7 @@ def open_sink(address: str, positions: Path = POSITIONS) -> Sink:
         from stagetree.sinks.traces import OpenTelemetry
 
         return OpenTelemetry(where, noted_in(address, positions))
-    from stagetree.sinks.mlflow import Mlflow
+    from stagetree.sinks.trackers import Mlflow
 
     return Mlflow(where, noted_in(address, positions))
 

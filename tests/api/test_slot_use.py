@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from app.cli.result import packing_text, sharing_text
 from app.domain import events as e
-from app.domain.exactness import WITHOUT_PACK
+from app.domain.results import WITHOUT_PACK
 from app.domain.terms import ChainId, ChainOutcome, NodeId, StudyId
 from app.service.services import Services
 from app.service.views.standing import packing

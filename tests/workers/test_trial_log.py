@@ -9,7 +9,7 @@ from assignments import stage, work
 
 from app import processes as files_of_logs
 from app.processes import shorten
-from app.workers.slot.trial_log import TrialLogs
+from app.workers.warm import TrialLogs
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ import pytest
 from app.domain import events as e
 from app.domain import keeping
 from app.domain.evolve import fold
-from app.domain.exactness import WITHOUT_PACK
+from app.domain.results import WITHOUT_PACK
 from app.domain.search_plan import SearchPlan, Trial
 from app.domain.terms import StudyState, TrialState, canonical_json
 from tests.toys import grid, switch

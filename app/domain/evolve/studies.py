@@ -6,7 +6,7 @@ from typing import assert_never
 
 from app.domain import awaiting
 from app.domain import events as e
-from app.domain.exactness import is_unseen, mark
+from app.domain.results import is_unseen, mark
 from app.domain.search_plan import Checkpoint, Note, SearchPlan, Study
 from app.domain.terms import ProofKind, StudyId, StudyState, TrialState
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypedDict, get_args
 
-from app.domain import accounting, exactness, results, search_plan
+from app.domain import accounting, results, search_plan
 from app.domain.events import Stage
 from app.domain.failures import Group, group_text, groups
 from app.domain.search_plan import SearchPlan, Study
@@ -61,7 +61,7 @@ def study(
         error=writable(found.error),
         project=found.project,
         owner=found.owner,
-        not_exact=writable(exactness.of_study(plan, found)),
+        not_exact=writable(results.inexact_in_study(plan, found)),
         exactness=proven(plan, found),
         ending=ending_text(found),
         metric=found.metric,
@@ -196,7 +196,7 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
         reason=trial.reason,
         path=list(trial.path),
         curve=[point(step, metrics) for step, metrics in plan.curve(trial)],
-        not_exact=writable(exactness.of_trial(plan, trial)),
+        not_exact=writable(results.inexact_in_trial(plan, trial)),
         notes=[_note(study, each) for each in study.notes if each.trial == trial.number],
     ).with_fields(**more)
 

@@ -21,9 +21,9 @@ from app.workers.slot.retry import Clock, RetryPolicy, SlotStatus, monotonic
 from app.workers.slot.saver import Saver
 from app.workers.slot.surroundings import LookAround, Surveyor
 from app.workers.slot.trainer_host import TrainerHost
-from app.workers.slot.trial_log import TrialLogs
 from app.workers.threads import THREADS, Executor
 from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import TrialLogs
 
 
 @dataclass(frozen=True, slots=True)

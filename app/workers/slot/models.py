@@ -16,9 +16,9 @@ from app.workers.slot.checkpoint_store import Reader
 from app.workers.slot.claim import Claimed, PackBroken, Stopped
 from app.workers.slot.retry import Clock, Seconds
 from app.workers.slot.trainer_host import Place, Result, TrainerHost
-from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
 from app.workers.trainer_process import TrainedTogether, TrainerProcess
+from app.workers.warm import StageFiles
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
-from app.domain.exactness import is_unseen
+from app.domain.results import is_unseen
 from app.domain.terms import StudyId
 from app.inputs import InputMissing, changed, look
 from app.registry import TrainerSource

@@ -17,11 +17,10 @@ from app.domain.assignment import ChainAssignment, ResumePoint
 from app.registry import TrainerSource
 from app.workers.slot.claim import NoTrainerProcess, OtherVersion, Stopped
 from app.workers.slot.retry import Clock, Instant
-from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, TrainerKilled
 from app.workers.trainer_process import TrainedTo, TrainerProcess
-from app.workers.warm import MemoryWatch, WarmFailed
+from app.workers.warm import MemoryWatch, StageFiles, WarmFailed
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact import used
 
