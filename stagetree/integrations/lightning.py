@@ -76,6 +76,11 @@ class LightningTrainer(TorchTrainer):
         elif module is not None and "train_data" not in arguments:
             arguments = {**self._given_by(module), **arguments}
         super().__init__(**{"model": module, **arguments})
+        if self._sharding:
+            raise ValueError(
+                "a LightningModule keeps metrics and attributes of its own, which the ranks of a trial do not share: "
+                "train it without shards"
+            )
 
     def collate(self, samples: list[Any]) -> Any:
         """By the `collate_fn` of the data module, if there is one."""

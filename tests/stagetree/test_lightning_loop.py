@@ -208,3 +208,8 @@ def test_another_reduction_than_the_mean_is_refused() -> None:
     trainer.model.validation_step = lambda batch: trainer.model.log("most", batch[0].max(), reduce_fx="max")  # type: ignore[operator,union-attr]
     with pytest.raises(ValueError, match="most is logged with reduce_fx"):
         trainer.evaluate()
+
+
+def test_shards_are_refused_since_a_module_keeps_what_ranks_do_not_share() -> None:
+    with pytest.raises(ValueError, match="train it without shards"):
+        LightningTrainer(seed=0, device="cpu", module=curriculum(), train_data=data(), valid_data=data(), shards=2)
