@@ -33,6 +33,9 @@ NOT_IN_RANKS = frozenset({"join", "train_together", "measure", "leave"})
 LATE_SECONDS = 60.0
 """A rank may be so much later than the deadline of the slot, which ends a group that hangs and says where it was."""
 
+STOPPED_SECONDS = 60.0
+"""A rank that is stopped by a signal for so long does not go on, however long a step may take."""
+
 VERDICT_SECONDS = 3.0
 """When a rank has lost another one, the reason may take so long to be heard."""
 
@@ -54,6 +57,7 @@ class TrainerGroup(TrainerProcess):
     """
 
     members: tuple[TrainerProcess, ...] = ()
+    _running_at = 0.0  # when all of them ran, as far as was seen
 
     @classmethod
     def start(
@@ -144,9 +148,11 @@ class TrainerGroup(TrainerProcess):
         self, number: int, do: str, deadline: Deadline, look: Callable[[], None] = lambda: None
     ) -> tuple[Message, list[int]]:
         waiting = dict(enumerate(self.members, 1)) if do in FOR_THE_WORLD else {}
+        self._running_at = time.monotonic()
 
         def look_at_all() -> None:
             self._hear_members(waiting)
+            self._refuse_stopped(do)
             look()
 
         with self._telling(0):
@@ -169,6 +175,14 @@ class TrainerGroup(TrainerProcess):
             if (seconds := time.monotonic() - begun_at) > deadline.seconds:
                 raise self._hung(do, seconds)
             next(iter(waiting.values()))._poll.poll(1000 * POLL_SECONDS)
+
+    def _refuse_stopped(self, do: str) -> None:
+        """Raises `TrainerFailed` where a rank is stopped, and was so for too long."""
+        now = time.monotonic()
+        if not any(_is_stopped(each.pid) for each in self._all):
+            self._running_at = now
+        elif now - self._running_at > STOPPED_SECONDS:
+            raise self._hung(do, now - self._running_at)
 
     def _hear_members(self, waiting: dict[int, TrainerProcess]) -> None:
         """A member that has answered is waited for no more."""

@@ -143,6 +143,16 @@ def test_one_that_is_killed_from_outside_ends_all(start: Start) -> None:
     assert are_gone(found)
 
 
+def test_a_rank_that_is_stopped_is_not_waited_for_as_long_as_a_step(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.workers.trainer_group.STOPPED_SECONDS", 0.5)
+    group = start(2)
+    with pytest.raises(TrainerFailed, match="rank 1 was stopped by a signal") as failed:
+        built(group, mishap="stop", call="train").train(HP, 9, deadline=Deadline(600.0))
+    assert failed.value.kind == "rank"
+
+
 def test_an_error_that_all_ranks_raise_is_that_of_the_user(start: Start) -> None:
     group, one = built(start(2)), built(start(1))
     failures = []
