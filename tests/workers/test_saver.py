@@ -20,7 +20,7 @@ from app.workers.slot.checkpoint_store import SMALL, CheckpointStore
 from app.workers.slot.claim import Claim
 from app.workers.slot.intermediates import IntermediateCheckpoints
 from app.workers.slot.retry import RetryPolicy, SlotStatus
-from app.workers.slot.saver import NOTED_AFTER, Saver
+from app.workers.slot.saver import NOTED_AFTER, SAVE_SECONDS, Saver
 from app.workers.state import State
 
 CLAIM = Claim("c", "plan", 1)
@@ -97,7 +97,7 @@ class Timed(Refusing):
             raise ConnectionError("no store")
 
 
-def cost_after(store: Timed, states: int) -> float:
+def cost_after(store: Timed, states: int, copy_seconds: float = 0.0) -> float:
     """What keeping a state is said to cost, once so many were kept."""
 
     def wait(seconds: float) -> None:
@@ -105,7 +105,7 @@ def cost_after(store: Timed, states: int) -> float:
 
     made = Saver(CheckpointStore(store), RetryPolicy(wait), SlotStatus(), lambda: store.now)  # type: ignore[arg-type,return-value]
     for number in range(states):
-        made.save(CLAIM, f"place-{number}", State.of(b"state"), lambda *_: None)
+        made.save(CLAIM, f"place-{number}", State.of(b"state"), lambda *_: None, copy_seconds=copy_seconds)
         assert made.drain(60.0)
     made.close()
     return made.seconds("plan")
@@ -113,16 +113,21 @@ def cost_after(store: Timed, states: int) -> float:
 
 def test_an_outage_of_the_store_is_no_part_of_what_a_state_costs() -> None:
     """After a minute without the store nothing was kept inside a stage for an hour and 40 minutes."""
-    assert cost_after(Timed([20.0, -60.0, 20.0]), 2) == pytest.approx(20.0)
+    assert cost_after(Timed([0.02, -60.0, 0.02]), 2) == pytest.approx(0.02)
 
 
 def test_one_state_that_took_long_does_not_make_the_next_ones_rare() -> None:
     """The machine stood still meanwhile, say."""
-    assert cost_after(Timed([0.2, 0.2, 90.0]), 3) == pytest.approx(0.2)
+    assert cost_after(Timed([0.02, 0.02, 90.0]), 3) == pytest.approx(0.02)
 
 
-def test_states_that_all_take_long_cost_as_much() -> None:
-    assert cost_after(Timed([20.0] * 2), 2) == pytest.approx(20.0)
+def test_an_upload_that_takes_long_costs_training_little() -> None:
+    """Ten gigabytes take two minutes to S3: they were kept every three hours."""
+    assert cost_after(Timed([120.0] * 3), 3) == pytest.approx(SAVE_SECONDS)
+
+
+def test_states_that_all_take_long_to_copy_cost_as_much() -> None:
+    assert cost_after(Timed([120.0] * 3), 3, copy_seconds=3.0) == pytest.approx(3.0 + SAVE_SECONDS)
 
 
 def test_what_is_small_is_told_of_at_once_if_nothing_else_is_on_its_way() -> None:

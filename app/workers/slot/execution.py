@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import inf
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
@@ -77,12 +78,14 @@ class Outside:
 
     now: what the chain has taken of its slot's time. flags: what the scheduler wants now; `stop` also when the
     worker must end. save_seconds: what keeping a state costs. can_save: whether the saver has nothing else to do.
+    most_apart: the seconds after which a state inside a stage is kept, whatever it costs.
     """
 
     now: Seconds
     flags: ChainFlags = NO_CHANGE_OF_FLAGS
     save_seconds: float = 0.0
     can_save: bool = True
+    most_apart: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +218,7 @@ class ChainExecution:
         trained = outside.now - self._last_save_at
         if self.step in self.branches_inside(outside.flags):
             return trained >= outside.save_seconds
-        return self._overhead > 0 and trained >= outside.save_seconds / self._overhead
+        return self._overhead > 0 and trained >= min(outside.save_seconds / self._overhead, outside.most_apart)
 
     def is_news(self, facts: Iterable[e.Event], flags: ChainFlags) -> bool:
         """Whether the scheduler should look at once at what was found while the stage trained."""

@@ -26,7 +26,8 @@ BACKLOG = 4
 """So many states may wait in memory; whoever has one more waits."""
 
 SAVE_SECONDS = 0.05
-"""What keeping a state is taken to cost before one of its plan was kept."""
+"""What keeping a state is taken to cost before one of its plan was kept, and the most that an upload counts, since
+training goes on beside it."""
 
 FIRST_COSTS = (SAVE_SECONDS,) * 3
 
@@ -64,10 +65,10 @@ class Saver:
         return self.is_idle and (state is None or state.size <= SMALL)
 
     def seconds(self, plan: str) -> float:
-        """The cost of keeping a state of a plan, copying it included: the median of the last ones.
+        """The time that training loses by keeping a state of a plan: the median of the last ones.
 
-        One that took long, as where the machine stood still, must not make the next ones rare. Waiting for a store that
-        is away costs nothing here: a minute would keep states inside stages from being kept for an hour.
+        One that took long, as where the machine stood still, must not make the next ones rare. An upload costs little,
+        however long it takes: ten gigabytes, two minutes on their way to S3, would be kept every three hours otherwise.
         """
         return median(self._costs.get(plan, FIRST_COSTS))
 
@@ -95,7 +96,7 @@ class Saver:
             if written is not None:
                 stored, seconds = written
                 _, *later = self._costs.get(claim.stream, FIRST_COSTS)
-                self._costs = {**self._costs, claim.stream: (*later, copy_seconds + seconds)}
+                self._costs = {**self._costs, claim.stream: (*later, copy_seconds + min(seconds, SAVE_SECONDS))}
                 on_stored(stored)
 
         self._thread.put(_Job(claim, save))

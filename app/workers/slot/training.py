@@ -30,6 +30,9 @@ from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
 
+MOST_SECONDS_APART = 900.0
+"""A state inside a stage is kept after so long, whatever that costs: a machine may be taken away at any time."""
+
 
 class TrainingLane(Lane):
     """In a pack, or where a pack is trained lane by lane, one message begins all stages of the chain."""
@@ -93,7 +96,8 @@ class TrainingLane(Lane):
 
     def _outside(self) -> Outside:
         saver = self._slot.saver
-        return Outside(self._its.seconds(), self.flags, saver.seconds(self.claim.stream), saver.is_idle)
+        cost = saver.seconds(self.claim.stream)
+        return Outside(self._its.seconds(), self.flags, cost, saver.is_idle, MOST_SECONDS_APART)
 
     def _state_facts(
         self, *more: e.Event, change: RowChange | None = None, is_news: bool = False, awaits_more: bool = False
