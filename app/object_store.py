@@ -7,20 +7,34 @@ no event names (docs/decisions/0025-orphans.md).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from app.away import Away
 from stagetree.whole_file import whole_file
 
+T = TypeVar("T")
+
 PART = 16 * 2**20
 """Bytes in one piece, on the way there and back."""
 
+IN_FLIGHT = 12
+"""So many parts of an object of S3 are on their way at once: one stream carries far less than a machine can take."""
+
 S3_OPTIONS: dict[str, Any] = {
     "use_listings_cache": False,
-    "config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 2}},
+    "config_kwargs": {
+        "connect_timeout": 10,
+        "read_timeout": 30,
+        "retries": {"max_attempts": 2},
+        "max_pool_connections": IN_FLIGHT + 4,
+    },
 }
 """A connection that nobody answers on is given up in seconds: we try again ourselves."""
 
@@ -54,6 +68,9 @@ class ObjectStore(Protocol):
     def read(self, key: str) -> Iterator[bytes]: ...
 
     def delete(self, key: str) -> None: ...
+
+    def distrust(self, key: str) -> bool:
+        """What was read was damaged: drop the copy of the object that it was read from. False where it was none."""
 
     def open(self, key: str) -> int | None:
         """A descriptor of the object, where it is a file of this machine; None elsewhere."""
@@ -100,6 +117,9 @@ class LocalStore:
         self._check_mounted()
         (self._root / key).unlink(missing_ok=True)
 
+    def distrust(self, key: str) -> bool:
+        return False
+
     def all_keys(self) -> Iterator[str]:
         for path in self._root.rglob("*"):
             if path.is_file():
@@ -117,15 +137,15 @@ class LocalStore:
 
 
 class FsspecStore:
-    """Any file system that fsspec knows, S3 first of all; large objects go up in parts, as far as it can do that."""
+    """Any file system that fsspec knows; large objects go up in parts, as far as it can do that."""
 
     prefix = ""
+    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, url: str) -> None:
         import fsspec
 
-        options = S3_OPTIONS if url.startswith("s3://") else {}
-        self._fs, self._root = fsspec.core.url_to_fs(url, **options)
+        self._fs, self._root = fsspec.core.url_to_fs(url, **self.options)
 
     def write(self, key: str, parts: Iterable[memoryview]) -> None:
         file = self._fs.open(f"{self._root}/{key}", "wb", block_size=PART)
@@ -139,15 +159,19 @@ class FsspecStore:
         file.close()
 
     def read(self, key: str) -> Iterator[bytes]:
-        with self._fs.open(f"{self._root}/{key}", "rb", block_size=PART, cache_type="readahead") as file:
-            while part := file.read(PART):
-                yield part
+        path = f"{self._root}/{key}"
+        size = self._fs.size(path)
+        ranges = ((begin, min(begin + PART, size)) for begin in range(0, size, PART))
+        yield from _in_flight(partial(self._part, path, *each) for each in ranges)
 
     def open(self, key: str) -> int | None:
         return None
 
     def delete(self, key: str) -> None:
         self._fs.rm_file(f"{self._root}/{key}")
+
+    def distrust(self, key: str) -> bool:
+        return False
 
     def all_keys(self) -> Iterator[str]:
         for path in self._fs.find(self._root):
@@ -157,7 +181,70 @@ class FsspecStore:
         path = f"{self._root}/{key}"
         return Written(self._fs.size(path), self._fs.modified(path).timestamp())
 
+    def _part(self, path: str, begin: int, end: int) -> bytes:
+        part: bytes = self._fs.cat_file(path, start=begin, end=end)
+        if len(part) != end - begin:  # or a connection that broke would look like a damaged object
+            raise ConnectionError(f"{len(part)} of the {end - begin} bytes from {begin} on came")
+        return part
+
+
+class S3Store(FsspecStore):
+    """S3, where the parts of a large object go up side by side."""
+
+    options = S3_OPTIONS
+
+    def write(self, key: str, parts: Iterable[memoryview]) -> None:
+        path, chunks = f"{self._root}/{key}", _chunks(parts)
+        begin = list(islice(chunks, 2))
+        if len(begin) < 2:
+            self._fs.pipe_file(path, b"".join(begin))
+            return
+        bucket, name, _ = self._fs.split_path(path)
+        place = {"Bucket": bucket, "Key": name}
+        place["UploadId"] = self._fs.call_s3("create_multipart_upload", **place)["UploadId"]
+        try:
+            calls = (partial(self._upload, place, *each) for each in enumerate(chain(begin, chunks), 1))
+            uploaded = {"Parts": list(_in_flight(calls))}
+            self._fs.call_s3("complete_multipart_upload", **place, MultipartUpload=uploaded)
+        except BaseException:
+            self._fs.call_s3("abort_multipart_upload", **place)
+            raise
+
+    def _upload(self, place: Mapping[str, str], number: int, chunk: bytes) -> dict[str, Any]:
+        answer = self._fs.call_s3("upload_part", **place, PartNumber=number, Body=chunk)
+        return {"PartNumber": number, "ETag": answer["ETag"]}
+
 
 def open_store(root: str) -> ObjectStore:
     """root: a folder, or a URL such as `s3://bucket/prefix`."""
+    if root.startswith("s3://"):
+        return S3Store(root)
     return FsspecStore(root) if "://" in root else LocalStore(root)
+
+
+def _in_flight(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """The results of calls in their order, while a few of them are under way."""
+    with ThreadPoolExecutor(IN_FLIGHT, "store") as pool:
+        waiting = deque[Future[T]]()
+        try:
+            for call in calls:
+                waiting.append(pool.submit(call))
+                if len(waiting) == IN_FLIGHT:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for each in waiting:
+                each.cancel()
+
+
+def _chunks(parts: Iterable[memoryview]) -> Iterator[bytes]:
+    """The same bytes in pieces of `PART`; the last one may be shorter."""
+    rest = bytearray()
+    for part in parts:
+        rest += part
+        while len(rest) >= PART:
+            yield bytes(rest[:PART])
+            del rest[:PART]
+    if rest:
+        yield bytes(rest)

@@ -81,6 +81,9 @@ class OwnedStore:
     def open(self, key: str) -> int | None:
         return self._store.open(key)
 
+    def distrust(self, key: str) -> bool:
+        return self._store.distrust(key)
+
     def all_keys(self) -> Iterator[str]:
         """The keys of this installation."""
         return (key for key in self._store.all_keys() if key.startswith(self.prefix) and key != self._owner_key)

@@ -9,7 +9,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ByteSize, Field, ValidationError, field_validator
+from pydantic import ByteSize, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -115,6 +115,11 @@ class Settings(BaseSettings):
         ge=0,
         description="the most bytes of checkpoints that a slot keeps in memory, those where trials part first of all",
     )
+    cache: str = Field(
+        default="",
+        description="a folder on a disk of the worker's machine for copies of checkpoints from a bucket, and how many "
+        "bytes they may take, such as /nvme/stagetree,200GiB; by default none",
+    )
     checkpoint_budget: ByteSize | None = Field(
         default=None,
         description="the most bytes of all checkpoints, such as 200GiB, before the least valuable go; by default any",
@@ -169,6 +174,15 @@ class Settings(BaseSettings):
             raise ValueError("it is to be sqlite:///FILE or postgresql://USER@HOST/NAME")
         return url
 
+    @field_validator("cache")
+    @classmethod
+    def _is_folder_and_size(cls, written: str) -> str:
+        folder, _, size = written.rpartition(",")
+        if written and not folder.startswith("/"):
+            raise ValueError("it is to be the path of a folder and a size, such as /nvme/stagetree,200GiB")
+        TypeAdapter(ByteSize).validate_python(size or 0)
+        return written
+
     @field_validator("proxies")
     @classmethod
     def _are_networks(cls, written: str) -> str:
@@ -182,6 +196,12 @@ class Settings(BaseSettings):
         for each in _listed(written):
             Scope.of(each.rpartition("=")[2].partition("@")[0])
         return written
+
+    @property
+    def cache_folder(self) -> tuple[Path, int] | None:
+        """Where copies of checkpoints are kept, and how many bytes they may take."""
+        folder, _, size = self.cache.rpartition(",")
+        return (Path(folder), TypeAdapter(ByteSize).validate_python(size)) if folder else None
 
     @property
     def proxy_networks(self) -> list[IPv4Network | IPv6Network]:

@@ -18,8 +18,10 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from app.events import Database, Plans, SqlRecords, change
+from app.cached_store import CachedStore
+from app.events import Database, Plans, Records, SqlRecords, change
 from app.events.housekeeping import Ages, clean
+from app.object_store import ObjectStore
 from app.owned_store import open_owned
 from app.processes import collect_young, freeze_survivors
 from app.registry import Catalogue, register
@@ -138,6 +140,15 @@ SWITCH_SECONDS = 0.0005
 """How long a thread of a slot keeps the interpreter from another; the default of 5 ms is a whole hand-over."""
 
 
+def _store(records: Records) -> ObjectStore:
+    """Where a slot keeps checkpoints; with copies on a disk of this machine, if that is set."""
+    here = settings()
+    store = open_owned(records, here.checkpoints)
+    if here.cache_folder is None or "://" not in here.checkpoints:
+        return store
+    return CachedStore(store, *here.cache_folder)
+
+
 def make_slot(
     database: Database, ownership: Ownership, notify: Callable[[], None], is_retiring: Callable[[], bool]
 ) -> Slot:
@@ -149,7 +160,7 @@ def make_slot(
     records = SqlRecords(database)
     given = SlotDependencies(
         records=records,
-        store=open_owned(records, here.checkpoints),
+        store=_store(records),
         start=_starter(device, here.silence_seconds),
         sources=Catalogue(here.trainer_files).describe,
         notify=notify,

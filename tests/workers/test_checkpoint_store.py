@@ -5,13 +5,15 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
+import fsspec
 import pytest
 from opened import opened
 
 from app.away import Away
-from app.object_store import PART, LocalStore, ObjectStore, StoreUnavailable, open_store
+from app.object_store import PART, S3_OPTIONS, LocalStore, ObjectStore, S3Store, StoreUnavailable, open_store
 from app.workers.slot.checkpoint_store import MOST_RECENT, CheckpointStore, CheckpointUnreadable, Stored
 from app.workers.state import State
 
@@ -242,3 +244,79 @@ def test_a_branch_point_makes_room_for_a_newer_one(tmp_path: Path) -> None:
     with pytest.raises(CheckpointUnreadable):
         checkpoints.read(trunks[0].key, trunks[0].sha256)
     assert contents(checkpoints.read(trunks[2].key, trunks[2].sha256)) == BIG
+
+
+# ------------------------------------------------------------------------------------------------ parts side by side
+
+
+LARGE = bytes(range(256)) * (PART // 256) * 5 + b"the rest"
+"""Of five whole parts, and one that is not."""
+
+
+class Stream:
+    """Parts of a large object, none of the size that a store would choose."""
+
+    def __init__(self, image: bytes, size: int) -> None:
+        self.image, self.size = image, size
+
+    def __iter__(self) -> Iterator[memoryview]:
+        for begin in range(0, len(self.image), self.size):
+            yield memoryview(self.image)[begin : begin + self.size]
+
+
+@pytest.mark.parametrize("size", [PART, PART - 1, PART + 1, len(LARGE)])
+def test_parts_arrive_in_their_order(store: ObjectStore, size: int) -> None:
+    store.write("key", Stream(LARGE, size))
+    assert b"".join(store.read("key")) == LARGE
+    assert store.written("key").size == len(LARGE)
+
+
+def test_parts_of_s3_go_up_and_down_side_by_side(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(bucket_url)
+    assert isinstance(store, S3Store)
+    under_way, most = set[int](), list[int]()
+
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def do(*args: Any, **kwargs: Any) -> Any:
+            under_way.add(me := get_ident())
+            most.append(len(under_way))
+            time.sleep(0.05)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                under_way.discard(me)
+
+        return do
+
+    file_system = fsspec.core.url_to_fs(bucket_url, **S3_OPTIONS)[0]  # that of the store: they are kept
+    monkeypatch.setattr(file_system, "call_s3", counted(file_system.call_s3), raising=False)
+    monkeypatch.setattr(file_system, "cat_file", counted(file_system.cat_file), raising=False)
+    store.write("key", Stream(LARGE, PART))
+    assert max(most) > 1
+    most.clear()
+    assert b"".join(store.read("key")) == LARGE
+    assert max(most) > 1
+
+
+def test_nothing_is_left_of_an_upload_that_broke_off(bucket_url: str) -> None:
+    def parts() -> Iterator[memoryview]:
+        yield from Stream(LARGE, PART)
+        raise ConnectionResetError
+
+    store = open_store(bucket_url)
+    with pytest.raises(ConnectionResetError):
+        store.write("key", parts())
+    file_system, root = fsspec.core.url_to_fs(bucket_url, **S3_OPTIONS)
+    bucket, prefix, _ = file_system.split_path(root)
+    uploads = file_system.call_s3("list_multipart_uploads", Bucket=bucket).get("Uploads", [])
+    assert not [each for each in uploads if each["Key"].startswith(prefix)]
+
+
+def test_a_connection_that_breaks_in_a_part_is_no_damage(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(bucket_url)
+    store.write("key", Stream(LARGE, PART))
+    file_system = fsspec.core.url_to_fs(bucket_url, **S3_OPTIONS)[0]
+    whole = file_system.cat_file
+    monkeypatch.setattr(file_system, "cat_file", lambda *args, **kwargs: whole(*args, **kwargs)[:-1], raising=False)
+    with pytest.raises(StoreUnavailable, match="bytes from"):
+        CheckpointStore(store).read("key", "")

@@ -289,6 +289,9 @@ class WorldStore:
             raise FileNotFoundError(key)
         yield self._all.objects[key]
 
+    def distrust(self, key: str) -> bool:
+        return False
+
     def open(self, key: str) -> int | None:
         return None
 

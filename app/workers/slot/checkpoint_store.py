@@ -81,8 +81,12 @@ class CheckpointStore:
         if (state := self._recent.copy(key)) is not None:
             return state
         state, digest = self._fetched(key)
+        if digest != sha256 and self._store.distrust(key):
+            state.close()
+            state, digest = self._fetched(key)
         if digest != sha256:
             state.close()
+            self._store.distrust(key)
             raise CheckpointUnreadable(f"checkpoint {key} is damaged: its SHA-256 is not the one recorded")
         self._recent.keep(key, state)
         return state
