@@ -16,7 +16,7 @@ from app.object_store import ObjectStore, Written
 logger = logging.getLogger(__name__)
 
 FOLDER = "stagetree-checkpoints"
-"""Below the folder that was named: whatever else is there is not ours to delete."""
+"""Below the folder that was named: its other files are not ours to delete."""
 
 Part = TypeVar("Part", bytes, memoryview)
 
@@ -84,7 +84,7 @@ class CachedStore:
 
 
 class _Copy:
-    """A copy on its way to the folder: nothing that goes wrong with it concerns those who write and read the object."""
+    """A copy on its way to the folder: its errors do not concern the writer or reader of the object."""
 
     def __init__(self, folder: Path, key: str, limit: int) -> None:
         self._folder, self._path, self._limit = folder, folder / key, limit
@@ -150,7 +150,7 @@ class _Copy:
 
 
 def _copies(folder: Path, but: Path) -> Iterator[tuple[float, int, Path]]:
-    """When each was used last, its size in bytes, and where it is; those that were broken off are among them."""
+    """When each was used last, its size in bytes, and where it is; also of copies that were broken off."""
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
             status = path.stat()

@@ -78,7 +78,7 @@ class Outside:
 
     now: what the chain has taken of its slot's time. flags: what the scheduler wants now; `stop` also when the
     worker must end. save_seconds: what keeping a state costs. can_save: whether the saver has nothing else to do.
-    most_apart: the seconds after which a state inside a stage is kept, whatever it costs.
+    most_apart: the seconds after which a state inside a stage is kept, however much it costs.
     """
 
     now: Seconds

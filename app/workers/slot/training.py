@@ -31,7 +31,7 @@ from stagetree.runtime.failures import TrainerFailed
 logger = logging.getLogger(__name__)
 
 MOST_SECONDS_APART = 900.0
-"""A state inside a stage is kept after so long, whatever that costs: a machine may be taken away at any time."""
+"""A state inside a stage is kept after so long at any cost: a machine may be taken away at any time."""
 
 
 class TrainingLane(Lane):
