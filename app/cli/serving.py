@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ set -euo pipefail
 {checks}
 export STAGETREE_STOP_SECONDS="${{STAGETREE_STOP_SECONDS:-{stop}}}"
 export STAGETREE_SLOTS_PER_GPU={per_gpu}
+export STAGETREE_SLURM_GPUS={gpus}
 {cpus}
 exec srun --label --kill-on-bad-exit=0 --wait=0 {program} worker slurm
 """
@@ -57,6 +59,7 @@ def script(nodes: int, gpus: int, cpus: int, early: int, per_gpu: int = 1) -> st
         nodes=nodes,
         tasks=gpus * per_gpu or 1,
         per_gpu=per_gpu,
+        gpus=gpus,
         resources="\n".join([*resources, f"#SBATCH --cpus-per-task={cpus}"]),
         early=early,
         checks="\n".join(f': "${{{name}:?is what a worker needs: docs/cluster.md}}"' for name in NEEDED),
@@ -70,13 +73,16 @@ def queue_of(task: Mapping[str, str]) -> str:
     """The queue of this task of a Slurm job: the node, and which of the node's GPUs the task has been given.
 
     Jobs that share a node have different GPUs of it, so no two workers have one name. A task sees its own GPU alone,
-    as the first one; where tasks share GPUs, it sees all of them. Ends with a message outside of a task.
+    as the first one; where tasks share GPUs, it sees all of them. Ends with a message outside of a task, and where the
+    job asked for GPUs and the task has none.
     """
+    from app.workers.slot.device import visible_gpus
+
     for name in ("SLURMD_NODENAME", "SLURM_LOCALID", "SLURM_JOB_ID"):
         if not task.get(name):
             fail(f"slurm: there is no {name} here; `stagetree workers --slurm` prints a script that starts it", USAGE)
     node, number = task["SLURMD_NODENAME"], int(task["SLURM_LOCALID"])
-    if gpus := _numbers(task.get("SLURM_STEP_GPUS") or task.get("SLURM_JOB_GPUS") or ""):
+    if gpus := _names(task.get("SLURM_STEP_GPUS") or task.get("SLURM_JOB_GPUS") or ""):
         per_gpu = int(task.get("STAGETREE_SLOTS_PER_GPU") or 1)
         if number >= per_gpu * len(gpus):
             fail(f"slurm: task {number} of {node} has no GPU of {len(gpus)}: give it --gpus-per-task=1", USAGE)
@@ -84,15 +90,24 @@ def queue_of(task: Mapping[str, str]) -> str:
             return f"{node}-{gpus[number]}-gpu0"
         share, gpu = divmod(number, len(gpus))
         return f"{node}-{gpus[gpu]}-gpu{gpu}{ascii_lowercase[share]}"
+    if visible := visible_gpus({"CUDA_VISIBLE_DEVICES": task.get("CUDA_VISIBLE_DEVICES") or ""}):
+        # Slurm does not know of them. Each task may call its own GPU 0, so the name is the task's, not the GPU's.
+        return f"{node}-{task['SLURM_JOB_ID']}-{number}-gpu{number if number < len(visible) else 0}"
+    if int(task.get("STAGETREE_SLURM_GPUS") or 0):
+        fail(
+            f"slurm: task {number} of {node} sees no GPU, though the job asked for some: SLURM_STEP_GPUS, "
+            "SLURM_JOB_GPUS and CUDA_VISIBLE_DEVICES are empty; `--gpus-per-node 0` is for workers without",
+            USAGE,
+        )
     return f"{node}-{task['SLURM_JOB_ID']}-cpu{number}"
 
 
-def _numbers(written: str) -> list[int]:
-    """GPUs as Slurm lists them: `0,2-4`."""
-    found = list[int]()
+def _names(written: str) -> list[str]:
+    """GPUs as Slurm lists them, by number or by UUID: `0,2-4`."""
+    found = list[str]()
     for part in filter(None, written.split(",")):
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
+        numbers = re.fullmatch(r"(\d+)-(\d+)", part)
+        found += map(str, range(int(numbers[1]), int(numbers[2]) + 1)) if numbers else [part]
     return found
 
 

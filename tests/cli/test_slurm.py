@@ -21,7 +21,15 @@ def bash(*arguments: str, script: str, **more: str) -> subprocess.CompletedProce
     return subprocess.run(["bash", *arguments], input=script, text=True, capture_output=True, env=environment)
 
 
-@pytest.mark.parametrize(("gpus", "queue"), [("0,1,2", "node7-1-gpu0"), ("4-7", "node7-5-gpu0"), ("", "node7-42-cpu1")])
+@pytest.mark.parametrize(
+    ("gpus", "queue"),
+    [
+        ("0,1,2", "node7-1-gpu0"),
+        ("4-7", "node7-5-gpu0"),
+        ("GPU-a1b2,GPU-c3d4-e5", "node7-GPU-c3d4-e5-gpu0"),
+        ("", "node7-42-cpu1"),
+    ],
+)
 def test_a_task_is_the_slot_of_its_node_and_gpu(gpus: str, queue: str) -> None:
     found = queue_of({**TASK, "SLURM_STEP_GPUS": gpus})
     assert found == queue
@@ -41,6 +49,30 @@ def test_tasks_that_share_the_gpus_of_a_job_are_shares_of_them() -> None:
     queues = [queue_of({**job, "SLURM_LOCALID": str(local)}) for local in range(4)]
     assert queues == ["node7-4-gpu0a", "node7-5-gpu1a", "node7-4-gpu0b", "node7-5-gpu1b"]
     assert [shared_gpu(queue) for queue in queues] == ["node7-4-gpu0", "node7-5-gpu1"] * 2
+
+
+@pytest.mark.parametrize(
+    ("visible", "queues"),
+    [
+        ("0", ["node7-42-0-gpu0", "node7-42-1-gpu0"]),  # each task sees its own
+        ("GPU-a1b2,GPU-c3d4", ["node7-42-0-gpu0", "node7-42-1-gpu1"]),
+    ],
+)
+def test_gpus_that_slurm_does_not_manage_are_those_that_cuda_sees(visible: str, queues: list[str]) -> None:
+    """Such a task was a slot on the CPU, and trained there for hours."""
+    tasks = [{**TASK, "CUDA_VISIBLE_DEVICES": visible, "SLURM_LOCALID": str(local)} for local in range(2)]
+    assert [queue_of(task) for task in tasks] == queues
+
+
+def test_a_task_that_asked_for_a_gpu_is_never_a_slot_on_the_cpu(
+    stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "export STAGETREE_SLURM_GPUS=8\n" in stagetree("workers", "--slurm", "--gpus-per-node", 8).out
+    for name, value in {**TASK, "STAGETREE_SLURM_GPUS": "8", "CUDA_VISIBLE_DEVICES": ""}.items():
+        monkeypatch.setenv(name, value)
+    said = stagetree("worker", "slurm")
+    assert said.code == 2
+    assert said.err.startswith("stagetree: slurm: task 1 of node7 sees no GPU, though the job asked for some")
 
 
 def test_outside_of_a_job_it_is_said_how_to_make_one(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,8 +62,12 @@ def test_settings_exist_and_workers_have_time_to_save(monkeypatch: pytest.Monkey
 
 def test_selectors_and_references_lead_somewhere() -> None:
     labels = [pod["metadata"]["labels"] for name, pod in PODS.items() if "migrate" not in name]
-    [service] = [each for each in OBJECTS if each["kind"] == "Service"]
-    assert service["spec"]["selector"] in labels
+    services = {each["metadata"]["name"]: each["spec"] for each in OBJECTS if each["kind"] == "Service"}
+    assert all(service["selector"] in labels for service in services.values())
+    [workers] = [each for each in OBJECTS if each["kind"] == "StatefulSet"]
+    headless = services[workers["spec"]["serviceName"]]  # or the pods have no names in DNS
+    assert headless["clusterIP"] == "None"
+    assert headless["selector"] == workers["spec"]["selector"]["matchLabels"]
     for each in OBJECTS:
         if "selector" in each.get("spec", {}) and each["kind"] != "Service":
             assert each["spec"]["selector"]["matchLabels"] == each["spec"]["template"]["metadata"]["labels"]
