@@ -18,8 +18,7 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 
 from app.api.access import Who
-from app.api.services import Use, services
-from app.api.sharing import is_heavy
+from app.api.services import Use, is_heavy, services
 from app.events import Decide, Idempotency, StoredEvent, transact
 from app.events import Write as Transaction
 from app.service.services import HttpProblem, InvalidField

@@ -23,7 +23,7 @@ from app.events import StoredEvent, StudyRecord
 from app.events.codec import UnknownEvent, decode, encode
 from app.service import drawing, files, reading
 from app.service.services import HttpProblem, Services
-from app.service.views.writable import writable
+from app.service.views.ordering import writable
 from stagetree.models.pages import Imagined
 from stagetree.models.service import Replay
 

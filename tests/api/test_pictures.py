@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.sharing import Answers
+from app.api.services import Answers
 from app.service.views.importance import FEWEST, importance
 from app.service.views.ordering import columns
 from app.service.views.pictures import sampled

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from app.api.sharing import Together
+from app.api.services import Together
 
 
 class Work:

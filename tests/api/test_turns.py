@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from app.api.sharing import Turns
+from app.api.services import Turns
 from app.service.services import Services
 from tests.api.world import API, STUDY
 

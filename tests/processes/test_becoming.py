@@ -18,11 +18,10 @@ import app.workers
 from app.events.database import Database
 from app.events.records import SqlRecords
 from app.settings import settings
-from app.workers import process, tasks
+from app.workers import tasks
 from app.workers.celery_app import SCHEDULER_QUEUE, celery, wake_scheduler
 from app.workers.ownership import Ownership, SlotLock
-from app.workers.process import WorkerProcess
-from app.workers.tasks import stage
+from app.workers.tasks import WorkerProcess, stage
 
 Monkeypatch = pytest.MonkeyPatch
 
@@ -36,7 +35,7 @@ def here(sqlite_url: str, tmp_path: Path, monkeypatch: Monkeypatch) -> Iterator[
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("app.workers.ownership.LOCK_SECONDS", 0.0)
     monkeypatch.setattr(tasks, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(process.worker, "ownership", None)
+    monkeypatch.setattr(tasks.worker, "ownership", None)
     settings.cache_clear()
     yield
     settings.cache_clear()
@@ -78,24 +77,24 @@ def elsewhere(records: SqlRecords, tmp_path: Path) -> Ownership:
 def test_one_worker_is_one_slot() -> None:
     with pytest.raises(SystemExit, match="one worker is one slot, but the queues cpu0, cpu1 were given"):
         become("cpu0", "cpu1")
-    assert process.worker.ownership is None
+    assert tasks.worker.ownership is None
 
 
 def test_the_scheduler_is_no_slot() -> None:
     become(SCHEDULER_QUEUE)
-    assert process.worker.ownership is None
+    assert tasks.worker.ownership is None
 
 
 def test_a_queue_that_is_no_slot_is_refused() -> None:
     with pytest.raises(SystemExit, match="queue nonsense is no slot"):
         become("nonsense")
-    assert process.worker.ownership is None
+    assert tasks.worker.ownership is None
 
 
 def test_a_slot_without_its_gpu_is_refused() -> None:
     with pytest.raises(SystemExit, match="slot gpu0 has no GPU"):
         become("gpu0")
-    assert process.worker.ownership is None
+    assert tasks.worker.ownership is None
 
 
 def test_a_second_worker_is_told_another_name(tmp_path: Path) -> None:
@@ -123,16 +122,16 @@ def test_a_worker_elsewhere_that_is_silent_is_waited_for_and_replaced(
     records: SqlRecords, elsewhere: Ownership
 ) -> None:
     become("cpu0")
-    assert process.worker.ownership is not None
+    assert tasks.worker.ownership is not None
     with records.write() as rows:
-        assert process.worker.ownership.take(rows, "cpu")  # at once: it was seen that nobody else has it
+        assert tasks.worker.ownership.take(rows, "cpu")  # at once: it was seen that nobody else has it
 
 
 def test_a_database_that_is_away_is_not_waited_for(monkeypatch: Monkeypatch) -> None:
     monkeypatch.setenv("STAGETREE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nothing")
     settings.cache_clear()
     become("cpu0")
-    assert process.worker.ownership is not None
+    assert tasks.worker.ownership is not None
 
 
 # ------------------------------------------------------------------------------------------ what a process holds
@@ -157,7 +156,7 @@ def test_a_process_has_one_scheduler_and_one_notifier(fresh: WorkerProcess, monk
         def notify(self) -> None: ...
         def close(self) -> None: ...
 
-    monkeypatch.setattr(process, "Notifier", Notifier)
+    monkeypatch.setattr(tasks, "Notifier", Notifier)
     fresh.notify()
     fresh.notify()
     assert len(made) == 1

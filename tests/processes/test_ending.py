@@ -20,7 +20,7 @@ from app.embedded import Embedded
 from app.embedded.machine import Scratch
 from app.events.database import Database
 from app.workers.prefork import Prefork
-from app.workers.process import ShutdownFlag
+from app.workers.tasks import ShutdownFlag
 
 HANGS = """
 import sys, threading

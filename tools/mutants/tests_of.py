@@ -30,9 +30,8 @@ SLOW = {
     "app/workers/celery_app.py": ("tests/processes", "tests/e2e/test_outages.py"),
     "app/workers/ownership.py": ("tests/processes/test_ownership.py", "tests/e2e/test_workers.py"),
     "app/workers/prefork.py": ("tests/processes/test_ending.py", "tests/processes/test_ownership.py"),
-    "app/workers/process.py": ("tests/processes", "tests/e2e/test_workers.py"),
-    "app/workers/roles.py": ("tests/processes", "tests/e2e/test_workers.py"),
     "app/workers/tasks.py": ("tests/processes", "tests/e2e/test_workers.py"),
+    "app/workers/roles.py": ("tests/processes", "tests/e2e/test_workers.py"),
     "app/workers/threads.py": ("tests/processes",),
 }
 """Further tests, by the beginning of a file's path, the longest of which counts: on PostgreSQL too, or in processes."""

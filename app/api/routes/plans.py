@@ -16,8 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.bodies import ChangesBody, changes_of
 from app.api.errors import UNCHANGED, refusals
-from app.api.services import ApiServices, StudyRowDep, TrialPath, Use
-from app.api.sharing import Key, heavy
+from app.api.services import ApiServices, Key, StudyRowDep, TrialPath, Use, heavy
 from app.api.strict import POSITION, At, Cursor, Limit, StrictRoute
 from app.events import StudyRecord
 from app.service import drawing, exporting, reading

@@ -11,8 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from app.api.access import Who
 from app.api.bodies import NoteBody, StudyBody, note_of, study_of
 from app.api.errors import refusals
-from app.api.services import ApiServices, StudyRowDep, Use
-from app.api.sharing import caching_headers, heavy, is_had_by, tag_of
+from app.api.services import ApiServices, StudyRowDep, Use, caching_headers, heavy, is_had_by, tag_of
 from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide

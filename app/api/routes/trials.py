@@ -12,8 +12,7 @@ from fastapi.responses import StreamingResponse
 from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, start_of
 from app.api.errors import UNCHANGED, refusals
 from app.api.routes.plans import kept
-from app.api.services import ApiServices, StudyRowDep, TrialPath, Use
-from app.api.sharing import heavy
+from app.api.services import ApiServices, StudyRowDep, TrialPath, Use, heavy
 from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide

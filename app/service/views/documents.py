@@ -18,10 +18,10 @@ from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.terms import ChainId, ChainState, NodeId, ShownTrialState, StudyId, StudyState, TrialState
 from app.events import ChainRecord, StudyRecord
+from app.service.views.ordering import writable
 from app.service.views.plans import point
 from app.service.views.standing import begins_shortly, ending_text, lineage, marks, packing, progress
 from app.service.views.standing import exactness as proven
-from app.service.views.writable import writable
 from app.simulation.preview import Forecast
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Best, Cost, Failures, Share, Steps, StudyAnswer, StudyListed

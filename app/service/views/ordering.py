@@ -1,18 +1,23 @@
-"""Trials in the order of a field, and by column.
+"""Values in words, and trials in the order of a field and by column.
 
-The command line's help names the fields, so this imports answers only where it makes one.
+Halves of characters, which no encoding has, are spelled out, so that all text can be written. The command line's help
+names the fields, so this imports answers and sequences only where it makes one.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from stagetree.models import Answer, Trial
     from stagetree.models.pages import Columns
+    from stagetree.sequences import Form
+
 
 Json = dict[str, Any]
 Shown = TypeVar("Shown", Json, "Trial")
@@ -78,3 +83,41 @@ def flat(item: Json | Answer, prefix: str = "") -> Json:
         else:
             found |= {prefix + name: json.dumps(value)} if isinstance(value, list) else flat(value, f"{prefix}{name}.")
     return found
+
+
+FAMILIES = {"Line": "linear", "Power": "exponential"}
+"""What study files call a form, where that is another word than its own."""
+
+
+def form_text(form: Form) -> str:
+    """A form for people, in six digits: `0.1`, or `half cosine (init 0.1, low 0, period 20) from step 5`."""
+    if form.is_held:
+        return _text(form.at(0))
+    name = type(form).__name__
+    family = FAMILIES.get(name) or re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower()
+    values = {field.name: _text(getattr(form, field.name)) for field in fields(form)}  # type: ignore[arg-type]
+    origin = values.pop("origin")
+    return f"{family} ({', '.join(f'{name} {value}' for name, value in values.items())}) from step {origin}"
+
+
+def _text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+
+
+T = TypeVar("T")
+HALVES = re.compile("[\ud800-\udfff]")
+
+
+def writable(value: T) -> T:
+    """The same, with the halves of characters in all its text spelled out: a traceback may hold bytes of anything."""
+    return _writable(value)  # type: ignore[no-any-return]
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, str):
+        return HALVES.sub(lambda found: f"\\u{ord(found.group()):04x}", value) if not value.isascii() else value
+    if isinstance(value, dict):
+        return {_writable(name): _writable(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(inner) for inner in value]
+    return value

@@ -14,7 +14,7 @@ from app.domain.search_plan import Node, SearchPlan, Study
 from app.domain.standing import RungRanking, standing
 from app.domain.terms import NodeId
 from app.service.chronicle import Chronicle, DecisionMade, Measured, SlotSpan
-from app.service.views.writable import form_text, writable
+from app.service.views.ordering import form_text, writable
 from stagetree.models import Answer
 from stagetree.models.pages import (
     BetterResult,

@@ -19,7 +19,7 @@ from app.domain.terms import StudyId
 from app.events import Plans, Records, StoredEvent, StudyRecord
 from app.events.codec import encode
 from app.service.chronicle import Chronicles
-from app.service.views.writable import form_text, writable
+from app.service.views.ordering import form_text, writable
 from stagetree.models.service import Event
 from stagetree.models.trials import Node, Place, Plan, Point, Running, Stage, StageTree, Waiting
 

@@ -14,7 +14,7 @@ from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
 from app.domain.standing import RungRanking, rests, standing
 from app.domain.terms import ChainId, NodeId, StudyState, TrialEventKind, TrialState, Verdict
 from app.scheduling.packs import better_width, times_faster
-from app.service.views.writable import form_text, writable
+from app.service.views.ordering import form_text, writable
 from app.simulation.preview import Forecast
 from stagetree.models.pages import Environment, Environments
 from stagetree.models.studies import Decision, Exactness, Progress, RungStanding, StepsDone, TrialsDone, UnderWay
