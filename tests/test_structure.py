@@ -28,7 +28,7 @@ LINES_OF_A_BODY, LINES_OF_A_FUNCTION = 40, 50
 LONG_FUNCTIONS = {"stagetree.trainer.torch_trainer:__init__": 65}
 """Longer than any other may be: its arguments are what users choose from."""
 
-MOST_FILES = 329
+MOST_FILES = 330
 """Of both packages. Lower it when files are merged."""
 
 SMALL = 60
