@@ -18,6 +18,7 @@ from app.cli.output import (
     one_line,
     print_json,
     print_list,
+    slot_row,
     print_table,
     ranges,
     short_hp,
@@ -243,13 +244,8 @@ def slots(
         if release is not None:
             service.client.release_slot(release)
         found = service.client.slots()
-    rows = [(slot["name"], slot["device"], slot["host"], slot["state"], slot["study"], _steps(slot)) for slot in found]
+    rows = [slot_row(slot) for slot in found]
     print_list(found, output, ("slot", "device", "host", "state", "study", "steps"), rows)
-
-
-def _steps(slot: Json) -> str | None:
-    stage = slot["stage"]
-    return stage and f"{stage['step']} of {stage['start']} to {stage['end']}"
 
 
 def trainers(

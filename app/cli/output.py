@@ -231,3 +231,12 @@ def cell(value: Any) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def slot_row(slot: Json) -> tuple[Any, ...]:
+    """A slot in the table of slots; of a slot that is lent, whom it helps."""
+    stage, loan = slot["stage"], slot.get("lent_to")  # an older server says nothing of loans
+    steps, study = stage and f"{stage['step']} of {stage['start']} to {stage['end']}", slot["study"]
+    if loan:
+        steps, study = f"trial {loan['trial']}, with {loan['slot']}", loan["study"]
+    return slot["name"], slot["device"], slot["host"], slot["state"], study, steps

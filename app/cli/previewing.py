@@ -67,6 +67,12 @@ def packed_text(found: Json) -> str:
     return f"{packs}, by what was measured on {one_line(device)}"
 
 
+def ranks_text(found: Json) -> str:
+    """How many times faster several devices are taken to be, in a line."""
+    faster = ", ".join(f"{ranks}: {times}" for ranks, times in found["ranks"]["times_faster"].items())
+    return f"times faster, by how many devices train a stage: {faster}; nothing was measured yet"
+
+
 def preview(
     study: StudyFile,
     slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Slots to plan for.")] = 1,
@@ -96,10 +102,13 @@ def preview(
     )
     for number, line in enumerate(saving_lines(found)):
         print(f"{'' if number else 'saved':<15} {line}")
-    print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
+    alone = "" if "ranks" in found else ": no number of slots is faster"
+    print(f"critical path   {found['critical_path_steps']} steps{alone}")
     print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
     if "packed_makespan_steps" in found:
         print(f"packing         {packed_text(found)}")
+    if "ranks" in found:
+        print(f"ranks           {ranks_text(found)}")
     for number, line in enumerate(choice_lines(found["choices"])):
         print(f"{'' if number else 'choices':<15} {line}")
     for each in found["advice"]:

@@ -245,7 +245,7 @@ def slots(use: Services, limit: int, cursor: str | None = None, who: Principal =
     with use.records.read() as rows:
         chains = {row.chain: row for row in rows.chains.live() if who.project is None or _is_of(rows, row, who)}
         now, lease = rows.now(), use.lease_seconds
-        found = [view_of(row, chains.get(row.chain or ""), now, lease) for row in rows.slots.all()]
+        found = [view_of(row, chains, now, lease) for row in rows.slots.all()]
     items, more = _page(found, limit, cursor)
     return SlotPage(items=items, next_cursor=more)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from app.domain.assignment import shared_gpu
+from app.domain.assignment import Unreadable, shared_gpu
 from app.domain.results import is_without_pack
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.events import ChainRecord, SlotRecord, StudyRecord
@@ -20,9 +20,9 @@ from app.scheduling.packs import batch_sizes
 from app.service.chronicle import Chronicle, SlotSpan
 from app.service.services import Services
 from stagetree.models import trials
-from stagetree.models.service import Slot, SlotStage
+from stagetree.models.service import Slot, SlotLoan, SlotStage
 
-STATES = ("idle", "busy", "quarantined", "lost")
+STATES = ("idle", "busy", "lent", "quarantined", "lost")
 
 
 def state_of(row: SlotRecord, now: float, lease_seconds: float) -> str:
@@ -31,11 +31,14 @@ def state_of(row: SlotRecord, now: float, lease_seconds: float) -> str:
         return "lost"
     if row.chain is not None:
         return "busy"
+    if row.lent_to is not None:
+        return "lent"
     return "quarantined" if (row.quarantined_until or now) > now else "idle"
 
 
-def view_of(row: SlotRecord, chain: ChainRecord | None, now: float, lease_seconds: float) -> Slot:
-    """A slot, and what it is doing by the row of its chain."""
+def view_of(row: SlotRecord, chains: Mapping[str, ChainRecord], now: float, lease_seconds: float) -> Slot:
+    """A slot, and what it is doing by the row of its chain, or of the chain that it is lent to. chains: by name."""
+    chain = chains.get(row.chain or "")
     stage, study = (None, None) if chain is None else _current(chain)
     return Slot(
         name=row.name,
@@ -49,7 +52,17 @@ def view_of(row: SlotRecord, chain: ChainRecord | None, now: float, lease_second
         stage=stage,
         study=study,
         seen_at=row.seen_at,
+        kind=row.kind,
+        lent_to=_loan(chains.get(row.lent_to or "")),
     )
+
+
+def _loan(chain: ChainRecord | None) -> SlotLoan | None:
+    if chain is None:
+        return None
+    work = chain.assignment
+    study, trial = (None, None) if isinstance(work, Unreadable) else (work.study, work.trial)
+    return SlotLoan(slot=chain.slot, chain=chain.chain, study=study, trial=trial)
 
 
 def _current(chain: ChainRecord) -> tuple[SlotStage | None, str | None]:
@@ -157,7 +170,7 @@ def _of_audit(plan: SearchPlan, well: Sequence[SlotRecord]) -> str:
         return "the audit waits: no slot is at work"
     if not able:
         return f"the audit waits: {without_trainer(plan.opened, well)}"
-    is_busy = all(slot.chain is not None for slot in able)
+    is_busy = all(not slot.is_free for slot in able)
     return "the audit waits for a slot that has nothing else to do" if is_busy else ""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from random import Random
 from threading import Lock
@@ -21,7 +22,7 @@ from app.domain.accounting import choices, cost
 from app.domain.search_plan import Node
 from app.domain.terms import StudyId
 from app.scheduling.packs import batch_of
-from app.simulation.pace import even_packs
+from app.simulation.pace import KIND, even_packs, even_ranks
 from app.simulation.simulator import Simulator
 from app.tuning.samplers import NEEDED
 from stagetree.advice import advice
@@ -36,6 +37,10 @@ Measured = Callable[[e.Json], e.PackingProfiled | None]
 """What is known of packs on batches that these hyper-parameters decide."""
 
 
+EVEN = 0.9
+"""Each doubling of the ranks is taken to be 1.8 times as fast, where nobody has measured it."""
+
+
 class PreviewTooLong(Exception):
     """The study is too large to be run through; the message is one sentence."""
 
@@ -47,10 +52,12 @@ def preview(
     limits: Limits = LIMITS,
     is_over: Callable[[], bool] = lambda: False,
     measured: Measured = lambda batch: None,
+    ranks: e.RanksProfiled | None = None,
 ) -> dict[str, Any]:
     """The steps asked for and needed, the longest path, and the time on `slots` slots, all counted in steps.
 
-    Where the study packs, `packed_makespan_steps` is the time with packs, and `packing` says how wide they are and on
+    Where several devices may train a stage, `ranks` says how many times faster they are taken to be, and on which kind
+    that was measured: None where it was not. Where the study packs, `packed_makespan_steps` is the time with packs, and `packing` says how wide they are and on
     which device that was measured: None where it was not, and a pack is taken to take no longer than one trial.
 
     is_over: asked now and then, whether it has taken long enough. Raises `PreviewTooLong`.
@@ -59,7 +66,8 @@ def preview(
     def count(other: StudySpec) -> int | None:
         return previewed.unique if other is spec else count_steps(other, limits=limits, is_over=is_over)
 
-    simulated = _run(spec, slots, limits, is_over)
+    gangs = _gangs(spec, ranks)
+    simulated = _run(spec, slots, limits, is_over, gangs=gangs)
     previewed, makespan = simulated.plan.studies[STUDY], simulated.now
     found = cost(simulated.plan, previewed)
     packed = {}
@@ -79,6 +87,7 @@ def preview(
         "makespan_steps": round(makespan),
         "slots": slots,
         **packed,
+        **_ranks(gangs, ranks),
         "choices": choices(simulated.plan, previewed),
         "advice": advice(spec, count),
     }
@@ -101,19 +110,41 @@ def _run(
     limits: Limits,
     is_over: Callable[[], bool],
     profile: e.PackingProfiled | None = None,
+    gangs: e.RanksProfiled | None = None,
 ) -> Simulator:
-    """The study after its run; without a profile, without packs. Raises `PreviewTooLong`."""
+    """The study after its run; without a profile, without packs, and without gangs, alone. Raises `PreviewTooLong`."""
     watch, packing = _watching(is_over), 0 if profile is None else spec.lanes
-    simulator = Simulator(slots=slots, measure=_measuring(spec.metric), limits=limits, watch=watch, profile=profile)
+    simulator = Simulator(
+        slots=slots, measure=_measuring(spec.metric), limits=limits, watch=watch, profile=profile, ranks=gangs
+    )
     opened = e.PlanOpened(
         trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed, packing=packing
     )
-    simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=unguided(spec.drawing_distinctly().to_json()), at=0.0))
+    study = unguided(spec.drawing_distinctly().to_json()) | ({} if gangs else {"ranks": 1})
+    simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=study, at=0.0))
     simulator.run()
     previewed = simulator.plan.studies[STUDY]
     if previewed.error is not None:
         raise PreviewTooLong(f"the study would come to an end before its tuner is done: {previewed.error}")
+    if (least := previewed.least_ranks) > slots:
+        raise PreviewTooLong(f"the study says ranks: {least}, and {slots} slots are fewer")
     return simulator
+
+
+def _gangs(spec: StudySpec, measured: e.RanksProfiled | None) -> e.RanksProfiled | None:
+    """How fast several devices are, or are taken to be; None where a stage has one."""
+    most = spec.ranks if isinstance(spec.ranks, int) else spec.ranks["most"]
+    if most == 1:
+        return None
+    return even_ranks(EVEN, most) if measured is None else replace(measured, kind=KIND)
+
+
+def _ranks(gangs: e.RanksProfiled | None, measured: e.RanksProfiled | None) -> dict[str, Any]:
+    if gangs is None:
+        return {}
+    seconds = gangs.step_seconds
+    faster = {ranks: round(seconds["1"] / each, 2) for ranks, each in seconds.items() if ranks != "1"}
+    return {"ranks": {"times_faster": faster, "kind": measured and measured.kind}}
 
 
 def count_steps(spec: StudySpec, *, limits: Limits = LIMITS, is_over: Callable[[], bool] = lambda: False) -> int | None:
@@ -181,7 +212,7 @@ def forecast(spec: dict[str, Any]) -> Forecast | None:
 
 @lru_cache(maxsize=256)
 def _forecast(text: str) -> Forecast | None:
-    spec = unguided(json.loads(text))
+    spec = unguided(json.loads(text)) | {"ranks": 1}  # that changes the time, and no step
     factor = _shrink(spec["tuner"])
     study = StudyId("forecast")
     simulator = Simulator(slots=4, measure=_by_chance(spec))

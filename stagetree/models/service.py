@@ -46,7 +46,7 @@ class NewToken(Answer):
     name: str
 
 
-SlotWord = Literal["idle", "busy", "quarantined", "lost"]
+SlotWord = Literal["idle", "busy", "lent", "quarantined", "lost"]
 SlotState = Annotated[SlotWord | str, Word(SlotWord)]
 
 
@@ -59,6 +59,15 @@ class SlotStage(Answer):
     step: int
 
 
+class SlotLoan(Answer):
+    """The chain of another slot that trains on a slot's device, too."""
+
+    slot: str
+    chain: str
+    study: str | None = None
+    trial: int | None = Field(None, description="a trial that waits for what the chain trains; others may as well")
+
+
 class Slot(Answer, needs=("name", "state")):
     """One GPU, or one CPU process."""
 
@@ -66,7 +75,8 @@ class Slot(Answer, needs=("name", "state")):
     device: str
     host: str
     state: SlotState = Field(
-        description="quarantined: it is given nothing for a while; lost: its worker was not heard of for a lease"
+        description="lent: another slot trains a trial on its device, too; quarantined: it is given nothing for a while; "
+        "lost: its worker was not heard of for a lease"
     )
     note: str | None = Field(description="what its worker waits for, or why it is in quarantine")
     quarantined_until: float | None
@@ -75,6 +85,8 @@ class Slot(Answer, needs=("name", "state")):
     stage: SlotStage | None
     study: str | None = Field(description="the study that is charged for the stage")
     seen_at: float = Field(description="when its worker was last heard of")
+    kind: str = Field("", description="the model of its device")
+    lent_to: SlotLoan | None = Field(None, description="whom it is lent to")
 
 
 class TrainerListed(Answer, needs=("name",)):

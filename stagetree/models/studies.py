@@ -265,6 +265,9 @@ class Preview(Answer):
     packed_makespan_steps: int | None = Field(
         default=None, description="the same with packs, by what was measured of them; of a study that packs"
     )
+    ranks: dict[str, Any] | None = Field(
+        None, description="how many `times_faster` several devices are taken to be, and the `kind` where that was measured"
+    )
     packing: dict[str, Any] | None = Field(
         default=None,
         description="how wide these packs are, and on which device that was measured; without one, it was not, and a "

@@ -132,3 +132,36 @@ class Packable(TorchTrainer):
 
     def after_step(self) -> None:
         time.sleep(self.seconds)
+
+
+class Sharded(Trainer):
+    """Three numbers that each shard of a batch moves: with a rank for every shard, a step takes half as long as alone.
+
+    seconds: how long a shard takes.
+    """
+
+    name = "sharded"
+
+    def __init__(self, *, seed: int, device: str, seconds: float = 0.0, tag: str = "") -> None:
+        self.seconds, self.lr = seconds, 0.0
+        self.weights = torch.randn(3, dtype=torch.float64)
+
+    def setup(self, hp: dict[str, Any]) -> None:
+        self.lr = hp.get("lr", self.lr)
+
+    def train(self) -> None:
+        (change,) = self.ranks.sum([self._change(shard)] for shard in self.ranks.own(self.ranks.shards))
+        self.weights = self.weights + self.lr * change
+
+    def _change(self, shard: int) -> Tensor:
+        time.sleep(self.seconds)
+        return (self.weights * (1 + shard)).sin() / 3
+
+    def evaluate(self) -> dict[str, float]:
+        return {"score": float(self.weights.sum())}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weights = state["weights"]

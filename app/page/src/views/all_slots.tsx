@@ -7,7 +7,7 @@ import { formatRoute } from "../route.ts";
 import type { Slot, SlotPage } from "../types.ts";
 
 const LOOK_AGAIN_MILLISECONDS = 3000;
-const MARKS: Record<string, string> = { idle: "○", busy: "◐", quarantined: "△", lost: "✕" };
+const MARKS: Record<string, string> = { idle: "○", busy: "◐", lent: "◑", quarantined: "△", lost: "✕" };
 
 export function AllSlots() {
   const answer = useAnswer<SlotPage>("slots?limit=1000");
@@ -52,6 +52,7 @@ export function AllSlots() {
 }
 
 function Row({ slot }: { slot: Slot }) {
+  const study = slot.study ?? slot.lent_to?.study;
   return (
     <tr>
       <th scope="row">{slot.name}</th>
@@ -70,11 +71,13 @@ function Row({ slot }: { slot: Slot }) {
             step {slot.stage.step} of {slot.stage.end}{" "}
             <progress value={slot.stage.step - slot.stage.start} max={Math.max(1, slot.stage.end - slot.stage.start)} aria-label={`${slot.name}: step ${slot.stage.step}`} />
           </>
+        ) : slot.lent_to ? (
+          `trial ${slot.lent_to.trial}, with ${slot.lent_to.slot}`
         ) : (
           "–"
         )}
       </td>
-      <td>{slot.study ? <a href={formatRoute(["studies", slot.study])}>{slot.study}</a> : "–"}</td>
+      <td>{study ? <a href={formatRoute(["studies", study])}>{study}</a> : "–"}</td>
       <td class="words">{Object.keys(slot.trainers).join(", ") || "–"}</td>
       <td>{ago(Math.max(0, Date.now() - slot.seen_at * 1000))} ago</td>
     </tr>

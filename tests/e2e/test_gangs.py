@@ -1,0 +1,71 @@
+"""A trial on two slots, on real processes: the values of one slot to the last digit, and what comes of a lost slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from faults import at_work, check
+from stacks import Cluster, Service, wait_for
+from toys import curves, switch, trials
+
+Json = dict[str, Any]
+TRUNK, END = 12, 16
+
+
+def study(tag: str, seconds: float, **more: Any) -> Json:
+    """A trunk, and two leaves."""
+    hps = [{"lr": switch(0.1, after, TRUNK)} for after in (0.05, 0.01)]
+    spec = trials(tag, *((hp, END) for hp in hps), trainer="sharded", shards=2, audit=0, **more)
+    return spec | {"trainer_args": {"tag": tag, "seconds": seconds}}
+
+
+def assigned(service: Service, study: str) -> list[tuple[int, int, int]]:
+    """Of each chain that trained something new: from where to where, and how many slots it had."""
+    events = [event["data"] for event in service.client.events(study) if event["type"] == "ChainAssigned"]
+    trained = [each for each in events if each["proof"] is None]
+    return [(each["stages"][0]["start"], each["stages"][-1]["end"], 1 + len(each["members"])) for each in trained]
+
+
+def test_a_trunk_has_two_slots_and_its_leaves_one_each(stack: Service) -> None:
+    alone = stack.run(study("alone", 0.0, ranks=1))
+    done = stack.run(study("moldable", 0.1, ranks={"least": 1, "most": 2}))
+    assert done["state"] == "completed"
+    assert curves(stack, done["study"]) == curves(stack, alone["study"])
+    ((*_, measured), trunk, *leaves) = assigned(stack, done["study"])
+    assert (measured, trunk) == (2, (0, TRUNK, 2))  # the first chain only measures
+    assert leaves == [(TRUNK, END, 1)] * 2
+    (profile,) = [each["data"] for each in stack.client.events(done["study"]) if each["type"] == "RanksProfiled"]
+    assert profile["step_seconds"].keys() == {"1", "2"}
+    assert done["steps"]["executed"] == done["steps"]["unique"]
+    assert stack.client.replay(done["study"])["identical"]
+
+
+def test_two_ranks_always_have_the_values_of_one(stack: Service) -> None:
+    alone = stack.run(study("alone", 0.0, ranks=1))
+    done = stack.run(study("two", 0.0, ranks=2))
+    assert curves(stack, done["study"]) == curves(stack, alone["study"])
+    assert {slots for *_, slots in assigned(stack, done["study"])} == {2}
+    assert {slot["lent_to"] for slot in stack.client.slots()} == {None}
+
+
+@pytest.mark.parametrize("lost", ["the leader", "a member"])
+def test_a_lost_slot_is_charged_to_nobody(cluster: Cluster, whole: Cluster, stack: Service, lost: str) -> None:
+    expected = curves(stack, stack.run(study("alone", 0.0, ranks=1))["study"])
+    going = cluster.submit(study(f"lost {lost}", 0.3, ranks=2, check=False, max_restarts=0))
+    cluster.wait_for_event(going, "ChainAssigned", proof=None)
+    leader = wait_inside(cluster, going)
+    member = {"gpu0": "gpu1", "gpu1": "gpu0"}[leader]
+    (lent,) = [slot for slot in cluster.client.slots() if slot["name"] == member]
+    assert (lent["state"], lent["lent_to"]["slot"], lent["lent_to"]["study"]) == ("lent", leader, going)
+    name = leader if lost == "the leader" else member
+    cluster.kill(name)
+    cluster.start(name)
+    check(cluster, going, expected)
+    outcomes = {event["data"]["outcome"] for event in cluster.client.events(going) if event["type"] == "ChainEnded"}
+    assert outcomes & {"lost", "interrupted"}
+
+
+def wait_inside(cluster: Cluster, study: str) -> str:
+    """The slot that leads the gang, in the middle of a stage."""
+    return str(wait_for("a stage under way", lambda: at_work(cluster, study))[0])

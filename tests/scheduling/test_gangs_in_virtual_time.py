@@ -1,0 +1,151 @@
+"""Gangs on virtual slots: no deadlock, no slot that waits longer than a stage, and trunks that are trained faster."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.domain import events as e
+from app.scheduling.fair_share import POLICIES
+from app.simulation.pace import even_ranks
+from app.simulation.preview import preview
+from app.simulation.simulator import Simulator
+from stagetree.spec import StudySpec
+
+Json = dict[str, Any]
+TRUNK, DECAY = 800, 100
+
+
+def study(trials: list[Json], **fields: Any) -> Json:
+    tuner = {"kind": "trials", "trials": trials}
+    return {"name": "a", "trainer": "t", "metric": "m", "mode": "max", "tuner": tuner, **fields}
+
+
+def leaves(number: int) -> list[Json]:
+    wsd = {"family": "wsd", "peak": 0.1, "warmup": 10, "stable_until": TRUNK, "decay": DECAY}
+    return [{"hp": {"lr": wsd | {"final": 0.001 * leaf}}, "steps": TRUNK + DECAY} for leaf in range(number)]
+
+
+def simulator(slots: int, share: float = 0.9, policy: str = "fair_share") -> Simulator:
+    return Simulator(
+        slots=slots, measure=lambda node, step: {"m": 0.0}, policy=POLICIES[policy], ranks=even_ranks(share, 8)
+    )
+
+
+def test_a_trunk_is_trained_by_all_slots_and_its_leaves_by_one_each() -> None:
+    world = simulator(8)
+    world.submit("s", study(leaves(8), shards=8, ranks={"least": 1, "most": 8}))
+    world.run()
+    faster = 1.8**3
+    assert world.now <= 1.15 * (TRUNK / faster + DECAY)
+    given = [event for event in world.events if isinstance(event, e.ChainAssigned)]
+    assert [len(event.members) for event in given] == [7, 7, *[0] * 8]  # the first is only measured
+    assert len([event for event in world.events if isinstance(event, e.RanksProfiled)]) == 1
+
+
+def test_ranks_that_do_not_pay_are_not_taken() -> None:
+    world = simulator(8, share=0.55)
+    world.submit("s", study(leaves(8), shards=8, ranks={"least": 1, "most": 8}))
+    world.run()
+    assert world.now == TRUNK + DECAY
+    assert {len(event.members) for event in world.events if isinstance(event, e.ChainAssigned)} == {7, 0}
+
+
+def test_a_preview_is_what_a_run_comes_to() -> None:
+    spec = study(leaves(8), shards=8, ranks={"least": 1, "most": 8})
+    world = simulator(8)
+    world.submit("s", spec)
+    found = preview(StudySpec.from_dict(spec), slots=8)
+    assert found["makespan_steps"] == round(world.run())
+    assert found["ranks"] == {"times_faster": {"2": 1.8, "4": 3.24, "8": 5.83}, "kind": None}
+    alone = preview(StudySpec.from_dict(study(leaves(8), shards=8)), slots=8)
+    assert (alone["makespan_steps"], "ranks" in alone) == (TRUNK + DECAY, False)
+
+
+# ------------------------------------------------------------------------------------------------ any plans
+
+RANKS = st.sampled_from([1, 1, 2, 4, {"least": 1, "most": 4}, {"least": 2, "most": 4}, {"least": 1, "most": 2}])
+TRIALS = st.lists(
+    st.tuples(st.integers(1, 30), st.integers(1, 30), st.sampled_from([0.1, 0.5, 1.0])), min_size=1, max_size=5
+)
+
+
+def trials(drawn: list[tuple[int, int, float]]) -> list[Json]:
+    """Each changes its learning rate once: trials that do so at one step share what comes before."""
+    return [
+        {"hp": {"lr": {"family": "multistep", "init": 0.1, "milestones": [at], "gamma": gamma}}, "steps": at + more}
+        for at, more, gamma in drawn
+    ]
+
+
+Spell = tuple[float, float, e.ChainAssigned]
+
+
+def busy(world: Simulator) -> dict[str, list[Spell]]:
+    """Of each slot, from when to when it had a chain or was lent to one, in order."""
+    begun: dict[str, tuple[e.ChainAssigned, float]] = {}
+    found = defaultdict[str, list[Spell]](list)
+    for recorded in world.log():
+        event = recorded.event
+        if isinstance(event, e.ChainAssigned):
+            begun[event.chain] = event, recorded.at
+        elif isinstance(event, e.ChainEnded | e.StageFailed):
+            chain, at = begun.pop(event.chain)
+            for slot in (chain.slot, *chain.members):
+                found[slot].append((at, recorded.at, chain))
+    assert begun == {}
+    return {slot: sorted(spells, key=lambda spell: spell[:2]) for slot, spells in found.items()}
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    slots=st.integers(4, 8),
+    studies=st.lists(st.tuples(TRIALS, RANKS, st.sampled_from([1.0, 2.0])), min_size=1, max_size=3),
+    policy=st.sampled_from(sorted(POLICIES)),
+    share=st.sampled_from([0.55, 0.7, 1.0]),
+)
+def test_any_studies_come_to_an_end(
+    slots: int, studies: list[tuple[Any, Any, float]], policy: str, share: float
+) -> None:
+    world = simulator(slots, share, policy)
+    for number, (drawn, ranks, weight) in enumerate(studies):
+        world.submit(f"s{number}", study(trials(drawn), shards=8, ranks=ranks, weight=weight))
+    world.run()
+    plan = world.plan
+    assert {each.state for each in plan.studies.values()} == {"completed"}
+    assert plan.chains == {}
+    given = [event for event in world.events if isinstance(event, e.ChainAssigned)]
+    longest = max(stage.end - stage.start for event in given for stage in event.stages) + 1.0  # one step to leave
+    for spells in busy(world).values():
+        for (_, before, _), (after, _, chain) in pairwise(spells):
+            assert before <= after + 1e-9, "a slot has two chains"
+            if chain.members:
+                waited = after - max(before, ready_at(world, chain))
+                assert waited <= len(studies) * longest, "a slot is held for too long"  # one gang after the other
+
+
+def ready_at(world: Simulator, chain: e.ChainAssigned) -> float:
+    """When the chain could have begun: its state was there."""
+    first = chain.stages[0]
+    nodes = {first.node, world.plan.nodes[first.node].parent}
+    kept = [each.at for each in world.log() if isinstance(each.event, e.CheckpointKept)
+            and each.event.node in nodes and each.event.step == first.start]  # fmt: skip
+    return min(kept, default=0.0)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_gang_is_not_kept_waiting_by_what_is_small(policy: str) -> None:
+    """A long row of trials of one slot each, and a gang of all slots that came later: it waits for one stage."""
+    world = simulator(4, policy=policy)
+    many = [{"hp": {"lr": 0.001 * number}, "steps": 20} for number in range(1, 60)]
+    world.submit("small", study(many, shards=8))
+    world.run_until(30.0)
+    world.submit("gang", study([{"hp": {"lr": 0.7}, "steps": 40}], shards=8, ranks=4, priority=1))
+    world.run()
+    (gang,) = [each for each in world.events if isinstance(each, e.ChainAssigned) and each.members]
+    assert gang.at <= 30.0 + 20 + 20 + 1
