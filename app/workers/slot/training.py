@@ -166,7 +166,8 @@ class TrainingLane(Lane):
             return False
         self._facts.clear()  # what was found at a step that is not good is not told
         kind = FailureKind.CRASH if failed.kind in ("internal", "rank") else FailureKind(failed.kind)
-        fact = execution.failed(kind, failed.error, failed.signature, failed.step, self._its.seconds())
+        error = f"{failed.error.rstrip()}\n\n{self._advice}" if kind == FailureKind.OUT_OF_MEMORY else failed.error
+        fact = execution.failed(kind, error, failed.signature, failed.step, self._its.seconds())
         version = slot.outbox.version(self.claim.stream)
         sound = fact.step if fact.evaluated is None else fact.evaluated - 1
         quarantine = slot.quarantine.after_failure(self.claim, stage.node, sound, version)
@@ -176,6 +177,13 @@ class TrainingLane(Lane):
             self._end([fact], End(), quarantine)
             slot.quarantine.lift(self._is_well)
         return False
+
+    @property
+    def _advice(self) -> str:
+        """What helps a trial that has too little memory. More devices do not: each computes one shard at a time."""
+        if shards := self.work.shards:
+            return f"A device has 1/{shards} of a batch at once, however many there are: more shards need less memory."
+        return "With shards, a batch is computed in so many parts, one after the other, which need less memory."
 
     def _is_well(self) -> bool:
         """Whether a fresh process starts, once all is on record."""
