@@ -42,6 +42,8 @@ def test_slots(http: TestClient, tuned: str, workers: Workers, use: Services) ->
         "chain": None,
         "stage": None,
         "study": None,
+        "kind": "",
+        "lent_to": None,
     }
     assert (busy["name"], busy["state"], busy["chain"], busy["study"]) == ("gpu1", "busy", chain, tuned)
     node = workers.plan(tuned).studies[tuned].trials[1].path[0]
@@ -289,3 +291,17 @@ def test_a_trainer_file_that_cannot_be_used_keeps_the_server_from_starting(sqlit
 def test_numbers_do_not_look_at_any_plan(http: TestClient, tuned: str, use: Services, app: FastAPI) -> None:
     app.state.services = replace(use, plans=None)  # type: ignore[arg-type]
     assert http.get("http://test/metrics").status_code == 200
+
+
+def test_a_lent_slot_says_to_which_trial(http: TestClient, tuned: str, workers: Workers, use: Services) -> None:
+    chain = workers.assign(tuned, 1, "gpu1")
+    with use.records.write() as rows:
+        rows.slots.take("gpu0", "worker", instead_of=None, device="cuda:0", host="there", pid=2, kind="H200")
+        found = rows.chains.get(chain)
+        assert found is not None
+        rows.chains.end(chain)
+        work = replace(found.assignment, members=("gpu0",), study=tuned, trial=1)
+        rows.chains.assign("gang", found.stream, "gpu1", work, 60.0)
+    lent, _ = http.get("/slots").json()["items"]
+    assert (lent["state"], lent["chain"], lent["kind"]) == ("lent", None, "H200")
+    assert lent["lent_to"] == {"slot": "gpu1", "chain": "gang", "study": tuned, "trial": 1}
