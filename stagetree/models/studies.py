@@ -266,7 +266,7 @@ class Preview(Answer):
         default=None, description="the same with packs, by what was measured of them; of a study that packs"
     )
     ranks: dict[str, Any] | None = Field(
-        None, description="how many `times_faster` several devices are taken to be, and the `kind` where that was measured"
+        None, description="how many `times_faster` several devices are taken to be, and the `kind` if measured"
     )
     packing: dict[str, Any] | None = Field(
         default=None,
