@@ -18,10 +18,10 @@ from app.cli.output import (
     one_line,
     print_json,
     print_list,
-    slot_row,
     print_table,
     ranges,
     short_hp,
+    slot_row,
 )
 from app.domain.terms import ShownTrialState, StudyState
 from app.service.views.ordering import KEYS, ordered

@@ -57,7 +57,9 @@ def preview(
     """The steps asked for and needed, the longest path, and the time on `slots` slots, all counted in steps.
 
     Where several devices may train a stage, `ranks` says how many times faster they are taken to be, and on which kind
-    that was measured: None where it was not. Where the study packs, `packed_makespan_steps` is the time with packs, and `packing` says how wide they are and on
+    that was measured: None where it was not.
+
+    Where the study packs, `packed_makespan_steps` is the time with packs, and `packing` says how wide they are and on
     which device that was measured: None where it was not, and a pack is taken to take no longer than one trial.
 
     is_over: asked now and then, whether it has taken long enough. Raises `PreviewTooLong`.

@@ -75,8 +75,8 @@ class Slot(Answer, needs=("name", "state")):
     device: str
     host: str
     state: SlotState = Field(
-        description="lent: another slot trains a trial on its device, too; quarantined: it is given nothing for a while; "
-        "lost: its worker was not heard of for a lease"
+        description="lent: another slot trains a trial on its device, too; quarantined: it is given nothing for a "
+        "while; lost: its worker was not heard of for a lease"
     )
     note: str | None = Field(description="what its worker waits for, or why it is in quarantine")
     quarantined_until: float | None
