@@ -38,7 +38,7 @@ Measured = Callable[[e.Json], e.PackingProfiled | None]
 
 
 EVEN = 0.9
-"""Each doubling of the ranks is taken to be 1.8 times as fast, where nobody has measured it."""
+"""Each doubling of the ranks is taken to be 1.8 times as fast, as long as nothing was measured."""
 
 
 class PreviewTooLong(Exception):
