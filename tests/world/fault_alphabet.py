@@ -54,6 +54,7 @@ RATES = {
     "pack dies": 0.1,
     "lane fails": 0.01,
     "no room beside others": 0.3,
+    "client's answer is lost": 0.3,
     "step takes long": 0.01,
 }
 """How probable each fault is where it can happen; a history has some of them."""
@@ -67,6 +68,7 @@ FREE = {
     "store's answer is lost",
     "store is away",
     "object is not seen yet",
+    "client's answer is lost",
     "message comes twice",
     "no room beside others",
     "step takes long",
@@ -226,7 +228,8 @@ class WorldRecords:
     def answer(self, what: str) -> None:
         me = self.effects.process.name
         self.effects.moment(f"after {what}")
-        if self.effects.faults.strikes("database's answer is lost", f"{me}, {what}"):
+        whose = "client" if me == "client" else "database"
+        if self.effects.faults.strikes(f"{whose}'s answer is lost", f"{me}, {what}"):
             raise DatabaseUnavailable("The connection was lost while the commit was under way.")
 
 
