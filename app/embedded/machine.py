@@ -218,13 +218,15 @@ def kill(process: subprocess.Popen[bytes]) -> None:
             process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
 
 
-def end_with_parent() -> None:
-    """In a child: be killed when the parent dies, even by SIGKILL. Linux only; elsewhere nothing happens.
+def end_with_parent(parent: int) -> None:
+    """In a child: be killed when that parent dies, even by SIGKILL. Linux only; elsewhere nothing happens.
 
     Not SIGTERM, on which a worker would first end its stage.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        if os.getppid() != parent:  # it was killed before that was said
+            os._exit(1)
 
 
 PYTHON = (sys.executable, "-P", "-m")

@@ -112,9 +112,12 @@ class Prefork:
         return [pid for pid, name in self._names.items() if name != API]
 
     def _fork(self, name: str, command: Sequence[str]) -> int:
+        parent = os.getpid()
         if pid := os.fork():
             return pid
         end_with_parent()
+        if os.getppid() != parent:  # it was killed before that was said
+            os._exit(1)
         with (self._logs / f"{name}.log").open("ab") as log:
             os.dup2(log.fileno(), sys.stdout.fileno())
             os.dup2(log.fileno(), sys.stderr.fileno())

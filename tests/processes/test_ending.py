@@ -59,6 +59,31 @@ def test_a_stack_that_was_not_started_can_be_stopped(tmp_path: Path) -> None:
     Embedded(tmp_path, 1, ()).stop()
 
 
+LATE = """
+import os, signal, sys, time
+from pathlib import Path
+from app.workers import prefork
+parent = os.getpid()
+
+def end_with_parent():
+    os.kill(parent, signal.SIGKILL)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+
+prefork.end_with_parent = end_with_parent
+prefork.Prefork(Path(sys.argv[1])).start({"gpu0": ["celery", "--version"]})
+signal.pause()
+"""
+
+
+def test_a_fork_whose_parent_is_killed_before_it_can_say_that_it_ends_with_it_ends(tmp_path: Path) -> None:
+    """Three workers of a `run` that was killed as they were forked trained on."""
+    command = [sys.executable, "-c", LATE, str(tmp_path)]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=False)  # until the fork has ended, too
+    assert ended.returncode == -signal.SIGKILL
+    assert not (tmp_path / "gpu0.log").exists()
+
+
 def test_what_a_killed_stack_has_left_running_is_ended_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
