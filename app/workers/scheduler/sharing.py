@@ -83,8 +83,13 @@ def _ask_all(rows: RowsPort, slot: str) -> None:
 
 
 def _is_possible(takeover: Takeover, slots: Candidates) -> bool:
-    """Whether the study has work that the chain's slot would take, and no slot that is free already."""
+    """Whether the study has work that the chain's slot would take, and no slot that is free already.
+
+    Where its stages have several slots, slots are held for it instead, when its turn comes.
+    """
     frontier = takeover.frontier
+    if frontier.plan.studies[takeover.study].least_ranks > 1:
+        return False
     head = frontier.longest(study=takeover.study)
     slot = next((slot for slot in slots.well if slot.name == takeover.chain.slot), None)
     if slot is None:
