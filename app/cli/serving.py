@@ -39,10 +39,12 @@ set -euo pipefail
 {checks}
 export STAGETREE_STOP_SECONDS="${{STAGETREE_STOP_SECONDS:-{stop}}}"
 export STAGETREE_SLOTS_PER_GPU={per_gpu}
-export STAGETREE_SLURM_GPUS={gpus}
 {cpus}
 exec srun --label --kill-on-bad-exit=0 --wait=0 {program} worker slurm
 """
+ASKED = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_NODE")
+"""In these a task finds how many GPUs its job asked for."""
+
 MARGIN_SECONDS = 10
 """Between the end of the last worker, asked to stop in time, and the end of the job."""
 
@@ -59,7 +61,6 @@ def script(nodes: int, gpus: int, cpus: int, early: int, per_gpu: int = 1) -> st
         nodes=nodes,
         tasks=gpus * per_gpu or 1,
         per_gpu=per_gpu,
-        gpus=gpus,
         resources="\n".join([*resources, f"#SBATCH --cpus-per-task={cpus}"]),
         early=early,
         checks="\n".join(f': "${{{name}:?is what a worker needs: docs/cluster.md}}"' for name in NEEDED),
@@ -93,7 +94,7 @@ def queue_of(task: Mapping[str, str]) -> str:
     if visible := visible_gpus({"CUDA_VISIBLE_DEVICES": task.get("CUDA_VISIBLE_DEVICES") or ""}):
         # Slurm does not know of them. Each task may call its own GPU 0, so the name is the task's, not the GPU's.
         return f"{node}-{task['SLURM_JOB_ID']}-{number}-gpu{number if number < len(visible) else 0}"
-    if int(task.get("STAGETREE_SLURM_GPUS") or 0):
+    if any(task.get(name, "0") != "0" for name in ASKED):
         fail(
             f"slurm: task {number} of {node} sees no GPU, though the job asked for some: SLURM_STEP_GPUS, "
             "SLURM_JOB_GPUS and CUDA_VISIBLE_DEVICES are empty; `--gpus-per-node 0` is for workers without",

@@ -1,7 +1,8 @@
 """Pictures in files, read and augmented by other processes: circles, squares and triangles as JPEG.
 
-The folder is laid out as torchvision's `ImageFolder` wants it, with a sub-folder for each class. Where there is none,
-the pictures are drawn first, the same ones each time.
+The folder is laid out as torchvision's `ImageFolder` wants it, with a sub-folder for each class. Where none is named,
+the pictures are drawn first, the same ones each time. A folder that a study names is only read: the author of a study
+must not choose where this machine writes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from stagetree import TorchTrainer
 
 CLASSES = ("circle", "square", "triangle")
 PIXELS = 64
+DRAWN = Path("~/.cache/stagetree/shapes")
 
 
 class Shapes(TorchTrainer):
@@ -33,8 +35,8 @@ class Shapes(TorchTrainer):
 
     name = "shapes"
 
-    def __init__(self, *, seed: int, device: str, data: str, width: int = 16, num_workers: int = 0) -> None:
-        folder = drawn(Path(data).expanduser())
+    def __init__(self, *, seed: int, device: str, data: str = "", width: int = 16, num_workers: int = 0) -> None:
+        folder = Path(data).expanduser() if data else drawn(DRAWN.expanduser())
         super().__init__(
             seed=seed,
             device=device,

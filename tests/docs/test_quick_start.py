@@ -9,9 +9,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from docs_pages import DOCS, Block, blocks
+
+from stagetree.trainer.ranks import Ranks
 
 ADDRESS = "http://127.0.0.1:8000"
 """Where the pages say that the server is; here it is at a port that is free."""
@@ -127,6 +132,29 @@ def test_the_script_of_the_page_trains_by_hand(tmp_path: Path) -> None:
     said = Reader(tmp_path).run("python line.py")
     assert said.startswith("step 40: loss ")
     assert float(said.split()[-1]) < 0.1
+
+
+def test_the_trainers_with_shards_train() -> None:
+    """That of the page learns by shards; its `train` sums the gradients of a trainer that has them."""
+    line, train = dict[str, Any](), dict[str, Any]()
+    first, second = (block.text for block in blocks(DOCS / "several-gpus.md") if block.language == "python")
+    exec(compile(first, "several-gpus.md", "exec"), line)
+    trainer = line["Line"](seed=0, device="cpu")
+    trainer.setup({"lr": 0.1, "bs": 64})
+    before = trainer.evaluate()["val_loss"]
+    trainer.train()
+    assert trainer.evaluate()["val_loss"] < before
+
+    exec(compile(second, "several-gpus.md", "exec"), train)
+    weight = torch.nn.Parameter(torch.zeros(2))
+    mine = SimpleNamespace(
+        ranks=Ranks.alone(),
+        model=SimpleNamespace(parameters=lambda: [weight]),
+        optimizer=torch.optim.SGD([weight], lr=1.0),
+        _gradients=lambda shard: [torch.full((2,), float(shard))],
+    )
+    train["train"](mine)
+    assert weight.tolist() == [-28.0, -28.0]  # minus the sum of 0 to 7
 
 
 @pytest.mark.parametrize("page", ["sequences.md", "spaces-and-studies.md"])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import checked
+from forks import checked, in_a_fork
 
 from app.cli.checking import job_of
+from stagetree.runtime.loading import load_trainer
 from stagetree.spec import StudySpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -19,11 +21,28 @@ def report_on(study: str, folder: Path, **how: Any) -> dict[str, Any]:
     file = "train.py" if study.startswith("script/") else "trainer.py"
     job = job_of(spec, str((EXAMPLES / study).with_name(file)), "cpu")
     assert job is not None
-    if "data" in job["args"]:
-        job["args"]["data"] = str(folder / "data")
+    if study.startswith("shapes/"):
+        job["args"]["data"] = in_a_fork(drawn, job["file"], folder / "data")
     report = checked({**job, **how})
     assert spec.metric in report["metrics"]
     return report
+
+
+def drawn(file: str, folder: Path) -> str:
+    """A folder of the test's own with the pictures of that example."""
+    module = sys.modules[load_trainer(file, "shapes").__module__]
+    return str(module.drawn(folder))
+
+
+def test_a_folder_that_a_study_names_is_only_read(tmp_path: Path) -> None:
+    """Else whoever submits a study says where the machine writes."""
+    job = job_of(
+        StudySpec.from_file(EXAMPLES / "shapes/study.yaml", limits=None), str(EXAMPLES / "shapes/trainer.py"), "cpu"
+    )
+    assert job is not None
+    report = checked({**job, "args": {**job["args"], "data": str(tmp_path / "nowhere")}, "steps": 1})
+    assert "nowhere" in report["failed"]
+    assert not any(tmp_path.iterdir())
 
 
 def exactly(report: dict[str, Any]) -> bool:
