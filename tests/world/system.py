@@ -51,6 +51,9 @@ RACE_SECONDS = 0.1
 STEP = 1.0
 """Mean seconds of a step."""
 
+LONGEST_STEP = 60.0
+"""A step is not ended for a cancelled study, so it must end within the time in which all comes to rest."""
+
 Json = dict[str, Any]
 
 
@@ -255,7 +258,7 @@ class World:
             me.effects.moment(f"before {what}")
             if what in ("train", "train a pack"):
                 slow = 40.0 if self.faults.strikes("step takes long", f"{me.name} at step {step}") else STEP
-                until = self.time.now + self.time.chance.expovariate(1 / slow)
+                until = self.time.now + min(self.time.chance.expovariate(1 / slow), LONGEST_STEP)
                 while self.time.now < until and not process.is_broken:
                     me.wait(min(1.0, until - self.time.now))
             if process.is_broken:
