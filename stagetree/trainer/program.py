@@ -134,7 +134,8 @@ class Program:
     def stop(self) -> int | None:
         """Have it stop: its order ends at the step of its checkpoint; None without one. Raises `ProgramFailed`."""
         order = self.order
-        if self._process.poll() is None:
+        self._read()
+        if self.step < order.stop and self._process.poll() is None:  # else it is about to end, and hears no signal
             self._process.terminate()
         if self._code_at_its_end() or not order.checkpoint.exists() or self.step <= order.start:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import sys
 import tempfile
@@ -44,22 +45,28 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def build(folder: Path) -> Iterator[Build]:
-    """Builds the model of the program, or of that in another text; all of them are closed."""
-    built = list[Model]()
+    """Builds the model of the program, or of that in another text; all of them are closed, and their modules gone."""
+    built, finders, path = list[Model](), list(sys.meta_path), list(sys.path)
+
+    def forget() -> None:
+        imports_of.cache_clear()
+        sys.modules.pop("trainer", None)
+        linecache.cache.pop(str(folder / "trainer.py"), None)
+        sys.meta_path[:], sys.path[:] = finders, path
 
     def model(text: str = PROGRAM, trainer: str = "", **args: Any) -> Model:
         if text != PROGRAM:
             (folder / "walk.py").write_text(text)
         if trainer:
             (folder / "trainer.py").write_text(trainer)
-        imports_of.cache_clear()
-        sys.modules.pop("trainer", None)
+        forget()
         built.append(Model.build(load_trainer(folder / "trainer.py", "walk"), args, 3, "cpu"))
         return built[-1]
 
     yield model
     for each in built:
         each.trainer.close()
+    forget()
 
 
 def expected(steps: int, scale: float = 1.0) -> float:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import commands as c
@@ -16,7 +15,7 @@ from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
 from app.tuning.replay import replay
 from tests.scheduler.scenes import Scene
-from tests.tuners.test_every_tuner import EVERY, FEW, SEEDS, check, run, study_of
+from tests.tuners.test_every_tuner import EVERY, SEEDS, check, drawn, run, study_of
 from tests.tuners.worlds import STUDY, numbered, simulator, spec
 
 ONE_BY_ONE = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 2}
@@ -43,8 +42,7 @@ def results(world: Simulator) -> list[float]:
 
 
 @EVERY
-@FEW
-@given(ending=st.sampled_from(list(ENDINGS)), seed=SEEDS, slots=st.sampled_from([1, 3]), fail=st.sampled_from([0, 0.2]))
+@drawn(ending=st.sampled_from(list(ENDINGS)), seed=SEEDS, slots=st.sampled_from([1, 3]), fail=st.sampled_from([0, 0.2]))
 def test_every_tuner_ends(tuner: dict[str, Any], ending: str, seed: int, slots: int, fail: float) -> None:
     """With whatever luck: every decision is derived again, the end as well, and nothing comes after it."""
     world = run(study_of(tuner, "apart", **ENDINGS[ending]), seed, slots=slots, fail=fail)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain.decide.studies import GROWS_BY
 from app.domain.terms import StateConflict
 from app.tuning.replay import replay
-from tests.tuners.test_every_tuner import FEW, KINDS, SEEDS, run, study_of
+from tests.tuners.test_every_tuner import KINDS, SEEDS, drawn, run, study_of
 from tests.tuners.worlds import STUDY, numbered
 
 GROWING = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] in GROWS_BY}
@@ -20,8 +19,7 @@ OTHERS = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] not in G
 
 
 @pytest.mark.parametrize("tuner", GROWING.values(), ids=GROWING)
-@FEW
-@given(seed=SEEDS, slots=st.sampled_from([1, 4]))
+@drawn(seed=SEEDS, slots=st.sampled_from([1, 4]))
 def test_it_goes_on_and_what_was_decided_stands(tuner: dict[str, Any], seed: int, slots: int) -> None:
     world = run(study_of(tuner, "apart"), seed, slots=slots)
     study = world.plan.studies[STUDY]
