@@ -219,9 +219,6 @@ def turn(study: Study, running: int, balance: FairShare) -> Turn:
     return (-study.priority, -lacks, study.submitted_at, study.id)
 
 
-__all__ = ["NOTHING", "POLICIES", "Choice", "PassedOver", "Policy"]
-
-
 def critical_path(
     frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: FairShare = NO_CONTENTION
 ) -> Choice | None:

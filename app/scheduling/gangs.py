@@ -162,9 +162,6 @@ class Reservation:
     until: float
     stages: Mapping[ChainId, int]
 
-    def is_for(self, frontier: Frontier, spans: Sequence[Span]) -> bool:
-        return (self.plan, self.head) == (frontier.id, (spans[0].node, spans[0].start))
-
 
 @dataclass(frozen=True, slots=True)
 class Occupant:

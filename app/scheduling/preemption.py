@@ -60,9 +60,8 @@ def takeovers(
     for chain, _ in chains:
         used[payer(chain)] += chain.ranks if chain.id not in stopping else 0
     waiting = [(frontier.plan.studies[name], frontier) for frontier in frontiers for name in frontier.studies()]
-    for _ in range(
-        sum(chain.ranks for chain, _ in chains) - used.total()
-    ):  # what comes free is for those whose turn it is
+    freed = sum(chain.ranks for chain, _ in chains if chain.id in stopping)
+    for _ in range(freed):  # these slots are for the studies whose turn it is
         used.update([study.id for study, _ in _by_turn(waiting, used, balance)][:1])
     ripe = [(chain, plan) for chain, plan in chains if chain.id not in stopping and is_ripe(plan, chain, now)]
     while (found := _first(waiting, ripe, used, balance, is_possible)) is not None:

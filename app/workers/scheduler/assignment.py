@@ -26,7 +26,7 @@ from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import GangPath, may_have_gangs
 from app.scheduling.packs import batch_of, chosen, companions, covers, isolated, rungs_first, to_the_branch, widest
 from app.scheduling.proofs import keep_at
-from app.workers.scheduler.gangs import Gangs
+from app.workers.scheduler.gangs import MOST_MEASUREMENTS, Gangs
 from app.workers.scheduler.ports import Dispatch, Outlook, Ports, messages
 
 logger = logging.getLogger(__name__)
@@ -240,10 +240,6 @@ class Assignment:
 
 def _gathered(found: GangPath) -> Placed:
     return Placed(found.frontier, [found.spans], found.gang.leader, is_pack=False, gathered=found)
-
-
-MOST_MEASUREMENTS = 2
-"""One that comes to no end may be an accident. After two the trials are trained alone: nobody waits forever."""
 
 
 class Choosing:

@@ -28,7 +28,8 @@ from app.workers.scheduler.ports import Outlook, Ports
 logger = logging.getLogger(__name__)
 
 MOST_MEASUREMENTS = 2
-"""One that comes to no end may be an accident. After two as few slots as may be are as good: no study waits forever."""
+"""Of packs or gangs, in a plan. One that comes to no end may be an accident. After two, trials are trained alone, or by
+as few slots as may be: no study waits forever."""
 
 
 class Gangs:
