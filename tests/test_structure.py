@@ -28,8 +28,8 @@ LINES_OF_A_BODY, LINES_OF_A_FUNCTION = 40, 50
 LONG_FUNCTIONS = {"stagetree.trainer.torch_trainer:__init__": 65}
 """Longer than any other may be: its arguments are what users choose from."""
 
-MOST_FILES = 330
-"""Of both packages. Lower it when files are merged."""
+LINES_OF_A_MEAN_FILE = 180
+"""At least. What comes needs files of its own, and none of them may be a splinter. Raise it when files are merged."""
 
 SMALL = 60
 """A file with fewer lines serves at least two others, or it is a part of the one that it serves."""
@@ -100,8 +100,9 @@ def test_no_function_is_long() -> None:
     assert {name: each.lines for name, each in found.items() if each.lines > most[name]} == {}
 
 
-def test_there_are_no_more_files_than_there_were() -> None:
-    assert len(SOURCES) <= MOST_FILES
+def test_files_are_no_splinters() -> None:
+    """A cap on lines is met by better cuts, not by more of them."""
+    assert sum(each.lines for each in SOURCES) >= LINES_OF_A_MEAN_FILE * len(SOURCES)
 
 
 def test_a_small_file_serves_several() -> None:
