@@ -19,8 +19,8 @@ from app.away import store_is_away, without_secrets
 from app.events import Database, Plans, SqlRecords
 from app.processes import write_json
 from app.registry import Catalogue, register
-from app.service.chronicle import Chronicles
 from app.service.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
+from app.service.plan_history import PlanHistories
 from app.settings import Settings
 from app.settings import settings as read_settings
 from app.workers.celery_app import wake_scheduler
@@ -43,12 +43,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         _write_json_logs()
     records = SqlRecords(Database(settings.database_url, patience=settings.patience_seconds))
     register(settings.tuner_files)
-    chronicles = Chronicles(records.log)
+    plan_histories = PlanHistories(records.log)
     services = ApiServices(
         tuner_files=settings.tuner_files,
         records=records,
-        plans=Plans(records.log, on_fold=chronicles.take),
-        chronicles=chronicles,
+        plans=Plans(records.log, on_fold=plan_histories.take),
+        plan_histories=plan_histories,
         trainers=_trainers(settings),
         limits=settings.limits,
         wake_scheduler=Notifier(wake_scheduler).notify,

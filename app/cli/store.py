@@ -19,9 +19,9 @@ from app.events import Database, Decide, Plans, SqlRecords, StoredEvent, Write, 
 from app.registry import Catalogue
 from app.service import exporting, reading
 from app.service.changing import add_note, delete_study, release_slot, retry_trial
-from app.service.chronicle import Chronicles
 from app.service.files import trial_metrics
 from app.service.health import Checks, NotReady, check_schema
+from app.service.plan_history import PlanHistories
 from app.service.services import Services
 from app.settings import settings
 from stagetree.models.pages import EventPage, SlotPage, StudyPage, TrialPage
@@ -154,7 +154,7 @@ def _services(folder: Path) -> Services:
     return Services(
         records=records,
         plans=Plans(records.log),
-        chronicles=Chronicles(records.log),
+        plan_histories=PlanHistories(records.log),
         trainers=Catalogue(()),
         wake_scheduler=lambda: None,
         clock=time.time,

@@ -25,14 +25,14 @@ def rungs(use: Services, row: StudyRecord, at: int | None = None) -> Rungs:
 
 def timeline(use: Services, row: StudyRecord, at: int | None = None) -> Timeline:
     """What each slot did over time."""
-    with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as chronicle:
-        return pictures.timeline(chronicle, found, found.submitted_version - 1, plan.version)
+    with use.open_study(row, at) as (plan, found), use.plan_history(row, plan.version) as plan_history:
+        return pictures.timeline(plan_history, found, found.submitted_version - 1, plan.version)
 
 
 def history(use: Services, row: StudyRecord, at: int | None = None) -> History:
     """What was decided, and how the best result came about."""
-    with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as chronicle:
-        return pictures.history(chronicle, found, found.submitted_version - 1, plan.version)
+    with use.open_study(row, at) as (plan, found), use.plan_history(row, plan.version) as plan_history:
+        return pictures.history(plan_history, found, found.submitted_version - 1, plan.version)
 
 
 def importance(use: Services, row: StudyRecord, rung: int | None, at: int | None = None) -> Importance:

@@ -104,8 +104,8 @@ def _slot_use(shown: StudyAnswer, use: Services, row: StudyRecord, plan: SearchP
     """What came of sharing GPUs, and of packs, where there were any."""
     fields: Json = {}
     if shown.packing is not None:
-        with use.chronicle(row, plan.version) as chronicle:
-            fields["packing"] = packing(plan, lanes_at_once(plan, chronicle.spans))
+        with use.plan_history(row, plan.version) as plan_history:
+            fields["packing"] = packing(plan, lanes_at_once(plan, plan_history.spans))
     if found := gpu_sharing(use, row, plan):
         fields["gpu_sharing"] = found
     return fields
@@ -116,8 +116,8 @@ def _study_then(
 ) -> tuple[StudyAnswer, int]:
     """As it was after an event: what slots did then is known by their stages, not by the steps in them."""
     with use.open_study(row, at) as (plan, found):
-        with use.chronicle(row, plan.version) as chronicle:
-            now = chronicle.times[plan.version - 1]
+        with use.plan_history(row, plan.version) as plan_history:
+            now = plan_history.times[plan.version - 1]
         shown = documents.study(plan, found.id, now=now, expected=expected, with_trials=with_trials)
         return shown.with_fields(slots=Share(used=len(shown.progress.running), due=None)), plan.version
 

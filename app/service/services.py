@@ -26,8 +26,8 @@ from app.events import ChainRecord, Decide, EventLog, Moments, Plans, Records, S
 from app.object_store import ObjectStore
 from app.owned_store import open_owned
 from app.registry import Catalogue
-from app.service.chronicle import Chronicle, Chronicles
 from app.service.health import Checks
+from app.service.plan_history import PlanHistories, PlanHistory
 from app.service.views.plans import Feed
 from stagetree.limits import LIMITS, Limits
 from stagetree.sinks.opening import Configured
@@ -99,7 +99,7 @@ class Services:
 
     records: Records
     plans: Plans
-    chronicles: Chronicles
+    plan_histories: PlanHistories
     trainers: Catalogue
     wake_scheduler: Callable[[], None]
     clock: Callable[[], float]
@@ -165,9 +165,9 @@ class Services:
                 yield plan, plan.studies[StudyId(row.id)]
 
     @contextmanager
-    def chronicle(self, row: StudyRecord, version: int) -> Iterator[Chronicle]:
+    def plan_history(self, row: StudyRecord, version: int) -> Iterator[PlanHistory]:
         """What happened when on the study's plan, as far as a version of it."""
-        with self.chronicles.holding(row.stream, version) as found:
+        with self.plan_histories.holding(row.stream, version) as found:
             yield found
 
     def version(self, row: StudyRecord, at: int | None = None) -> int:
@@ -180,7 +180,7 @@ class Services:
 
     def feed(self, row: StudyRecord, after: int) -> Feed:
         """The events of a study behind a position."""
-        return Feed(self.records, self.plans, self.chronicles, row, after)
+        return Feed(self.records, self.plans, self.plan_histories, row, after)
 
     def live(self, stream: str) -> Sequence[ChainRecord]:
         """The chains of a plan that are under way; `step` is the last one done, by heartbeat."""

@@ -17,7 +17,7 @@ from app.events import ChainRecord, SlotRecord, StudyRecord
 from app.scheduling.assignment import has_trainer, without_trainer
 from app.scheduling.costs import Ran, slowdowns
 from app.scheduling.packs import batch_sizes
-from app.service.chronicle import Chronicle, SlotSpan
+from app.service.plan_history import PlanHistory, SlotSpan
 from app.service.services import Services
 from stagetree.models import trials
 from stagetree.models.service import Slot, SlotLoan, SlotStage
@@ -85,10 +85,10 @@ OTHERS = 8
 
 def gpu_sharing(use: Services, row: StudyRecord, plan: SearchPlan) -> list[Json]:
     """By GPU and number of slots, how many times slower a step was, and how many times faster all steps were."""
-    with use.chronicle(row, plan.version) as chronicle:
-        if not any(map(shared_gpu, chronicle.slots)):
+    with use.plan_history(row, plan.version) as plan_history:
+        if not any(map(shared_gpu, plan_history.slots)):
             return []
-        stages = list(_stages(chronicle, plan, use.clock()))
+        stages = list(_stages(plan_history, plan, use.clock()))
     found = slowdowns([*stages, *_elsewhere(use, row)])
     return [
         {"gpu": each.gpu, "slots": each.slots, "times_slower": round(each.times, 2), "gain": round(each.gain, 2)}
@@ -102,13 +102,13 @@ def _elsewhere(use: Services, row: StudyRecord) -> Iterator[Ran]:
         last = {other.stream: other for other in rows.studies.page(after=None, limit=OTHERS)}
     for stream, other in last.items():
         if stream != row.stream:
-            with use.chronicle(other, use.log.version(stream)) as chronicle:
-                yield from _stages(chronicle, None, use.clock())
+            with use.plan_history(other, use.log.version(stream)) as plan_history:
+                yield from _stages(plan_history, None, use.clock())
 
 
-def _stages(chronicle: Chronicle, plan: SearchPlan | None, now: float) -> Iterator[Ran]:
+def _stages(plan_history: PlanHistory, plan: SearchPlan | None, now: float) -> Iterator[Ran]:
     """The stages of a plan, or of another one, whose steps are not compared."""
-    for span in islice(reversed(chronicle.spans), MOST_STAGES):
+    for span in islice(reversed(plan_history.spans), MOST_STAGES):
         steps = _steps(span, plan)
         kind = batch_sizes(plan.nodes[span.stage.node], span.stage.start) if plan and steps else ()
         ended_at = now if span.ended_at is None else span.ended_at

@@ -95,11 +95,11 @@ def test_what_is_trained_to_compare_is_no_lane_of_a_pack(use: Services, tuned: s
     chain = workers.assign(tuned, 0)
     workers.finish(tuned, chain, {"accuracy": 0.9})
     plan = workers.plan(tuned)
-    with use.chronicles.holding(workers.stream(tuned), plan.version) as found:
+    with use.plan_histories.holding(workers.stream(tuned), plan.version) as found:
         alone = lanes_at_once(plan, found.spans)
     end(workers, tuned, proof(workers, tuned))
     plan = workers.plan(tuned)
-    with use.chronicles.holding(workers.stream(tuned), plan.version) as found:
+    with use.plan_histories.holding(workers.stream(tuned), plan.version) as found:
         assert len(found.spans) == 3 and found.spans[-1].seconds == 6.0
         assert lanes_at_once(plan, found.spans) == alone
 

@@ -1,6 +1,6 @@
 """What pictures are drawn from, in columns: the study's part of the tree, its rungs, its slots over time, its history.
 
-Pure functions from a folded plan, or from a chronicle. Positions are the study's: `version - before`.
+Pure functions from a folded plan, or from its history. Positions are the study's: `version - before`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from app.domain.results import sign
 from app.domain.search_plan import Node, SearchPlan, Study
 from app.domain.standing import RungRanking, standing
 from app.domain.terms import NodeId
-from app.service.chronicle import Chronicle, DecisionMade, Measured, SlotSpan
+from app.service.plan_history import DecisionMade, Measured, PlanHistory, SlotSpan
 from app.service.views.ordering import form_text, writable
 from stagetree.models import Answer
 from stagetree.models.pages import (
@@ -152,19 +152,19 @@ def _rung(rung: RungRanking, sign: int) -> RankedRung:
 # --------------------------------------------------------------------------------------------------- slots and history
 
 
-def timeline(chronicle: Chronicle, study: Study, before: int, version: int) -> Timeline:
+def timeline(plan_history: PlanHistory, study: Study, before: int, version: int) -> Timeline:
     """The stages on slots up to a moment. `own`: charged to the study. Times are Unix seconds, open ends null."""
-    spans = [span for span in chronicle.spans if before < span.begun <= version]
-    first = next((number for number, span in enumerate(chronicle.spans) if span.begun > before), 0)
+    spans = [span for span in plan_history.spans if before < span.begun <= version]
+    first = next((number for number, span in enumerate(plan_history.spans) if span.begun > before), 0)
     rows = [_span(span, study, before, version) for span in spans]
-    marks = [mark for mark in chronicle.marks if mark[2] >= first and mark[0] <= version]
+    marks = [mark for mark in plan_history.marks if mark[2] >= first and mark[0] <= version]
     return Timeline(
         count=len(rows),
-        at=chronicle.times[version - 1],
+        at=plan_history.times[version - 1],
         spans=_columns(Spans, rows),
         marks=Marks(
             position=[mark[0] - before for mark in marks],
-            at=[chronicle.times[mark[0] - 1] for mark in marks],
+            at=[plan_history.times[mark[0] - 1] for mark in marks],
             kind=[mark[1] for mark in marks],
             span=[mark[2] - first for mark in marks],
             step=[mark[3] for mark in marks],
@@ -189,13 +189,13 @@ def _span(span: SlotSpan, study: Study, before: int, version: int) -> Json:
     }
 
 
-def history(chronicle: Chronicle, study: Study, before: int, version: int) -> History:
+def history(plan_history: PlanHistory, study: Study, before: int, version: int) -> History:
     """What was decided, each time a better result came, and when events happened, up to a moment."""
-    decisions = [each for each in chronicle.decisions(study.id, version) if each.version <= version]
-    better = list(_better(chronicle.results(study.id, version), study, version))
+    decisions = [each for each in plan_history.decisions(study.id, version) if each.version <= version]
+    better = list(_better(plan_history.results(study.id, version), study, version))
     return History(
         position=version - before,
-        at=chronicle.times[version - 1],
+        at=plan_history.times[version - 1],
         decisions=_columns(Decisions, [_decided(each, before) for each in decisions]),
         best=[
             BetterResult(
@@ -208,7 +208,7 @@ def history(chronicle: Chronicle, study: Study, before: int, version: int) -> Hi
             )
             for each, value in better
         ],
-        times=_times(chronicle, before, version),
+        times=_times(plan_history, before, version),
     )
 
 
@@ -232,11 +232,11 @@ def _better(results: Sequence[Measured], study: Study, version: int) -> Iterator
             yield each, value
 
 
-def _times(chronicle: Chronicle, before: int, version: int) -> list[list[float]]:
+def _times(plan_history: PlanHistory, before: int, version: int) -> list[list[float]]:
     """(position, time) of some events, the first and the last among them."""
     step = max(1, (version - before) // MOST_TIMES)
     versions = [*range(before + 1, version, step), version]
-    return [[found - before, chronicle.times[found - 1]] for found in versions]
+    return [[found - before, plan_history.times[found - 1]] for found in versions]
 
 
 # ----------------------------------------------------------------------------------------------------- hyper-parameters

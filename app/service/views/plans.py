@@ -18,7 +18,7 @@ from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import StudyId
 from app.events import Plans, Records, StoredEvent, StudyRecord
 from app.events.codec import encode
-from app.service.chronicle import Chronicles
+from app.service.plan_history import PlanHistories
 from app.service.views.ordering import form_text, writable
 from stagetree.models.service import Event
 from stagetree.models.trials import Node, Place, Plan, Point, Running, Stage, StageTree, Waiting
@@ -117,8 +117,10 @@ class Feed:
     before: the version that the study's positions are counted from. is_over: the study is final, and all was given.
     """
 
-    def __init__(self, records: Records, plans: Plans, chronicles: Chronicles, row: StudyRecord, after: int) -> None:
-        self._records, self._plans, self._chronicles = records, plans, chronicles
+    def __init__(
+        self, records: Records, plans: Plans, plan_histories: PlanHistories, row: StudyRecord, after: int
+    ) -> None:
+        self._records, self._plans, self._plan_histories = records, plans, plan_histories
         self.stream, self.study = row.stream, StudyId(row.id)
         with plans.holding(row.stream) as plan:
             self.before = plan.studies[self.study].submitted_version - 1
@@ -163,14 +165,14 @@ class Feed:
         return is_of_plan or bool(getattr(event, "study", None) == study.id)
 
     def _follow_chain(self, event: e.Event) -> None:
-        """Know what each chain trains: from its assignment or, if that was before, from its row or the chronicle."""
+        """Know what each chain trains: from its assignment or, if that was before, from its row or the plan's history."""
         if isinstance(event, e.ChainAssigned):
             self._chains[event.chain] = [(stage.study, stage.node) for stage in event.stages]
         elif (chain := getattr(event, "chain", None)) is not None and chain not in self._chains:
             with self._records.read() as rows:
                 row = rows.chains.get(chain)
             if row is None:  # rows of chains that are over go after some days
-                with self._chronicles.holding(self.stream, self.version) as chronicle:
-                    self._chains[chain] = [(stage.study, stage.node) for stage in chronicle.stages(chain)]
+                with self._plan_histories.holding(self.stream, self.version) as plan_history:
+                    self._chains[chain] = [(stage.study, stage.node) for stage in plan_history.stages(chain)]
             else:
                 self._chains[chain] = [(stage.study, stage.node) for stage in row.stages]

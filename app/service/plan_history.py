@@ -115,7 +115,7 @@ class _OfStudy:
         return next((each for each in reversed(self.lives) if each.since <= version), self.lives[0])
 
 
-class Chronicle:
+class PlanHistory:
     """One stream, as far as it was read."""
 
     def __init__(self) -> None:
@@ -244,16 +244,16 @@ class Chronicle:
             self.marks.append((self.version, what, number, step))
 
 
-class Chronicles:
-    """The chronicles of the streams that were asked for last. Safe to share between threads."""
+class PlanHistories:
+    """The histories of the plans that were asked for last. Safe to share between threads."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._kept: OrderedDict[str, tuple[Chronicle, Lock]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[PlanHistory, Lock]] = OrderedDict()
         self._lock = Lock()
 
     def take(self, stream: str, recorded: Sequence[StoredEvent]) -> None:
-        """What somebody has read of a stream: from its beginning, or on from where its chronicle is."""
+        """What somebody has read of a stream: from its beginning, or on from where its history is."""
         if not recorded or not (recorded[0].version == 1 or stream in self._kept):
             return
         with self._of(stream) as found:
@@ -261,8 +261,8 @@ class Chronicles:
                 found.take_all(recorded)
 
     @contextmanager
-    def holding(self, stream: str, version: int) -> Iterator[Chronicle]:
-        """The chronicle of a stream, as far as `version` at least."""
+    def holding(self, stream: str, version: int) -> Iterator[PlanHistory]:
+        """The history of a plan, as far as `version` at least."""
         with self._of(stream) as found:
             with collector_paused():
                 while found.version < version and (batch := self._log.read(stream, after=found.version, limit=BATCH)):
@@ -270,10 +270,10 @@ class Chronicles:
             yield found
 
     @contextmanager
-    def _of(self, stream: str) -> Iterator[Chronicle]:
+    def _of(self, stream: str) -> Iterator[PlanHistory]:
         """Nobody else touches it within the block."""
         with self._lock:
-            found, lock = self._kept.setdefault(stream, (Chronicle(), Lock()))
+            found, lock = self._kept.setdefault(stream, (PlanHistory(), Lock()))
             self._kept.move_to_end(stream)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)

@@ -1,4 +1,4 @@
-"""The chronicle of a plan is made while the plan is folded: the log is not read again for it."""
+"""The history of a plan is made while the plan is folded: the log is not read again for it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from app.domain import commands as c
 from app.domain.terms import StudyId
 from app.events.log import SqlLog
-from app.service import chronicle, drawing, reading
-from app.service.chronicle import Chronicles
+from app.service import drawing, plan_history, reading
+from app.service.plan_history import PlanHistories
 from app.service.services import Services
 from tests.api.world import Workers
 
@@ -39,7 +39,10 @@ def test_what_was_folded_is_not_read_again(use: Services, done: str, monkeypatch
     monkeypatch.setattr(SqlLog, "read", counting)
     before = drawn(use, done)
     assert sum(reads) == 0
-    with Chronicles(use.log).holding(stream, version) as alone, use.chronicles.holding(stream, version) as beside:
+    with (
+        PlanHistories(use.log).holding(stream, version) as alone,
+        use.plan_histories.holding(stream, version) as beside,
+    ):
         assert (alone.times, alone.spans, alone.marks) == (beside.times, beside.spans, beside.marks)
     assert before == drawn(use, done, position)
 
@@ -48,8 +51,8 @@ def test_one_that_was_let_go_is_read_from_the_log(
     use: Services, done: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = drawn(use, done)
-    monkeypatch.setattr(chronicle, "KEPT", 0)
-    with use.chronicles.holding("another", 0):
+    monkeypatch.setattr(plan_history, "KEPT", 0)
+    with use.plan_histories.holding("another", 0):
         pass
     workers.decide(done, c.CancelStudy(study=StudyId(done), at=1.0))  # folded on, and what was before is not there
     monkeypatch.undo()
