@@ -35,7 +35,7 @@ from app.service.services import InvalidField, Services
 T = TypeVar("T")
 
 
-class Together:
+class SingleFlight:
     """Whoever asks shares what begins after that, and so is answered as if nobody else asked. Lives in one event loop.
 
     Pages that follow a study all ask for it when something happens there.
@@ -73,7 +73,7 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 _heavy: set[Callable[..., Any]] = set()
 
 
-class Turns:
+class StudyQueue:
     """One at a time about each study, and a few at a time in all: a study many ask about holds up no other.
 
     A request waits for its turn in the event loop, and takes no thread from the others.
@@ -165,7 +165,7 @@ class PackedAnswer:
         return not (is_had or "gzip" in request.headers.get("accept-encoding", ""))
 
 
-class Answers:
+class ResponseCache:
     """Those that were asked for last, up to `most` bytes. Safe to share between threads."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
@@ -232,19 +232,19 @@ class ApiServices(Services):
         return Broadcasts(self.tail, self.stopping.is_set)
 
     @cached_property
-    def together(self) -> Together:
+    def single_flight(self) -> SingleFlight:
         """What many ask for at the same moment."""
-        return Together()
+        return SingleFlight()
 
     @cached_property
-    def turns(self) -> Turns:
+    def turns(self) -> StudyQueue:
         """Who may compute a large answer."""
-        return Turns()
+        return StudyQueue()
 
     @cached_property
-    def answers(self) -> Answers:
+    def answers(self) -> ResponseCache:
         """Large answers that may be asked for again."""
-        return Answers()
+        return ResponseCache()
 
 
 def services(request: Request) -> ApiServices:
@@ -257,14 +257,14 @@ async def _services(request: Request) -> ApiServices:
     return services(request)
 
 
-Use = Annotated[ApiServices, Depends(_services)]
+ServicesDep = Annotated[ApiServices, Depends(_services)]
 StudyPath = Annotated[str, PathParameter(description="the id of a study", examples=["digits-grid-3f9c1a"])]
 TrialPath = Annotated[int, PathParameter(description="the number of a trial in its study, from 0 on", examples=[3])]
 
 
-async def study_row(request: Request, study: StudyPath, use: Use, who: Who) -> StudyRecord:
+async def study_row(request: Request, study: StudyPath, use: ServicesDep, who: Who) -> StudyRecord:
     """The row of the study in the path. Raises `Unknown`, and `HttpProblem` where another may not change it."""
-    row = await use.together.do(("row", study), lambda: use.find(study))
+    row = await use.single_flight.do(("row", study), lambda: use.find(study))
     if not who.sees(row.project):
         raise Unknown(f"there is no study {study}")
     check_owner(request, who, row.owner)

@@ -18,7 +18,7 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 
 from app.api.access import Who
-from app.api.services import Use, is_heavy, services
+from app.api.services import ServicesDep, is_heavy, services
 from app.events import Decide, Idempotency, StoredEvent, transact
 from app.events import Write as Transaction
 from app.service.services import HttpProblem, InvalidField
@@ -193,7 +193,9 @@ Key = Annotated[
 Write = Callable[[str, Decide], list[StoredEvent]]
 
 
-def writer(request: Request, background: BackgroundTasks, use: Use, raw: Raw, who: Who, key: Key = None) -> Write:
+def writer(
+    request: Request, background: BackgroundTasks, use: ServicesDep, raw: Raw, who: Who, key: Key = None
+) -> Write:
     """How this request writes to a stream. Raises what `transact` raises."""
     asked = [request.method, request.url.path, request.url.query]
     fingerprint = sha256(b"\n".join([*(part.encode() for part in asked), raw])).hexdigest()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from app.events.database import Database, DatabaseUnavailable
 from app.events.log import Alongside, EventLog, Idempotency, StoredEvent, VersionConflict
-from app.events.plans import Moments, Plans, PlanUnusable, last_profile, profiles_on_record
+from app.events.plans import Plans, PlanUnusable, Snapshots, last_profile, profiles_on_record
 from app.events.records import OPTIMISTIC, Decide, Moved, Records, SqlRecords, Write, change, transact
 from app.events.rows import (
     ChainFlags,
@@ -42,7 +42,6 @@ __all__ = [
     "Idempotency",
     "Installation",
     "Lease",
-    "Moments",
     "Moved",
     "PlanUnusable",
     "Plans",
@@ -51,6 +50,7 @@ __all__ = [
     "SlotLost",
     "SlotRecord",
     "SlotTaken",
+    "Snapshots",
     "SqlRecords",
     "StoredEvent",
     "StudyRecord",

@@ -223,7 +223,7 @@ MOMENTS_KEPT = 4
 MOMENT_BATCH = 5_000
 
 
-class Moments:
+class Snapshots:
     """The plans of earlier moments. Safe to share between threads; one looks at a time."""
 
     def __init__(self, log: EventLog, kept: int = MOMENTS_KEPT) -> None:

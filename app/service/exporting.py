@@ -23,7 +23,7 @@ from app.events import StoredEvent, StudyRecord
 from app.events.codec import UnknownEvent, decode, encode
 from app.service import drawing, files, reading
 from app.service.services import HttpProblem, Services
-from app.service.views.ordering import writable
+from app.service.views.ordering import json_safe
 from stagetree.models.pages import Imagined
 from stagetree.models.service import Replay
 
@@ -153,13 +153,13 @@ def imagined(use: Services, row: StudyRecord, changes: Json, at: int | None) -> 
 def _replayed(log: Sequence[tuple[int, Event]], study: StudyId, at: int | None, struck: frozenset[StudyId]) -> Any:
     from app.tuning.replay import replay
 
-    return writable(replay(log, study, at=at, struck=struck).to_json())
+    return json_safe(replay(log, study, at=at, struck=struck).to_json())
 
 
 def _imagined(events: Sequence[Event], study: StudyId, changes: Json) -> Any:
     from app.simulation.what_if import what_if
 
-    return writable(what_if(events, study, changes))
+    return json_safe(what_if(events, study, changes))
 
 
 def log(use: Services, row: StudyRecord) -> Iterator[str]:

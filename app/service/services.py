@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import ANYBODY, Principal, StudyId, Unknown
-from app.events import ChainRecord, Decide, EventLog, Moments, Plans, Records, StoredEvent, StudyRecord
+from app.events import ChainRecord, Decide, EventLog, Plans, Records, Snapshots, StoredEvent, StudyRecord
 from app.object_store import ObjectStore
 from app.owned_store import open_owned
 from app.registry import Catalogue
@@ -61,7 +61,7 @@ Write = Callable[[str, Decide], list[StoredEvent]]
 """Appends to a stream the events that are decided on its plan. Raises what `app.events.records.transact` raises."""
 
 
-class Latest:
+class VersionedCache:
     """The last value under each of up to `most` names, as long as its moment is the present one. Safe to share."""
 
     def __init__(self, most: int = 256) -> None:
@@ -125,14 +125,14 @@ class Services:
         return self.records.log
 
     @cached_property
-    def moments(self) -> Moments:
+    def moments(self) -> Snapshots:
         """Plans as they were."""
-        return Moments(self.log)
+        return Snapshots(self.log)
 
     @cached_property
-    def overviews(self) -> Latest:
+    def overviews(self) -> VersionedCache:
         """Studies without their trials."""
-        return Latest()
+        return VersionedCache()
 
     @cached_property
     def store(self) -> ObjectStore:

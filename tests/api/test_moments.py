@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from app.domain import events as e
 from app.domain.terms import StudyId
-from app.events.plans import Moments
+from app.events.plans import Snapshots
 from app.service.services import Services
 from tests.api.world import STUDY, Workers
 
@@ -68,7 +68,7 @@ def test_an_earlier_moment_is_answered_as_it_was_then(
 
 def test_moments_are_looked_at_in_any_order(use: Services, tuned: str, workers: Workers) -> None:
     """Though fewer of them are kept than there are."""
-    moments, stream, last = Moments(use.log, kept=2), workers.stream(tuned), workers.plan(tuned).version
+    moments, stream, last = Snapshots(use.log, kept=2), workers.stream(tuned), workers.plan(tuned).version
     for at in [*range(last, 0, -1), *range(1, last + 1)]:
         with moments.holding(stream, at) as plan:
             assert plan.version == at
@@ -145,7 +145,7 @@ def test_what_was_struck_since_is_no_part_of_an_earlier_moment(
     """A plan in memory was folded before the strike, and holds what counts no more."""
     second = http.post("/studies", json=STUDY).json()["study"]
     workers.tune(second)
-    moments, stream, last = Moments(use.log), workers.stream(tuned), workers.plan(tuned).version
+    moments, stream, last = Snapshots(use.log), workers.stream(tuned), workers.plan(tuned).version
     with moments.holding(stream, last) as plan:
         assert StudyId(second) in plan.studies
     workers.record(tuned, e.StudyStruck(study=StudyId(second), reason="harm", at=1.0))
@@ -160,7 +160,7 @@ def test_a_moment_that_was_looked_at_is_not_worked_out_again(
     """Whoever scrubs back and forth comes to each many times, and going back means folding the log anew."""
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
     forwards = [http.get(f"/studies/{tuned}/tree?at={at}").json() for at in (2, 3, 4)]
-    monkeypatch.setattr(Moments, "holding", lambda *_: 1 / 0)
+    monkeypatch.setattr(Snapshots, "holding", lambda *_: 1 / 0)
     assert [http.get(f"/studies/{tuned}/tree?at={at}").json() for at in (2, 3, 4)] == forwards
     with pytest.raises(ZeroDivisionError):
         http.get(f"/studies/{tuned}/tree?at=5")

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.services import Answers
+from app.api.services import ResponseCache
 from app.service.views.importance import FEWEST, importance
 from app.service.views.ordering import columns
 from app.service.views.pictures import sampled
@@ -88,14 +88,14 @@ def test_an_answer_is_made_once() -> None:
         made.append(1)
         return made
 
-    answers = Answers()
+    answers = ResponseCache()
     first = answers.get(("a",), 1, make)
     assert answers.get(("a",), 1, make) is first and json.loads(gzip.decompress(first.packed)) == [1]
     assert answers.get(("a",), 2, make) is not first and len(made) == 2
 
 
 def test_answers_are_let_go_of_where_there_are_too_many() -> None:
-    answers = Answers(most=2_000)
+    answers = ResponseCache(most=2_000)
     first = answers.get((0,), 1, lambda: list(range(1000)))
     for number in range(1, 5):
         answers.get((number,), 1, lambda: list(range(1000)))
@@ -108,7 +108,7 @@ def test_ten_thousand_trials_of_twenty_hyper_parameters_are_less_than_a_megabyte
         | {"hp": {f"p{place}": round((number * (place + 3)) * 0.61803 % 1, 5) for place in range(20)}}
         for number in range(10_000)
     ]
-    packed = Answers().get(("columns",), 1, lambda: columns(rows)).packed
+    packed = ResponseCache().get(("columns",), 1, lambda: columns(rows)).packed
     assert len(packed) < 1_000_000
 
 

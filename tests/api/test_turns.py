@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from app.api.services import Turns
+from app.api.services import StudyQueue
 from app.service.services import Services
 from tests.api.world import API, STUDY
 
@@ -22,7 +22,7 @@ HEAVY = ("", "/trials?limit=1000", "/trials:columns", "/plan", "/stage-tree", "/
 class Scene:
     """Answers that are under way until they may end. `begun`: about which studies, in the order of their turns."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: StudyQueue) -> None:
         self._turns, self._may_end = turns, asyncio.Event()
         self.begun, self.running = list[str](), list[str]()
 
@@ -44,7 +44,7 @@ class Scene:
 
 def test_one_at_a_time_about_a_study_and_a_few_in_all() -> None:
     async def play() -> None:
-        scene = Scene(Turns(at_once=2))
+        scene = Scene(StudyQueue(at_once=2))
         answers = [asyncio.create_task(scene.answer(study)) for study in ("a", "a", "a", "b", "c")]
         await scene.settle()
         assert scene.running == ["a", "b"]
@@ -58,7 +58,7 @@ def test_one_at_a_time_about_a_study_and_a_few_in_all() -> None:
 
 def test_whoever_has_waited_for_long_goes_ahead() -> None:
     async def play() -> None:
-        scene = Scene(Turns(at_once=1, seconds=0.0))
+        scene = Scene(StudyQueue(at_once=1, seconds=0.0))
         answers = [asyncio.create_task(scene.answer("a")) for _ in range(3)]
         while len(scene.running) < 3:
             await asyncio.sleep(0)
@@ -70,7 +70,7 @@ def test_whoever_has_waited_for_long_goes_ahead() -> None:
 
 def test_who_gives_up_waiting_holds_up_nobody() -> None:
     async def play() -> None:
-        scene = Scene(Turns(at_once=1))
+        scene = Scene(StudyQueue(at_once=1))
         first, second, third = (asyncio.create_task(scene.answer(study)) for study in ("a", "a", "b"))
         await scene.settle()
         second.cancel()

@@ -10,7 +10,7 @@ from fastapi import Path as PathParameter
 from app.api.access import Who, cookie_of, sent_token
 from app.api.bodies import TokenBody, token_of
 from app.api.errors import refusals
-from app.api.services import Use
+from app.api.services import ServicesDep
 from app.api.strict import Cursor, Limit, StrictRoute
 from app.domain.terms import Principal
 from app.service import access, reading
@@ -56,7 +56,7 @@ def _session(who: Principal) -> Session:
 
 
 @router.get("/tokens", summary="List tokens", response_model=TokenPage, responses=refusals())
-def list_tokens(use: Use, who: Who, limit: Limit = 100, cursor: Cursor = None) -> TokenPage:
+def list_tokens(use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor = None) -> TokenPage:
     """All of them, by name, expired and revoked ones too: their names are in the log."""
     return reading.tokens(use, limit, cursor, who)
 
@@ -69,7 +69,7 @@ def list_tokens(use: Use, who: Who, limit: Limit = 100, cursor: Cursor = None) -
     response_description="The token; it is never shown again.",
     responses=refusals(400, 409, 413, 415),
 )
-def create_token(given: TokenBody, use: Use, who: Who) -> NewToken:
+def create_token(given: TokenBody, use: ServicesDep, who: Who) -> NewToken:
     """Its name is part of the log from then on, and is given once."""
     asked = token_of(given)
     if not who.sees_all_of(asked.project):
@@ -82,7 +82,7 @@ def create_token(given: TokenBody, use: Use, who: Who) -> NewToken:
 
 
 @router.delete("/tokens/{name}", status_code=204, summary="Revoke a token", responses=refusals(404))
-def revoke_token(name: TokenPath, use: Use, who: Who) -> None:
+def revoke_token(name: TokenPath, use: ServicesDep, who: Who) -> None:
     """It is refused a few seconds later."""
     try:
         access.revoke(use.records, name, use.clock(), who)

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.bodies import ChangesBody, changes_of
 from app.api.errors import UNCHANGED, refusals
-from app.api.services import ApiServices, Key, StudyRowDep, TrialPath, Use, heavy
+from app.api.services import ApiServices, Key, ServicesDep, StudyRowDep, TrialPath, heavy
 from app.api.strict import POSITION, At, Cursor, Limit, StrictRoute
 from app.events import StudyRecord
 from app.service import drawing, exporting, reading
@@ -46,14 +46,14 @@ STREAM = {"description": "A page or, with `Accept: text/event-stream`, a stream.
 
 @router.get("/plan", summary="The search plan that a study is part of", response_model=Plan, responses=refusals(404))
 @heavy
-def get_plan(row: StudyRowDep, use: Use, at: At = None) -> Plan:
+def get_plan(row: StudyRowDep, use: ServicesDep, at: At = None) -> Plan:
     """All its nodes, with those of the other studies on it."""
     return reading.plan(use, row, at)
 
 
 @router.get("/stage-tree", summary="What is left to do", response_model=StageTree, responses=refusals(404))
 @heavy
-def get_stage_tree(row: StudyRowDep, use: Use, at: At = None) -> StageTree:
+def get_stage_tree(row: StudyRowDep, use: ServicesDep, at: At = None) -> StageTree:
     """The stages that no slot is training yet. Empty for a study that is paused or over."""
     return reading.stage_tree(use, row, at)
 
@@ -64,7 +64,7 @@ def get_stage_tree(row: StudyRowDep, use: Use, at: At = None) -> StageTree:
     response_model=Environments,
     responses=refusals(404),
 )
-def get_environment(row: StudyRowDep, use: Use) -> Environments:
+def get_environment(row: StudyRowDep, use: ServicesDep) -> Environments:
     """By kind of device, as the first slot of the plan saw it there: packages, driver, and the trainer's repository."""
     return reading.environment(use, row)
 
@@ -78,7 +78,7 @@ def get_environment(row: StudyRowDep, use: Use) -> Environments:
 def list_events(
     request: Request,
     row: StudyRowDep,
-    use: Use,
+    use: ServicesDep,
     after: After = 0,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -110,7 +110,9 @@ async def kept(
     request: Request, use: ApiServices, row: StudyRecord, key: Key, at: int | None, make: Callable[[], BaseModel]
 ) -> Response:
     """The answer that `make` gives at the event `at`, or now, made once for each moment."""
-    moment = f"at{at}" if at is not None else await use.together.do(("version", row.stream), lambda: use.version(row))
+    moment = (
+        f"at{at}" if at is not None else await use.single_flight.do(("version", row.stream), lambda: use.version(row))
+    )
     key = (*key, row.id, at)
     answer = use.answers.find(key, moment)
     if answer is None:
@@ -136,31 +138,35 @@ def _picture(path: str, summary: str, model: Any) -> Json:
 
 
 @pictures.get(**_picture("/tree", "What its trials share", Tree))
-async def get_tree(request: Request, row: StudyRowDep, use: Use, points: Points = 60, at: At = None) -> Response:
+async def get_tree(
+    request: Request, row: StudyRowDep, use: ServicesDep, points: Points = 60, at: At = None
+) -> Response:
     """The study's part of the search plan, with the curve of the metric in each node."""
     return await kept(request, use, row, ("tree", points), at, lambda: drawing.tree(use, row, points, at))
 
 
 @pictures.get(**_picture("/rungs", "Who came how far", Rungs))
-async def get_rungs(request: Request, row: StudyRowDep, use: Use, at: At = None) -> Response:
+async def get_rungs(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """Each rung with its trials by rank, and which of them went on. Empty for a tuner without rungs."""
     return await kept(request, use, row, ("rungs",), at, lambda: drawing.rungs(use, row, at))
 
 
 @pictures.get(**_picture("/timeline", "What each slot did", Timeline))
-async def get_timeline(request: Request, row: StudyRowDep, use: Use, at: At = None) -> Response:
+async def get_timeline(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """Stages over time, those of other studies on the plan included, with evaluations and checkpoints."""
     return await kept(request, use, row, ("timeline",), at, lambda: drawing.timeline(use, row, at))
 
 
 @pictures.get(**_picture("/history", "What was decided, and when", History))
-async def get_history(request: Request, row: StudyRowDep, use: Use, at: At = None) -> Response:
+async def get_history(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """Every decision about a trial or the study, each result that was the best so far, and the times of events."""
     return await kept(request, use, row, ("history",), at, lambda: drawing.history(use, row, at))
 
 
 @pictures.get(**_picture("/importance", "What the result depends on", Importance))
-async def get_importance(request: Request, row: StudyRowDep, use: Use, rung: Rung = None, at: At = None) -> Response:
+async def get_importance(
+    request: Request, row: StudyRowDep, use: ServicesDep, rung: Rung = None, at: At = None
+) -> Response:
     """The share of each hyper-parameter that varies, by Optuna's PED-ANOVA."""
     key = ("importance", rung)
     return await kept(request, use, row, key, at, lambda: drawing.importance(use, row, rung, at))
@@ -172,7 +178,7 @@ async def get_importance(request: Request, row: StudyRowDep, use: Use, rung: Run
     response_model=Schedules,
     responses=refusals(404),
 )
-def get_schedules(row: StudyRowDep, number: TrialPath, use: Use, points: Points = 60) -> Schedules:
+def get_schedules(row: StudyRowDep, number: TrialPath, use: ServicesDep, points: Points = 60) -> Schedules:
     """Their values over its steps, to draw them."""
     return drawing.schedules(use, row, number, points)
 
@@ -194,7 +200,7 @@ LINE = (
     responses=refusals(404),
 )
 @heavy
-def replay_study(row: StudyRowDep, use: Use, at: ReplayedTo = None) -> Replay:
+def replay_study(row: StudyRowDep, use: ServicesDep, at: ReplayedTo = None) -> Replay:
     """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
     return exporting.replay(use, row, at)
 
@@ -206,7 +212,7 @@ def replay_study(row: StudyRowDep, use: Use, at: ReplayedTo = None) -> Replay:
     responses=refusals(400, 404, 413, 415),
 )
 @heavy
-def imagine_study(row: StudyRowDep, given: ChangesBody, use: Use, at: ReplayedTo = None) -> Imagined:
+def imagine_study(row: StudyRowDep, given: ChangesBody, use: ServicesDep, at: ReplayedTo = None) -> Imagined:
     """Over the results that exist: nothing is trained, and nothing is changed."""
     return exporting.imagined(use, row, changes_of(given), at)
 
@@ -218,7 +224,7 @@ def imagine_study(row: StudyRowDep, given: ChangesBody, use: Use, at: ReplayedTo
     responses={200: {"content": {"text/html": {"example": "<!doctype html>"}}}, **refusals(404)},
 )
 @heavy
-def get_report(row: StudyRowDep, use: Use) -> HTMLResponse:
+def get_report(row: StudyRowDep, use: ServicesDep) -> HTMLResponse:
     """The page with all that it shows of the study now: it works without a server, and without a network."""
     name = f'attachment; filename="{row.id}.html"'
     return HTMLResponse(exporting.report(use, row), headers={"Content-Disposition": name})
@@ -230,6 +236,6 @@ def get_report(row: StudyRowDep, use: Use) -> HTMLResponse:
     response_class=StreamingResponse,
     responses={200: {"content": {"text/plain": {"example": LINE}}}, **refusals(404)},
 )
-def get_log(row: StudyRowDep, use: Use) -> StreamingResponse:
+def get_log(row: StudyRowDep, use: ServicesDep) -> StreamingResponse:
     """One event a line, those of other studies on the plan included: `stagetree replay --log` takes it as a file."""
     return StreamingResponse(exporting.log(use, row), media_type="text/plain")

@@ -12,7 +12,7 @@ from fastapi.responses import PlainTextResponse, Response
 
 from app.api.access import Who
 from app.api.errors import MEDIA_TYPE, REF, answer, refusals
-from app.api.services import ApiServices, Use
+from app.api.services import ApiServices, ServicesDep
 from app.api.strict import Cursor, Limit, StrictRoute
 from app.domain.terms import ChainState, StudyState
 from app.service import changing, reading
@@ -64,7 +64,7 @@ NUMBERS = {
 
 
 @slots.get("/slots", summary="The slots, and what they do", response_model=SlotPage, responses=refusals())
-def list_slots(use: Use, who: Who, limit: Limit = 100, cursor: Cursor = None) -> SlotPage:
+def list_slots(use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor = None) -> SlotPage:
     """All of them, by name."""
     return reading.slots(use, limit, cursor, who)
 
@@ -76,7 +76,7 @@ def list_slots(use: Use, who: Who, limit: Limit = 100, cursor: Cursor = None) ->
     response_description="It is given chains again.",
     responses=refusals(404),
 )
-def release_slot(name: SlotPath, use: Use) -> None:
+def release_slot(name: SlotPath, use: ServicesDep) -> None:
     """A slot that is still not well is put there again by its worker."""
     changing.release_slot(use, name)
 
@@ -87,7 +87,7 @@ def release_slot(name: SlotPath, use: Use) -> None:
     response_model=TrainerPage,
     responses=refusals(),
 )
-def list_trainers(use: Use, limit: Limit = 100, cursor: Cursor = None) -> TrainerPage:
+def list_trainers(use: ServicesDep, limit: Limit = 100, cursor: Cursor = None) -> TrainerPage:
     """All of them, by name, each with the version that is part of a plan's identity."""
     return reading.trainers(use, limit, cursor)
 
@@ -104,7 +104,7 @@ async def healthz() -> Health:
     response_model=Readiness,
     responses={503: NOT_READY},
 )
-def readyz(request: Request, use: Use) -> Any:
+def readyz(request: Request, use: ServicesDep) -> Any:
     """Looks at the database, its schema, broker, store, scheduler and slots, for a second at most.
 
     It is about the whole service; whether this server answers is `/healthz`.
@@ -122,6 +122,6 @@ def readyz(request: Request, use: Use) -> Any:
     response_class=PlainTextResponse,
     responses={200: NUMBERS, **refusals()},
 )
-def get_metrics(use: Use, who: Who) -> Response:
+def get_metrics(use: ServicesDep, who: Who) -> Response:
     """Studies, slots and chains by state, the head of the log, and what `/readyz` says."""
     return PlainTextResponse(text(use), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from app.api.access import Who
 from app.api.bodies import NoteBody, StudyBody, note_of, study_of
 from app.api.errors import refusals
-from app.api.services import ApiServices, StudyRowDep, Use, caching_headers, heavy, is_had_by, tag_of
+from app.api.services import ApiServices, ServicesDep, StudyRowDep, caching_headers, heavy, is_had_by, tag_of
 from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
@@ -51,7 +51,7 @@ def submit_study(
     request: Request,
     response: Response,
     given: StudyBody,
-    use: Use,
+    use: ServicesDep,
     write: WriterDep,
     who: Who,
     project: Project = None,
@@ -64,7 +64,7 @@ def submit_study(
 
 @router.get("/studies", summary="List studies, newest first", response_model=StudyPage, responses=refusals())
 def list_studies(
-    use: Use,
+    use: ServicesDep,
     limit: Limit = 100,
     cursor: Cursor = None,
     state: States = (),
@@ -94,7 +94,7 @@ def get_study(
     request: Request,
     response: Response,
     row: StudyRowDep,
-    use: Use,
+    use: ServicesDep,
     trials: WithTrials = True,
     at: At = None,
 ) -> Any:
@@ -119,31 +119,31 @@ def _command(name: str, summary: str) -> Json:
 
 
 @router.post(**_command("pause", "Pause a study"))
-def pause_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
+def pause_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
     """Nothing new is started for it until it is resumed; what is under way and nobody else wants ends at its step."""
     return _change(use, write, row, c.PauseStudy(study=StudyId(row.id)))
 
 
 @router.post(**_command("resume", "Resume a paused study"))
-def resume_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
+def resume_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
     """It goes on where it was."""
     return _change(use, write, row, c.ResumeStudy(study=StudyId(row.id)))
 
 
 @router.post(**_command("reopen", "Go on with a completed study"))
-def reopen_study(row: StudyRowDep, use: Use, write: WriterDep, num_trials: NumTrials) -> StudyAnswer:
+def reopen_study(row: StudyRowDep, use: ServicesDep, write: WriterDep, num_trials: NumTrials) -> StudyAnswer:
     """With so many trials in all: rungs get wider, old results and promotions are kept, nothing is run twice."""
     return _change(use, write, row, c.ReopenStudy(study=StudyId(row.id), trials=num_trials, at=use.clock()))
 
 
 @router.post(**_command("cancel", "Cancel a study for good"))
-def cancel_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
+def cancel_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
     """What it has so far remains."""
     return _change(use, write, row, c.CancelStudy(study=StudyId(row.id), at=use.clock()))
 
 
 @router.post(**_command("audit", "Prove all that a study shares"))
-def audit_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
+def audit_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
     """Slots train every stage again that began with a saved state, and compare; `exactness` has the verdict."""
     if not use.proofs:
         raise StateConflict("nothing is compared here: proofs are switched off (STAGETREE_PROOFS)")
@@ -151,7 +151,7 @@ def audit_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
 
 
 @router.post(**_command("complete", "Complete a study whose trials come from outside"))
-def complete_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
+def complete_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
     """Nothing more is asked of it. Refused while a trial is under way."""
     return _change(use, write, row, c.CompleteStudy(study=StudyId(row.id), at=use.clock()))
 
@@ -163,7 +163,7 @@ def complete_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
     response_description="It is not listed any more, and what is kept for it alone is deleted.",
     responses=refusals(404, 409),
 )
-def delete_study(row: StudyRowDep, use: Use, write: WriterDep) -> None:
+def delete_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> None:
     """Studies that share steps with it lose nothing. Its events stay in the log of its plan."""
     changing.delete_study(use, row, write)
 
@@ -176,7 +176,7 @@ def delete_study(row: StudyRowDep, use: Use, write: WriterDep) -> None:
     response_description="The event.",
     responses=refusals(400, 404, 413, 415),
 )
-def add_note(row: StudyRowDep, given: NoteBody, use: Use, write: WriterDep) -> Event:
+def add_note(row: StudyRowDep, given: NoteBody, use: ServicesDep, write: WriterDep) -> Event:
     """About the study or one of its trials, also when it is over. It is shown with them, and changes nothing."""
     return changing.add_note(use, row, write, *note_of(given))
 
@@ -192,7 +192,7 @@ def _change(use: ApiServices, write: Write, row: StudyRecord, command: c.Command
     response_model=Preview,
     responses=refusals(400, 413, 415),
 )
-def preview_study(given: StudyBody, use: Use, slots: Slots = 1) -> Preview:
+def preview_study(given: StudyBody, use: ServicesDep, slots: Slots = 1) -> Preview:
     """The body is that of a submission, and refused where that would be."""
     from app.simulation.preview import PreviewTooLong, preview
 

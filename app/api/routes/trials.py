@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, start_of
 from app.api.errors import UNCHANGED, refusals
 from app.api.routes.plans import kept
-from app.api.services import ApiServices, StudyRowDep, TrialPath, Use, heavy
+from app.api.services import ApiServices, ServicesDep, StudyRowDep, TrialPath, heavy
 from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
@@ -54,7 +54,7 @@ FILE: dict[int | str, dict[str, Any]] = {
     responses={**FILE, **refusals(404)},
 )
 def get_checkpoint(
-    row: StudyRowDep, use: Use, trial: Trial = None, step: Step = None, holds: Holds = "weights"
+    row: StudyRowDep, use: ServicesDep, trial: Trial = None, step: Step = None, holds: Holds = "weights"
 ) -> StreamingResponse:
     """Of the trial that is best now, unless another is named. A refusal says at which steps a state is kept."""
     with use.open_study(row) as (plan, study):
@@ -94,7 +94,7 @@ Digits = Annotated[
 @heavy
 def list_trials(
     row: StudyRowDep,
-    use: Use,
+    use: ServicesDep,
     limit: Limit = 100,
     cursor: Cursor = None,
     state: States = (),
@@ -116,7 +116,9 @@ def list_trials(
     response_description="The columns; `ETag` says at which event.",
     responses={304: UNCHANGED, **refusals(404)},
 )
-async def get_columns(request: Request, row: StudyRowDep, use: Use, digits: Digits = None, at: At = None) -> Response:
+async def get_columns(
+    request: Request, row: StudyRowDep, use: ServicesDep, digits: Digits = None, at: At = None
+) -> Response:
     """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
     return await kept(request, use, row, ("columns", digits), at, lambda: reading.columns(use, row, at, digits))
 
@@ -128,7 +130,7 @@ async def get_columns(request: Request, row: StudyRowDep, use: Use, digits: Digi
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
-def get_trial(row: StudyRowDep, number: TrialPath, use: Use, at: At = None) -> TrialDetail:
+def get_trial(row: StudyRowDep, number: TrialPath, use: ServicesDep, at: At = None) -> TrialDetail:
     """With its learning curve and, if it failed, the traceback."""
     return reading.trial(use, row, number, at)
 
@@ -139,7 +141,7 @@ def get_trial(row: StudyRowDep, number: TrialPath, use: Use, at: At = None) -> T
     response_class=StreamingResponse,
     responses={200: {"content": {"text/plain": {"example": "epoch 3: loss 0.21\\n"}}}, **refusals(404)},
 )
-def get_trial_log(row: StudyRowDep, number: TrialPath, use: Use) -> StreamingResponse:
+def get_trial_log(row: StudyRowDep, number: TrialPath, use: ServicesDep) -> StreamingResponse:
     """A stage that several trials share is in the log of the one it was run for."""
     return StreamingResponse(reading.trial_log(use, row, number), media_type="text/plain")
 
@@ -150,7 +152,7 @@ def get_trial_log(row: StudyRowDep, number: TrialPath, use: Use) -> StreamingRes
     response_model=Logged,
     responses=refusals(404),
 )
-def get_trial_metrics(row: StudyRowDep, number: TrialPath, use: Use) -> Logged:
+def get_trial_metrics(row: StudyRowDep, number: TrialPath, use: ServicesDep) -> Logged:
     """What its trainer said with `log` between evaluations, a point about once a second; with what it shares."""
     return trial_metrics(use, row, number)
 
@@ -165,7 +167,7 @@ def get_trial_metrics(row: StudyRowDep, number: TrialPath, use: Use) -> Logged:
     responses=refusals(400, 404, 409, 413, 415),
 )
 def add_trial(
-    request: Request, response: Response, row: StudyRowDep, given: TrialBody, use: Use, write: WriterDep
+    request: Request, response: Response, row: StudyRowDep, given: TrialBody, use: ServicesDep, write: WriterDep
 ) -> TrialDetail:
     """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
     number = changing.add_trial(use, row, write, start_of(given))
@@ -181,7 +183,7 @@ def add_trial(
     response_description="The trials, in the order asked for.",
     responses=refusals(400, 404, 409, 413, 415),
 )
-def ask_trials(row: StudyRowDep, given: AsksBody, use: Use, write: WriterDep) -> TrialBatch:
+def ask_trials(row: StudyRowDep, given: AsksBody, use: ServicesDep, write: WriterDep) -> TrialBatch:
     """Each is a trial of your own, `{hp, steps}`, or more steps of one there is, `{trial, steps}`. All or nothing."""
     return TrialBatch(items=_asked(row, asks_of(given), use, write))
 
@@ -199,7 +201,9 @@ def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, w
     response_model_exclude_unset=True,
     responses=refusals(400, 404, 409, 413, 415),
 )
-def extend_trial(row: StudyRowDep, number: TrialPath, given: ExtensionBody, use: Use, write: WriterDep) -> TrialDetail:
+def extend_trial(
+    row: StudyRowDep, number: TrialPath, given: ExtensionBody, use: ServicesDep, write: WriterDep
+) -> TrialDetail:
     """To so many steps in all: it goes on from where it is. Steps that it was asked for before change nothing."""
     return _asked(row, [extension_of(given, number)], use, write)[0]
 
@@ -211,7 +215,7 @@ def extend_trial(row: StudyRowDep, number: TrialPath, given: ExtensionBody, use:
     response_model_exclude_unset=True,
     responses=refusals(404, 409, 413, 415),
 )
-def retry_trial(row: StudyRowDep, number: TrialPath, use: Use, write: WriterDep) -> TrialDetail:
+def retry_trial(row: StudyRowDep, number: TrialPath, use: ServicesDep, write: WriterDep) -> TrialDetail:
     """For all that it was asked for, from its last checkpoint. A study that is over goes on for that.
 
     Its tuner has gone on without the trial, and hears no more of it.
@@ -227,7 +231,7 @@ def retry_trial(row: StudyRowDep, number: TrialPath, use: Use, write: WriterDep)
     response_description="Nobody trains it any further for this study.",
     responses=refusals(404, 409),
 )
-def cancel_trial(row: StudyRowDep, number: TrialPath, use: Use, write: WriterDep) -> None:
+def cancel_trial(row: StudyRowDep, number: TrialPath, use: ServicesDep, write: WriterDep) -> None:
     """What it shares with others goes on."""
     command = c.CancelTrial(study=StudyId(row.id), trial=number)
     write(row.stream, lambda plan: decide(plan, command))

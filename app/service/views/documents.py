@@ -18,7 +18,7 @@ from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.terms import ChainId, ChainState, NodeId, ShownTrialState, StudyId, StudyState, TrialState
 from app.events import ChainRecord, StudyRecord
-from app.service.views.ordering import writable
+from app.service.views.ordering import json_safe
 from app.service.views.plans import point
 from app.service.views.standing import begins_shortly, ending_text, lineage, marks, packing, progress
 from app.service.views.standing import exactness as proven
@@ -58,10 +58,10 @@ def study(
         study=found.id,
         name=found.name,
         state=found.state,
-        error=writable(found.error),
+        error=json_safe(found.error),
         project=found.project,
         owner=found.owner,
-        not_exact=writable(results.inexact_in_study(plan, found)),
+        not_exact=json_safe(results.inexact_in_study(plan, found)),
         exactness=proven(plan, found),
         ending=ending_text(found),
         metric=found.metric,
@@ -120,12 +120,12 @@ def _failures(group: Group) -> Failures:
     return Failures(
         trials=list(group.trials),
         kind=group.kind,
-        place=writable(group.place),
-        error=writable(group.error),
+        place=json_safe(group.place),
+        error=json_safe(group.error),
         steps=group.steps,
         tries=group.tries,
-        where=writable(group.where),
-        text=writable(group_text(group)),
+        where=json_safe(group.where),
+        text=json_safe(group_text(group)),
     )
 
 
@@ -157,7 +157,7 @@ def listed(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
         submitted_at=row.submitted_at,
         plan=row.stream,
         slots=share(row, live),
-        begins="" if row.begins is None else str(writable(begins_shortly(row.begins))),
+        begins="" if row.begins is None else str(json_safe(begins_shortly(row.begins))),
         project=row.project,
         owner=row.owner,
     )
@@ -188,7 +188,7 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
     """All there is to know of one trial."""
     study = plan.studies[trial.study]
     shown = _trial(plan, study, trial, _busy(plan), standing(study), marks(plan, study)(trial))
-    more: dict[str, Any] = {"failure": Failure(**writable(trial.error))} if trial.error else {}
+    more: dict[str, Any] = {"failure": Failure(**json_safe(trial.error))} if trial.error else {}
     more |= {name: part for name, part in lineage(study).items() if name == "begins"}
     return TrialDetail(
         **shown,
@@ -196,7 +196,7 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
         reason=trial.reason,
         path=list(trial.path),
         curve=[point(step, metrics) for step, metrics in plan.curve(trial)],
-        not_exact=writable(results.inexact_in_trial(plan, trial)),
+        not_exact=json_safe(results.inexact_in_trial(plan, trial)),
         notes=[_note(study, each) for each in study.notes if each.trial == trial.number],
     ).with_fields(**more)
 
@@ -211,7 +211,7 @@ class _Sometimes(TypedDict, total=False):
 
 def _trial(plan: SearchPlan, study: Study, trial: search_plan.Trial, busy: Busy, stands: Standing, mark: str) -> Trial:
     state, rung, (last, best) = _state(plan, trial, busy), stands.rung(trial.number), _results(plan, study, trial)
-    text, found = writable(meaning(study, trial, state, stands)), best if study.spec.get("value") == "best" else last
+    text, found = json_safe(meaning(study, trial, state, stands)), best if study.spec.get("value") == "best" else last
     more = _Sometimes()
     if (judged := prediction(trial, stands)) is not None:
         more["prediction"] = Prediction.model_validate(judged)

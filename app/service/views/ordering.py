@@ -108,16 +108,16 @@ T = TypeVar("T")
 HALVES = re.compile("[\ud800-\udfff]")
 
 
-def writable(value: T) -> T:
+def json_safe(value: T) -> T:
     """The same, with the halves of characters in all its text spelled out: a traceback may hold bytes of anything."""
-    return _writable(value)  # type: ignore[no-any-return]
+    return _json_safe(value)  # type: ignore[no-any-return]
 
 
-def _writable(value: Any) -> Any:
+def _json_safe(value: Any) -> Any:
     if isinstance(value, str):
         return HALVES.sub(lambda found: f"\\u{ord(found.group()):04x}", value) if not value.isascii() else value
     if isinstance(value, dict):
-        return {_writable(name): _writable(inner) for name, inner in value.items()}
+        return {_json_safe(name): _json_safe(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_writable(inner) for inner in value]
+        return [_json_safe(inner) for inner in value]
     return value

@@ -14,7 +14,7 @@ from app.domain.search_plan import Node, SearchPlan, Study
 from app.domain.standing import RungRanking, standing
 from app.domain.terms import NodeId
 from app.service.plan_history import DecisionMade, Measured, PlanHistory, SlotSpan
-from app.service.views.ordering import form_text, writable
+from app.service.views.ordering import form_text, json_safe
 from stagetree.models import Answer
 from stagetree.models.pages import (
     BetterResult,
@@ -218,7 +218,7 @@ def _decided(each: DecisionMade, before: int) -> Json:
         "kind": each.kind,
         "trial": each.trial,
         "steps": each.steps,
-        "reason": writable(each.reason),
+        "reason": json_safe(each.reason),
     }
 
 
@@ -250,4 +250,4 @@ def schedules(hp: Json, steps: int, points: int) -> Schedules:
 
 def _values(value: Any, at: list[int]) -> list[Any]:
     sequence = parse(value)
-    return [writable(sequence.at(step)) for step in at]
+    return [json_safe(sequence.at(step)) for step in at]

@@ -19,7 +19,7 @@ from app.domain.terms import StudyId
 from app.events import Plans, Records, StoredEvent, StudyRecord
 from app.events.codec import encode
 from app.service.plan_history import PlanHistories
-from app.service.views.ordering import form_text, writable
+from app.service.views.ordering import form_text, json_safe
 from stagetree.models.service import Event
 from stagetree.models.trials import Node, Place, Plan, Point, Running, Stage, StageTree, Waiting
 
@@ -30,7 +30,7 @@ def _finite(metrics: Mapping[str, float | None]) -> Metrics:
 
 def point(step: int, metrics: Mapping[str, float | None]) -> Point:
     """The metrics after a step; None for those that are no finite numbers."""
-    return Point(step=step, metrics=writable(_finite(metrics)))
+    return Point(step=step, metrics=json_safe(_finite(metrics)))
 
 
 def plan(plan: SearchPlan, stream: str) -> Plan:
@@ -99,7 +99,7 @@ def event(recorded: StoredEvent, before: int) -> Event:
     name, _, data = encode(recorded.event)
     position, version = recorded.version - before, recorded.version
     return Event(
-        position=position, version=version, type=name, data=writable(data), at=recorded.at, by=recorded.by or ""
+        position=position, version=version, type=name, data=json_safe(data), at=recorded.at, by=recorded.by or ""
     )
 
 
@@ -120,7 +120,7 @@ class Feed:
     def __init__(
         self, records: Records, plans: Plans, plan_histories: PlanHistories, row: StudyRecord, after: int
     ) -> None:
-        self._records, self._plans, self._plan_histories = records, plans, plan_histories
+        self._records, self._plans, self._histories = records, plans, plan_histories
         self.stream, self.study = row.stream, StudyId(row.id)
         with plans.holding(row.stream) as plan:
             self.before = plan.studies[self.study].submitted_version - 1
@@ -165,14 +165,14 @@ class Feed:
         return is_of_plan or bool(getattr(event, "study", None) == study.id)
 
     def _follow_chain(self, event: e.Event) -> None:
-        """Know what each chain trains: from its assignment or, if that was before, from its row or the plan's history."""
+        """Know what each chain trains: from its assignment or, if that was before, from its row or the history."""
         if isinstance(event, e.ChainAssigned):
             self._chains[event.chain] = [(stage.study, stage.node) for stage in event.stages]
         elif (chain := getattr(event, "chain", None)) is not None and chain not in self._chains:
             with self._records.read() as rows:
                 row = rows.chains.get(chain)
             if row is None:  # rows of chains that are over go after some days
-                with self._plan_histories.holding(self.stream, self.version) as plan_history:
+                with self._histories.holding(self.stream, self.version) as plan_history:
                     self._chains[chain] = [(stage.study, stage.node) for stage in plan_history.stages(chain)]
             else:
                 self._chains[chain] = [(stage.study, stage.node) for stage in row.stages]

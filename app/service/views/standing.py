@@ -14,7 +14,7 @@ from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
 from app.domain.standing import RungRanking, rests, standing
 from app.domain.terms import ChainId, NodeId, StudyState, TrialEventKind, TrialState, Verdict
 from app.scheduling.packs import better_width, times_faster
-from app.service.views.ordering import form_text, writable
+from app.service.views.ordering import form_text, json_safe
 from app.simulation.preview import Forecast
 from stagetree.models.pages import Environment, Environments
 from stagetree.models.studies import Decision, Exactness, Progress, RungStanding, StepsDone, TrialsDone, UnderWay
@@ -27,10 +27,10 @@ def exactness(plan: SearchPlan, study: Study) -> Exactness:
     return Exactness(
         verdict=judgement.verdict,
         proven_to=judgement.reach,
-        text=writable(_text(judgement, mark, study)),
-        mark=writable(mark),
-        reason=writable(judgement.reason),
-        stray=[writable(each) for each in judgement.stray],
+        text=json_safe(_text(judgement, mark, study)),
+        mark=json_safe(mark),
+        reason=json_safe(judgement.reason),
+        stray=[json_safe(each) for each in judgement.stray],
         isolated=bool(study.isolated),
         audited=study.is_audited,
         proof_steps=study.proof_steps,
@@ -40,7 +40,7 @@ def exactness(plan: SearchPlan, study: Study) -> Exactness:
 def marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
     """What stands beside the numbers of a trial for being unproven; it is empty for a proven one."""
     judgement = proofs.judge(plan)
-    return lambda trial: writable(proofs.of_trial(plan, study, trial, judgement))
+    return lambda trial: json_safe(proofs.of_trial(plan, study, trial, judgement))
 
 
 def _text(judgement: proofs.Judgement, mark: str, study: Study) -> str:

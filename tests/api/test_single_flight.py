@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from app.api.services import Together
+from app.api.services import SingleFlight
 
 
 class Work:
@@ -26,25 +26,25 @@ class Work:
 
 def test_who_asks_while_it_is_done_shares_the_next_time() -> None:
     async def main() -> None:
-        together, work = Together(), Work()
-        first = [asyncio.create_task(together.do("a", work)) for _ in range(50)]
+        single_flight, work = SingleFlight(), Work()
+        first = [asyncio.create_task(single_flight.do("a", work)) for _ in range(50)]
         assert await asyncio.to_thread(work.begun.wait, 60)
-        later = [asyncio.create_task(together.do("a", work)) for _ in range(50)]
+        later = [asyncio.create_task(single_flight.do("a", work)) for _ in range(50)]
         await asyncio.sleep(0)
         work.may_end.set()
         assert await asyncio.gather(*first) == [1] * 50
         assert await asyncio.gather(*later) == [2] * 50
-        assert await together.do("a", work) == 3
+        assert await single_flight.do("a", work) == 3
 
     asyncio.run(main())
 
 
 def test_other_work_does_not_wait() -> None:
     async def main() -> None:
-        together, held, free = Together(), Work(), Work()
+        single_flight, held, free = SingleFlight(), Work(), Work()
         free.may_end.set()
-        waiting = asyncio.create_task(together.do("a", held))
-        assert await together.do("b", free) == 1
+        waiting = asyncio.create_task(single_flight.do("a", held))
+        assert await single_flight.do("b", free) == 1
         assert not waiting.done()
         held.may_end.set()
         await waiting
@@ -54,8 +54,8 @@ def test_other_work_does_not_wait() -> None:
 
 def test_who_goes_away_takes_nobody_along() -> None:
     async def main() -> None:
-        together, work = Together(), Work()
-        gone, stays = (asyncio.create_task(together.do("a", work)) for _ in range(2))
+        single_flight, work = SingleFlight(), Work()
+        gone, stays = (asyncio.create_task(single_flight.do("a", work)) for _ in range(2))
         assert await asyncio.to_thread(work.begun.wait, 60)
         gone.cancel()
         work.may_end.set()
@@ -70,12 +70,12 @@ def test_what_is_wrong_is_said_to_all_and_tried_again() -> None:
         raise ValueError("no")
 
     async def main() -> None:
-        together, work = Together(), Work()
-        asked = [asyncio.create_task(together.do("a", wrong)) for _ in range(3)]
+        single_flight, work = SingleFlight(), Work()
+        asked = [asyncio.create_task(single_flight.do("a", wrong)) for _ in range(3)]
         for each in asked:
             with pytest.raises(ValueError, match="no"):
                 await each
         work.may_end.set()
-        assert await together.do("a", work) == 1
+        assert await single_flight.do("a", work) == 1
 
     asyncio.run(main())
