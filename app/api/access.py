@@ -142,7 +142,7 @@ def _address(peer: str | None) -> IPv4Address | IPv6Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-LOOKING = ("preview_study", "replay_study", "imagine_study")
+READING = ("preview_study", "replay_study", "imagine_study")
 """They are asked with a body or take long, hence POST, and change nothing."""
 
 OPERATING = ("release_slot",)
@@ -156,7 +156,7 @@ def needed(route: str, method: str) -> Scope:
         return Scope.ADMIN
     if route in OPERATING:
         return Scope.OPERATE
-    return Scope.READ if method == "GET" or route in LOOKING + SIGNING else Scope.SUBMIT
+    return Scope.READ if method == "GET" or route in READING + SIGNING else Scope.SUBMIT
 
 
 def principal(request: Request) -> Principal:

@@ -38,7 +38,7 @@ def isolated(plan: SearchPlan, spans: Sequence[Span]) -> Sequence[Span]:
     return spans[: max(1, suspects[0])] if suspects else spans
 
 
-def to_the_branch(frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
+def until_branch(frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
     """A path up to where others can begin besides what follows in it: from there on they are trained together."""
     spans = isolated(frontier.plan, spans)
     return spans[: next(iter(branch_points(frontier, spans)), len(spans)) + 1]
@@ -80,7 +80,9 @@ def better_width(trials: float, width: int, profile: PackingProfiled) -> int | N
     return best if gain >= WORTHWHILE else None
 
 
-def rungs_first(frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place], slots: int) -> Sequence[Span]:
+def choose_leader(
+    frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place], slots: int
+) -> Sequence[Span]:
     """The path to begin a pack with: `lead`, or one of the same study that goes before it, if `lead` can wait for that.
 
     Full packs go first, then those at the earliest step: so a rung is trained whole before some of it are trained on,
@@ -117,7 +119,7 @@ def _place(path: Sequence[Span]) -> Place:
     return path[0].node, path[0].start
 
 
-def companions(
+def pack_members(
     frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place], free: int, device: str
 ) -> list[Sequence[Span]]:
     """The paths that join a pack with `lead`, on a slot with that device.
@@ -131,7 +133,7 @@ def companions(
     like = [head for head in _heads(frontier, passed_over) if _is_like(frontier, lead[0], head)]
     share = -(-(len(like) + 1) // free)
     like.sort(key=lambda head: _distance(frontier, _place(lead), head))
-    return [to_the_branch(frontier, frontier.path(head)) for head in like[: min(width, share) - 1]]
+    return [until_branch(frontier, frontier.path(head)) for head in like[: min(width, share) - 1]]
 
 
 def _heads(frontier: Frontier, passed_over: Container[Place], study: StudyId | None = None) -> Iterator[Place]:

@@ -20,7 +20,7 @@ from app.domain.terms import ProofKind, StudyId
 from app.scheduling.assignment import assignment_of
 from app.scheduling.frontier import Frontier, Span
 
-SHARE = 0.02
+PROOF_SHARE = 0.02
 """Of a study's steps, so many may be trained again while other work waits."""
 
 FEW_STEPS = 2
@@ -48,7 +48,7 @@ def check(plan: SearchPlan) -> Proof | None:
     root, trial = next((each for each in found if each[1] is not None), (None, None))
     if root is None or trial is None:
         return None
-    most = int(SHARE * _steps(plan))
+    most = int(PROOF_SHARE * _steps(plan))
     metrics = tuple(dict.fromkeys(each.metric for each in plan.studies.values() if each.is_running and each.metric))
     stage = Stage(node=root.id, start=0, end=min(FEW_STEPS, trial.steps), study=trial.study)
     return Proof(ProofKind.CHECK, trial, (stage,), None, ProofOrder(ProofKind.CHECK, (), most, metrics))
@@ -109,7 +109,7 @@ def is_wanted(plan: SearchPlan, under_way: Chain) -> bool:
 
 def most_steps(plan: SearchPlan) -> int:
     """How many steps may be trained again while other work waits."""
-    return max(2 * FEW_STEPS, int(SHARE * _steps(plan)))
+    return max(2 * FEW_STEPS, int(PROOF_SHARE * _steps(plan)))
 
 
 def keep_at(frontier: Frontier, spans: Sequence[Span], device: str) -> tuple[int, ...]:

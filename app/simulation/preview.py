@@ -37,7 +37,7 @@ Measured = Callable[[e.Json], e.PackingProfiled | None]
 """What is known of packs on batches that these hyper-parameters decide."""
 
 
-EVEN = 0.9
+DOUBLING_EFFICIENCY = 0.9
 """Each doubling of the ranks is taken to be 1.8 times as fast, as long as nothing was measured."""
 
 
@@ -138,7 +138,7 @@ def _gangs(spec: StudySpec, measured: e.RanksProfiled | None) -> e.RanksProfiled
     most = spec.ranks if isinstance(spec.ranks, int) else spec.ranks["most"]
     if most == 1:
         return None
-    return even_ranks(EVEN, most) if measured is None else replace(measured, kind=KIND)
+    return even_ranks(DOUBLING_EFFICIENCY, most) if measured is None else replace(measured, kind=KIND)
 
 
 def _ranks(gangs: e.RanksProfiled | None, measured: e.RanksProfiled | None) -> dict[str, Any]:

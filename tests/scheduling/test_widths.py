@@ -51,12 +51,12 @@ def flat(count: int, length: int = 10, **hp: Any) -> list[Trial]:
     return [({"lr": steps(0.1 + number), **hp}, length) for number in range(count)]
 
 
-EVEN = {"0": 1.0, **dict.fromkeys(("2", "4", "8", "16"), 1.0)}
+DOUBLING_EFFICIENCY = {"0": 1.0, **dict.fromkeys(("2", "4", "8", "16"), 1.0)}
 
 
 @pytest.mark.parametrize(("trials", "slots", "width"), [(8, 1, 8), (5, 1, 8), (16, 2, 8), (3, 1, 4), (2, 1, 2)])
 def test_packs_are_as_wide_as_trials_can_fill_and_no_wider(trials: int, slots: int, width: int) -> None:
-    seconds = {**EVEN, str(trials): 1.0}
+    seconds = {**DOUBLING_EFFICIENCY, str(trials): 1.0}
     most = -(-trials // slots)
     assert widest(planned(flat(trials)), slots) == most
     assert chosen(planned(flat(trials)), profile(seconds), slots)[0] == min(width, most)

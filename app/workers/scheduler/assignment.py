@@ -24,10 +24,10 @@ from app.scheduling.assignment import Candidates, assign, has_trainer, place, re
 from app.scheduling.fair_share import NO_CONTENTION, Choice, FairShare, allowed
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import GangPath, may_have_gangs
-from app.scheduling.packs import batch_of, chosen, companions, covers, isolated, rungs_first, to_the_branch, widest
+from app.scheduling.packs import batch_of, choose_leader, chosen, covers, isolated, pack_members, until_branch, widest
 from app.scheduling.proofs import keep_at
 from app.workers.scheduler.gangs import MOST_MEASUREMENTS, Gangs
-from app.workers.scheduler.ports import Dispatch, Outlook, Ports, messages
+from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports, messages
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +58,9 @@ class Placed:
 class Assignment:
     """Takes the most urgent path, gives it to a slot on record, and sends it; what cannot be placed waits."""
 
-    def __init__(self, ports: Ports, outlook: Outlook, dispatch: Dispatch) -> None:
-        self._ports, self._outlook, self._dispatch = ports, outlook, dispatch
-        self._gangs = Gangs(ports, outlook)
+    def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch) -> None:
+        self._ports, self._frontiers, self._dispatch = ports, frontiers, dispatch
+        self._gangs = Gangs(ports, frontiers)
 
     def assign(self, slots: Candidates, balance: FairShare = NO_CONTENTION, *, may_widen: bool = True) -> Candidates:
         """Give work to free slots, until one of both runs out; the slots as they are then, without the slots held for
@@ -70,14 +70,14 @@ class Assignment:
         else is left for them. Raises `DatabaseUnavailable`.
         """
         frontiers = self._with_trainer(slots) if slots.free else []
-        self._gangs.look(self._outlook.frontiers(), slots)
+        self._gangs.look(self._frontiers.usable(), slots)
 
         def following() -> Placed | None:
             return self._next(self._ready(frontiers, slots), slots, balance, may_widen)
 
         while slots.free and (placed := following()) is not None:
             is_settled = self._give(placed, len(slots.free))
-            self._outlook.refresh(placed.frontier.id, fresh=False)
+            self._frontiers.refresh(placed.frontier.id, fresh=False)
             if not is_settled:
                 break
             slots = Candidates(slots.well, [slot for slot in slots.free if slot.name not in placed.slots])
@@ -142,14 +142,14 @@ class Assignment:
         if frontier.plan.is_isolated(spans[0].node, spans[0].start):
             return Placed(frontier, [spans[:1]], slot, is_pack=True)
         most, more = allowed(frontier, spans[0].study, well, free)
-        lead = to_the_branch(frontier, rungs_first(frontier, spans, passed_over, most))
-        others = companions(frontier, lead, passed_over, more, slot.device)
+        lead = until_branch(frontier, choose_leader(frontier, spans, passed_over, most))
+        others = pack_members(frontier, lead, passed_over, more, slot.device)
         return Placed(frontier, [lead, *others], slot, is_pack=True)
 
     def _with_trainer(self, slots: Candidates) -> list[Frontier]:
         """The plans whose trainer a slot has; where none has, it is said."""
         offered = {offer for slot in slots.well for offer in slot.trainers.items()}
-        return [frontier for frontier in self._outlook.frontiers() if self._is_offered(frontier, offered, slots)]
+        return [frontier for frontier in self._frontiers.usable() if self._is_offered(frontier, offered, slots)]
 
     def _is_offered(self, frontier: Frontier, offered: Container[tuple[str, str]], slots: Candidates) -> bool:
         opened, about = frontier.plan.opened, f"trainer of {frontier.id}"
@@ -246,12 +246,12 @@ class Choosing:
     """Goes by what a slot measured for the plan, or for another one of the same trainer; `Assignment` has it measured
     where that is not known."""
 
-    def __init__(self, ports: Ports, outlook: Outlook) -> None:
-        self._ports, self._outlook = ports, outlook
+    def __init__(self, ports: Ports, frontiers: FrontierCache) -> None:
+        self._ports, self._frontiers = ports, frontiers
 
     def look(self, well: Sequence[SlotDescription]) -> None:
         """Choose wherever that can be done now. well: the slots that are. Raises `DatabaseUnavailable`."""
-        for frontier in self._outlook.frontiers():
+        for frontier in self._frontiers.usable():
             if self._ports.packs and frontier.plan.packing is None and not frontier.plan.chains:
                 self._choose(frontier, well)
 
@@ -265,7 +265,7 @@ class Choosing:
             if command is not None:
                 self._ports.transact(stream, lambda plan: decide(plan, command))
                 logger.info("packs of plan %s: %s", stream, command.reason)
-                self._outlook.refresh(stream, fresh=False)
+                self._frontiers.refresh(stream, fresh=False)
         except (VersionConflict, PlanUnusable) as reason:
             logger.info("how wide the packs of plan %s are is left to the next tick: %s", stream, reason)
 

@@ -22,8 +22,8 @@ from app.scheduling.assignment import Candidates, place, resume_point
 from app.scheduling.fair_share import Choice, slots_used
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import Gang, GangPath, Reservation
-from app.scheduling.packs import batch_of, isolated, to_the_branch
-from app.workers.scheduler.ports import Outlook, Ports
+from app.scheduling.packs import batch_of, isolated, until_branch
+from app.workers.scheduler.ports import FrontierCache, Ports
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ as few slots as may be: no study waits forever."""
 class Gangs:
     """Holds slots for one path at a time. Does nothing as long as no study asks for more than one slot."""
 
-    def __init__(self, ports: Ports, outlook: Outlook) -> None:
-        self._ports, self._outlook = ports, outlook
+    def __init__(self, ports: Ports, frontiers: FrontierCache) -> None:
+        self._ports, self._frontiers = ports, frontiers
         self._reservation: Reservation | None = None
         self._asked = set[ChainId]()  # chains that were asked to leave what is reserved
         self._measuring: dict[PlanId, ChainId] = {}
@@ -162,7 +162,7 @@ class Gangs:
             if ranks > best[0]:
                 most = gangs.room_for(study, study.most_ranks, len(all_groups[host, kind]), 0)
                 is_best = ranks >= gangs.ranks_that_pay(profile, study.least_ranks, most)
-                best, whole = (ranks, here), to_the_branch(frontier, spans) if is_best else spans[:1]
+                best, whole = (ranks, here), until_branch(frontier, spans) if is_best else spans[:1]
         return self._gathered(frontier, whole, best[1], best[0]) or self._gathered(frontier, spans[:1], free)
 
     def _may_measure(self, frontier: Frontier, kind: str) -> bool:
@@ -181,7 +181,7 @@ class Gangs:
             return own
         try:
             self._ports.transact(frontier.id, lambda plan: [other] if plan.ranks_profiles.get(kind) != other else [])
-            self._outlook.refresh(frontier.id, fresh=False)
+            self._frontiers.refresh(frontier.id, fresh=False)
         except (VersionConflict, PlanUnusable) as reason:
             logger.info("how fast ranks of plan %s are is left to the next tick: %s", frontier.id, reason)
         return other

@@ -157,7 +157,7 @@ class Dispatch:
                     rows.chains.mark_dispatched(row.chain)
 
 
-class Outlook:
+class FrontierCache:
     """The frontiers of the plans that are busy. What is wrong with one plan holds up that plan alone, and is said."""
 
     def __init__(self, ports: Ports) -> None:
@@ -184,7 +184,7 @@ class Outlook:
         self._catch_up()
         self._ports.plans.keep(self._frontiers)
 
-    def frontiers(self) -> list[Frontier]:
+    def usable(self) -> list[Frontier]:
         """Of all plans that can be looked at, with all that was folded into them: who loses a race while it decides
         reads what came meanwhile."""
         self._catch_up()

@@ -18,7 +18,7 @@ from app.events import ChainRecord, PlanUnusable, RowsPort, SlotTaken, VersionCo
 from app.scheduling.assignment import Candidates, has_trainer
 from app.scheduling.frontier import Frontier
 from app.scheduling.proofs import Proof, can_wait, check, handover, in_idle_slot, is_wanted, proof_assignment
-from app.workers.scheduler.ports import Dispatch, Outlook, Ports
+from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 
 logger = logging.getLogger(__name__)
 
@@ -26,15 +26,15 @@ logger = logging.getLogger(__name__)
 class Proving:
     """Does nothing where no slot can make proofs, as in a simulation."""
 
-    def __init__(self, ports: Ports, outlook: Outlook, dispatch: Dispatch) -> None:
-        self._ports, self._outlook, self._dispatch = ports, outlook, dispatch
+    def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch) -> None:
+        self._ports, self._cache, self._dispatch = ports, frontiers, dispatch
 
     def judge(self) -> None:
         """Have studies do what they want of a trainer that is not exact; let none wait for proofs that nobody makes.
 
         Raises `DatabaseUnavailable`.
         """
-        for frontier in self._outlook.frontiers():
+        for frontier in self._cache.usable():
             if judge(frontier.plan).verdict == Verdict.INEXACT:
                 self._isolate(frontier)
             if not self._ports.proofs:
@@ -99,14 +99,14 @@ class Proving:
             return False
 
     def _frontiers(self) -> Sequence[Frontier]:
-        return self._outlook.frontiers() if self._ports.proofs else ()
+        return self._cache.usable() if self._ports.proofs else ()
 
     def _isolate(self, frontier: Frontier) -> None:
         sharing = [each for each in frontier.plan.studies.values() if not (each.is_final or each.isolated)]
         for study in [each for each in sharing if each.inexact != InexactPolicy.ALLOW]:
             if self._transact(frontier, c.IsolateStudy(study=study.id, at=self._ports.clock())):
                 logger.warning("study %s: its trainer is not exact", study.id, extra={"study": study.id})
-                self._outlook.refresh(frontier.id, fresh=False)
+                self._cache.refresh(frontier.id, fresh=False)
 
     def _first(self, frontier: Frontier, device: str, slots: Candidates) -> Proof | None:
         plan = frontier.plan
@@ -135,7 +135,7 @@ class Proving:
             logger.info("no %s: %s", proof.kind, reason)
             return False
         self._dispatch.send(chain, 1, slot.name)
-        self._outlook.refresh(frontier.id, fresh=False)
+        self._cache.refresh(frontier.id, fresh=False)
         return True
 
 

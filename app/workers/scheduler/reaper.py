@@ -40,7 +40,7 @@ DISPATCH_AGAIN_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class ClusterSnapshot:
     """now: by the clock of the leases. versions: how many events each busy plan has.
 
     slots: those that are alive. live: the chains that nobody has ended. expired: those of them that were not heard of
@@ -55,11 +55,11 @@ class Overview:
     undelivered: Sequence[ChainRecord]
 
 
-def overview(records: Records, lease_seconds: float) -> Overview:
+def cluster_snapshot(records: Records, lease_seconds: float) -> ClusterSnapshot:
     """Raises `DatabaseUnavailable`."""
     with records.read() as rows:
         now, live = rows.now(), rows.chains.live()  # in this order: what is renewed between is not taken for late
-        return Overview(
+        return ClusterSnapshot(
             now=now,
             versions=rows.studies.busy_versions(),
             slots={slot.name: slot for slot in rows.slots.alive(lease_seconds)},
@@ -78,7 +78,7 @@ def longest_lease(lease_seconds: float) -> float:
     return 2 * lease_seconds
 
 
-def candidates(seen: Overview) -> Candidates:
+def candidates(seen: ClusterSnapshot) -> Candidates:
     """The slots that may be given work."""
     well = [slot for slot in seen.slots.values() if (slot.quarantined_until or seen.now) <= seen.now]
     return Candidates(well, [slot for slot in well if slot.is_free])
@@ -97,7 +97,7 @@ class _Heard:
     epoch: float
 
 
-class Hearing:
+class LeaseClock:
     """A lease tells it by the database's clock; which look found the lease renewed, by ours. The nearer one counts."""
 
     def __init__(self, lease_seconds: float) -> None:
@@ -105,7 +105,7 @@ class Hearing:
         self._heard: dict[str, _Heard] = {}
         self._looked_at = -inf
 
-    def look(self, seen: Overview, now: float, wall: float) -> None:
+    def look(self, seen: ClusterSnapshot, now: float, wall: float) -> None:
         """now: by the clock that does not jump. wall: the same in Unix seconds."""
         before, self._heard = self._heard, {}
         for row in seen.live:
@@ -134,7 +134,7 @@ MOST_IN_VAIN = 2
 DEAF_SECONDS = 300.0
 DEAF = f"{MOST_IN_VAIN} chains in a row were sent here, and its worker began none: it may hear nothing"
 
-JUMP = 0.5
+CLOCK_JUMP_LEASES = 0.5
 """The share of a lease by which two clocks may differ from one look to the next, as when the database answers late."""
 
 
@@ -147,7 +147,7 @@ class Reaper:
     """
 
     def __init__(self, ports: Ports) -> None:
-        self._ports, self._hearing = ports, Hearing(ports.lease_seconds)
+        self._ports, self._lease_clock = ports, LeaseClock(ports.lease_seconds)
         self._answered_since: float | None = None
         self._clocks: tuple[float, float] | None = None  # the database's, and one that does not jump
         self._delivered: dict[str, float] = {}  # by slot: when the last chain was sent that its worker began
@@ -157,10 +157,10 @@ class Reaper:
         """The database did not answer, or took nothing."""
         self._answered_since = None
 
-    def reap(self, seen: Overview) -> bool:
+    def reap(self, seen: ClusterSnapshot) -> bool:
         """End whoever is over; whether there was anybody. Raises `DatabaseUnavailable`."""
         now = self._ports.elapsed()
-        self._hearing.look(seen, now, self._ports.clock())
+        self._lease_clock.look(seen, now, self._ports.clock())
         if self._answered_since is None or self._has_jumped(seen.now, now):
             self._answered_since = now
         is_patient = now - self._answered_since < self._ports.lease_seconds
@@ -175,7 +175,7 @@ class Reaper:
             self._end(row, ChainOutcome.INTERRUPTED, died_alone=False, deaf=None, is_broken=True)
         return bool(over or broken)
 
-    def _deaf_worker(self, row: ChainRecord, seen: Overview) -> str | None:
+    def _deaf_worker(self, row: ChainRecord, seen: ClusterSnapshot) -> str | None:
         """The worker of a slot that began none of several chains, while workers of other slots began theirs."""
         slot = seen.slots.get(row.slot)
         if slot is None or row.state != ChainState.READY:
@@ -193,7 +193,10 @@ class Reaper:
     def _has_jumped(self, theirs: float, ours: float) -> bool:
         """Whether the database's clock went by much more or less than ours since the last look."""
         before, self._clocks = self._clocks, (theirs, ours)
-        if before is None or abs((theirs - before[0]) - (ours - before[1])) < JUMP * self._ports.lease_seconds:
+        if (
+            before is None
+            or abs((theirs - before[0]) - (ours - before[1])) < CLOCK_JUMP_LEASES * self._ports.lease_seconds
+        ):
             return False
         logger.warning("the database's clock has jumped by %.1f s", (theirs - before[0]) - (ours - before[1]))
         return True
@@ -234,11 +237,11 @@ class Reaper:
         if chain is None or chain.is_trained:
             return c.LoseChain(chain=ChainId(row.chain), outcome=outcome)
         steps = max(0, row.step - chain.stages[chain.index].start)
-        seconds = max(0.0, self._hearing.last(row) - chain.at - chain.seconds) if steps else 0.0
+        seconds = max(0.0, self._lease_clock.last(row) - chain.at - chain.seconds) if steps else 0.0
         return c.LoseChain(chain=chain.id, outcome=outcome, steps=steps, seconds=seconds)
 
 
-def _lost_member(row: ChainRecord, seen: Overview, is_patient: bool) -> bool:
+def _lost_member(row: ChainRecord, seen: ClusterSnapshot, is_patient: bool) -> bool:
     """Whether the worker of a slot that is lent to the chain is gone, as far as may be said now.
 
     One that has gone in order has asked the chain to leave.
@@ -259,7 +262,7 @@ def _may_be_heard_of(row: ChainRecord) -> bool:
     return row.state != ChainState.READY and row.lease_until > GIVEN_UP
 
 
-def _outcome(row: ChainRecord, seen: Overview) -> ChainOutcome:
+def _outcome(row: ChainRecord, seen: ClusterSnapshot) -> ChainOutcome:
     """A worker that is alive and still has the slot was not lost: it waits for a message, or was interrupted."""
     if row.state == ChainState.READY:
         return ChainOutcome.UNDELIVERED
@@ -269,7 +272,7 @@ def _outcome(row: ChainRecord, seen: Overview) -> ChainOutcome:
     return ChainOutcome.UNDELIVERED if row.state == ChainState.RUNNING and _waits(row) else ChainOutcome.INTERRUPTED
 
 
-def _died_alone(row: ChainRecord, seen: Overview) -> bool:
+def _died_alone(row: ChainRecord, seen: ClusterSnapshot) -> bool:
     """Whether the process died that had the chain, and the worker that had started it lived on and started another.
 
     Where both are gone, as when a machine or a whole stack died, the stage is not to blame: the trainer is a process of

@@ -19,7 +19,7 @@ from app.scheduling.fair_share import NO_CONTENTION, FairShare, FairSharing
 from app.scheduling.frontier import Frontier
 from app.scheduling.preemption import Takeover, takeovers
 from app.workers.scheduler.ports import Ports
-from app.workers.scheduler.reaper import Overview
+from app.workers.scheduler.reaper import ClusterSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,9 @@ class Sharing:
             change(self._ports.records, lambda rows: rows.studies.show_due(due))
             self._shown, self._shown_at = due, now
 
-    def make_room(self, frontiers: Sequence[Frontier], balance: FairShare, seen: Overview, slots: Candidates) -> None:
+    def make_room(
+        self, frontiers: Sequence[Frontier], balance: FairShare, seen: ClusterSnapshot, slots: Candidates
+    ) -> None:
         """Ask chains to stop whose slots are due to others, after the free `slots` were given away.
 
         Raises `DatabaseUnavailable`.

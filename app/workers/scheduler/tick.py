@@ -15,9 +15,9 @@ from app.events import DatabaseUnavailable
 from app.scheduling.assignment import Candidates
 from app.scheduling.packs import trials_on_a_slot
 from app.workers.scheduler.assignment import Assignment, Choosing
-from app.workers.scheduler.ports import Dispatch, Outlook, Ports
+from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 from app.workers.scheduler.proving import Proving
-from app.workers.scheduler.reaper import Reaper, candidates, overview
+from app.workers.scheduler.reaper import Reaper, candidates, cluster_snapshot
 from app.workers.scheduler.sharing import Flags, Sharing
 from app.workers.scheduler.tuning import Tuning
 
@@ -30,10 +30,10 @@ class Scheduler:
     def __init__(self, ports: Ports) -> None:
         self._ports, self._is_away = ports, False
         self._reaper, self._tuning, self._flags = Reaper(ports), Tuning(ports), Flags(ports)
-        self._outlook, self._dispatch = Outlook(ports), Dispatch(ports)
-        self._assignment = Assignment(ports, self._outlook, self._dispatch)
-        self._choosing, self._sharing = Choosing(ports, self._outlook), Sharing(ports)
-        self._proving = Proving(ports, self._outlook, self._dispatch)
+        self._frontiers, self._dispatch = FrontierCache(ports), Dispatch(ports)
+        self._assignment = Assignment(ports, self._frontiers, self._dispatch)
+        self._choosing, self._sharing = Choosing(ports, self._frontiers), Sharing(ports)
+        self._proving = Proving(ports, self._frontiers, self._dispatch)
 
     def tick(self) -> bool:
         """Look at how things stand and decide what is next; whether it came to its end.
@@ -59,11 +59,11 @@ class Scheduler:
         return self._ports.problems.all()
 
     def _tick(self) -> None:
-        seen = overview(self._ports.records, self._ports.lease_seconds)
+        seen = cluster_snapshot(self._ports.records, self._ports.lease_seconds)
         if self._reaper.reap(seen):  # whose slots are free now
-            seen = overview(self._ports.records, self._ports.lease_seconds)
+            seen = cluster_snapshot(self._ports.records, self._ports.lease_seconds)
         self._dispatch.send_again(seen.undelivered)
-        self._outlook.update(seen.versions, seen.live)
+        self._frontiers.update(seen.versions, seen.live)
         self._tuning.forget(seen.versions)
         self._proving.judge()
         room = max(1, len(seen.slots))
@@ -72,25 +72,25 @@ class Scheduler:
         self._choosing.look(candidates(seen).well)
         slots, waiting = self._with_room(candidates(seen), len(seen.live))
         slots = self._proving.begin(slots)
-        balance = self._sharing.look(self._outlook.frontiers(), slots)
+        balance = self._sharing.look(self._frontiers.usable(), slots)
         slots = self._assignment.assign(slots, balance, may_widen=False)
         if slots.free:  # trials that share a stage leave slots idle: some more may have other work for them
             self._tune(2 * room)
             slots = self._proving.use_idle(self._assignment.assign(slots, balance))
         self._proving.make_room(slots, seen.live)
         slots = Candidates(slots.well, [*slots.free, *waiting])
-        self._sharing.make_room(self._outlook.frontiers(), balance, seen, slots)
-        self._flags.send(self._outlook.frontiers())
+        self._sharing.make_room(self._frontiers.usable(), balance, seen, slots)
+        self._flags.send(self._frontiers.usable())
 
     def _with_room(self, slots: Candidates, live: int) -> tuple[Candidates, Sequence[SlotDescription]]:
         """The slots whose chains may write, beside those that live, and those that wait until checkpoints have gone."""
-        plans = {str(frontier.id): frontier.plan for frontier in self._outlook.frontiers()}
+        plans = {str(frontier.id): frontier.plan for frontier in self._frontiers.usable()}
         most = self._ports.chains_that_fit(plans, live, len(slots.free))
         return Candidates(slots.well, slots.free[:most]), slots.free[most:]
 
     def _tune(self, slots: int) -> None:
         """Have as many trials as so many slots can train."""
-        for frontier in self._outlook.frontiers():
+        for frontier in self._frontiers.usable():
             lanes = trials_on_a_slot(frontier.plan) if self._ports.packs else 1
             is_asked = self._tuning.was_asked(frontier.id, frontier.plan.version, slots * lanes)
             if not is_asked:
