@@ -101,12 +101,12 @@ def _audited(service: Service[Documents], id: str, timeout: float | None) -> Jso
     study = study_id(service.client, id)
     service.client.audit(study)
     try:
-        found = _followed(service, study, timeout)
+        audited = _followed(service, study, timeout)
     except KeyboardInterrupt:
         _stop_waiting(service, study, "Stopped", INTERRUPTED)
-    if found is None:
+    if audited is None:
         _stop_waiting(service, study, f"Not over after {timeout:g} seconds", TIMEOUT)
-    return _verdict(service, found)
+    return _verdict(service, audited)
 
 
 def _followed(service: Service[Documents], study: str, timeout: float | None) -> Json | None:
@@ -114,17 +114,17 @@ def _followed(service: Service[Documents], study: str, timeout: float | None) ->
     from app.cli.following import Standstill
 
     deadline = None if timeout is None else time.monotonic() + timeout
-    standstill, said = Standstill(service.client), ""
-    found: Json
-    while (found := service.client.study(study))["exactness"]["audited"]:
+    standstill, last_reason = Standstill(service.client), ""
+    document: Json
+    while (document := service.client.study(study))["exactness"]["audited"]:
         service.check()
-        if (reason := standstill.reason(found)) and reason != said:
+        if (reason := standstill.reason(document)) and reason != last_reason:
             print(f"{study}: {one_line(reason)}", file=sys.stderr, flush=True)
-            said = reason
+            last_reason = reason
         if deadline is not None and time.monotonic() >= deadline:
             return None
         time.sleep(LOOK_SECONDS)
-    return found
+    return document
 
 
 def _stop_waiting(service: Service[Documents], study: str, how: str, code: int) -> NoReturn:
@@ -138,9 +138,9 @@ def _stop_waiting(service: Service[Documents], study: str, how: str, code: int) 
     raise typer.Exit(code) from None
 
 
-def _verdict(service: Service[Documents], found: Json) -> Json:
+def _verdict(service: Service[Documents], document: Json) -> Json:
     """What is known of the study now, and from which versions, devices and events."""
-    study = found["study"]
+    study = document["study"]
     events = list(service.client.events(study, 0))
     compared = [event["data"] for event in events if event["type"] == "ExactnessTested"]
     plan = service.client.plan(study)
@@ -150,8 +150,8 @@ def _verdict(service: Service[Documents], found: Json) -> Json:
         "plan": plan["plan"],
         "trainer": plan["trainer"],
         "trainer_version": plan["trainer_version"],
-        **found["exactness"],
-        "not_exact": found["not_exact"],
+        **document["exactness"],
+        "not_exact": document["not_exact"],
         "trials": len(marks),
         "marked": [{"trial": number, "exactness": mark} for number, mark in marks.items() if mark],
         "compared": len(compared),
@@ -174,23 +174,23 @@ def _digest(events: list[Json]) -> str:
     return facts.hexdigest()
 
 
-def _print(found: Json) -> None:
-    replay = found["replay"]
-    print(f"study     {found['study']}, on {found['plan']}")
-    print(f"trainer   {found['trainer']} at version {found['trainer_version']}")
-    print(f"verdict   {found['verdict']}: {one_line(found['text'] or found['reason'])}")
-    counts = f"{len(found['differ'])} differ, {len(found['not_comparable'])} could not be compared"
-    print(f"compared  {plural(found['compared'], 'time')} on {', '.join(found['devices']) or 'nothing'}: {counts}")
-    for test in found["differ"]:
+def _print(verdict: Json) -> None:
+    replay = verdict["replay"]
+    print(f"study     {verdict['study']}, on {verdict['plan']}")
+    print(f"trainer   {verdict['trainer']} at version {verdict['trainer_version']}")
+    print(f"verdict   {verdict['verdict']}: {one_line(verdict['text'] or verdict['reason'])}")
+    counts = f"{len(verdict['differ'])} differ, {len(verdict['not_comparable'])} could not be compared"
+    print(f"compared  {plural(verdict['compared'], 'time')} on {', '.join(verdict['devices']) or 'nothing'}: {counts}")
+    for test in verdict["differ"]:
         print(f"          step {test['step']}, begun again at {test['begin']}: {one_line(test['difference'])}")
-    for reason in dict.fromkeys(test["unproven"] for test in found["not_comparable"]):
+    for reason in dict.fromkeys(test["unproven"] for test in verdict["not_comparable"]):
         print(f"          not compared: {one_line(reason)}")
-    for each in found["not_exact"]:
+    for each in verdict["not_exact"]:
         print(f"not exact {one_line(each)}")
-    if marked := found["marked"]:
-        print(f"marked    {len(marked)} of {plural(found['trials'], 'trial')}")
+    if marked := verdict["marked"]:
+        print(f"marked    {len(marked)} of {plural(verdict['trials'], 'trial')}")
     for mark, count in Counter(trial["exactness"] for trial in marked).most_common(MARKS_SHOWN):
         print(f"          {count}: {one_line(mark)}")
-    print(f"trained   {plural(found['proof_steps'], 'step')} again")
-    print(f"replay    {'identical' if replay['identical'] else 'DIFFERS'}, from {plural(found['events'], 'event')}")
-    print(f"log       sha256 {found['log_sha256']}")
+    print(f"trained   {plural(verdict['proof_steps'], 'step')} again")
+    print(f"replay    {'identical' if replay['identical'] else 'DIFFERS'}, from {plural(verdict['events'], 'event')}")
+    print(f"log       sha256 {verdict['log_sha256']}")

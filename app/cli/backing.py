@@ -57,12 +57,14 @@ def backup(to: To, checkpoints: Copy = None, dir: Store = None) -> None:
         position, named = _named(records, to)
         is_copied = "://" not in root if checkpoints is None else checkpoints
         missing = _copy_objects(open_store(folder, records), named, to / OBJECTS) if is_copied else []
-    kept = [each for each in named if each.key not in missing]
+    present = [each for each in named if each.key not in missing]
     manifest = {"stagetree": 1, "position": position, "at": time.time(), "store": None if is_copied else root}
-    objects = [{"key": each.key, "sha256": each.sha256, "size": each.size} for each in kept]
+    objects = [{"key": each.key, "sha256": each.sha256, "size": each.size} for each in present]
     (to / MANIFEST).write_text(json.dumps({**manifest, "checkpoints": objects}, indent=1))
-    size = memory(sum(each.size for each in kept))
-    print(f"{to} has the log up to event {position}, and {_said(is_copied)} {plural(len(kept), 'checkpoint')}, {size}")
+    size = memory(sum(each.size for each in present))
+    print(
+        f"{to} has the log up to event {position}, and {_said(is_copied)} {plural(len(present), 'checkpoint')}, {size}"
+    )
     if missing:
         print(f"{plural(len(missing), 'checkpoint')} could not be read: their steps will be trained again")
 
@@ -182,14 +184,14 @@ def _named(records: SqlRecords, to: Path) -> tuple[int, list[Checkpoint]]:
 
     copied = to / DATABASE
     there = Records(Database(f"sqlite:///{copied}")) if copied.exists() else records
-    plans, found = Plans(there.log), list[Any]()
+    plans, checkpoints = Plans(there.log), list[Any]()
     for stream in there.log.versions():
         with plans.holding(stream) as plan:
-            found += keeping.kept_objects(plan)
+            checkpoints += keeping.kept_objects(plan)
     position = there.log.head()
     if there is not records:
         there.close()
-    return position, found
+    return position, checkpoints
 
 
 def _copy_objects(store: ObjectStore, named: list[Checkpoint], to: Path) -> list[str]:
@@ -239,12 +241,12 @@ def _parts_of(path: Path) -> Iterator[memoryview]:
 
 def _manifest(source: Path) -> Json:
     try:
-        found: Json = json.loads((source / MANIFEST).read_text())
+        manifest: Json = json.loads((source / MANIFEST).read_text())
     except (OSError, ValueError) as problem:
         fail(f"{source} is no backup: {problem}", USAGE)
-    if found.get("stagetree") != 1:
+    if manifest.get("stagetree") != 1:
         fail(f"{source} was made by a newer stagetree", USAGE)
-    return found
+    return manifest
 
 
 def _said(is_copied: bool) -> str:

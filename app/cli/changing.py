@@ -73,9 +73,9 @@ def retry(
     from app.cli import stacks
 
     with stacks.reading_study(id, server, dir) as (service, study):
-        found = service.client.retry_trial(study, trial)
+        answer = service.client.retry_trial(study, trial)
     if output is Format.json:
-        print_json(found)
+        print_json(answer)
     else:
         print(f"trial {trial} of {study} is tried again")
 
@@ -111,11 +111,11 @@ def _change(verb: str, id: str, server: str | None, output: Format, *arguments: 
     from app.cli.finding import study_id
 
     with stacks.server(server) as service:
-        found = getattr(service.client, verb)(study_id(service.client, id), *arguments)
+        answer = getattr(service.client, verb)(study_id(service.client, id), *arguments)
     if output is Format.json:
-        print_json(found)
+        print_json(answer)
     else:
-        print(f"{found['study']} is {found['state']}")
+        print(f"{answer['study']} is {answer['state']}")
 
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The study, as `stagetree studies` lists it.")]

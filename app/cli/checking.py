@@ -77,18 +77,18 @@ def lines(report: Json) -> list[str]:
     if report["failed"]:
         return ["The trainer failed:", report["failed"]]
     step, first = (_seconds(report[name]) for name in ("step_seconds", "first_step_seconds"))
-    found = [f"a step            {step} (the first: {first})"]
-    found += [f"an evaluation     {_seconds(report['evaluate_seconds'])}"]
+    report_lines = [f"a step            {step} (the first: {first})"]
+    report_lines += [f"an evaluation     {_seconds(report['evaluate_seconds'])}"]
     size = report["checkpoint_bytes"] / 2**20
-    found += [
+    report_lines += [
         f"a checkpoint      {size:.2f} MiB, copied in {_seconds(report['save_seconds'])}, "
         f"loaded in {_seconds(report['load_seconds'])}"
     ]
-    found += [f"not exact         {operation} has no deterministic form" for operation in report["not_exact"]]
+    report_lines += [f"not exact         {operation} has no deterministic form" for operation in report["not_exact"]]
     for way, words in WAYS.items():
         if way != "again" or way in report["differences"]:
-            found.append(f"{words}  {report['differences'].get(way, 'the same, to the bit')}")
-    return found
+            report_lines.append(f"{words}  {report['differences'].get(way, 'the same, to the bit')}")
+    return report_lines
 
 
 def _worlds(text: str) -> list[int]:

@@ -210,8 +210,8 @@ def _clock(url: str) -> str:
     import httpx2
 
     before = time.time()
-    said = httpx2.get(f"{url.rstrip('/')}/healthz").headers["date"]
-    ahead = (before + time.time()) / 2 - parsedate_to_datetime(said).timestamp() - 0.5
+    date = httpx2.get(f"{url.rstrip('/')}/healthz").headers["date"]
+    ahead = (before + time.time()) / 2 - parsedate_to_datetime(date).timestamp() - 0.5
     if abs(ahead) > MOST_AHEAD:
         where = "ahead of" if ahead > 0 else "behind"
         raise RuntimeError(f"this machine's is {abs(ahead):.0f} s {where} the server's: set both by NTP")

@@ -106,12 +106,12 @@ def study_id(client: Documents | Store, meant: str) -> str:
     named = [study["study"] for study in listed if study["name"] == meant]
     if named:
         return _newest(named, meant)
-    found = [study["study"] for study in listed if study["study"].startswith(meant)]
-    if len(found) > 1:
-        fail(f"{meant} could be {', '.join(found[:SHOWN])}{' ...' if len(found) > SHOWN else ''}", USAGE)
-    if not found:
+    matches = [study["study"] for study in listed if study["study"].startswith(meant)]
+    if len(matches) > 1:
+        fail(f"{meant} could be {', '.join(matches[:SHOWN])}{' ...' if len(matches) > SHOWN else ''}", USAGE)
+    if not matches:
         fail(_unknown(meant, listed), NOT_FOUND)
-    return str(found[0])
+    return str(matches[0])
 
 
 def _newest(ids: list[str], name: str) -> str:
@@ -123,5 +123,5 @@ def _newest(ids: list[str], name: str) -> str:
 def _unknown(meant: str, listed: list[Json]) -> str:
     from stagetree.sequences import did_you_mean
 
-    known = [study["study"] for study in listed]
-    return f"there is no study {meant}{did_you_mean(meant, known)}; `stagetree studies` lists those there are"
+    names = [study["study"] for study in listed]
+    return f"there is no study {meant}{did_you_mean(meant, names)}; `stagetree studies` lists those there are"

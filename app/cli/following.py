@@ -113,12 +113,12 @@ def _looks(client: Documents | Store, study: str, check: Callable[[], None]) -> 
     """The study as it stands, again and again, until it is over; `waits` says why it stands still, if it does."""
     standstill = Standstill(client)
     while True:
-        found = _look(client, study, check)
-        yield found | {"waits": "" if found["state"] in FINAL else standstill.reason(found)}
-        if found["state"] in FINAL:
+        document = _look(client, study, check)
+        yield document | {"waits": "" if document["state"] in FINAL else standstill.reason(document)}
+        if document["state"] in FINAL:
             return
         check()
-        time.sleep(_pause(found["progress"]["seconds_left"]))
+        time.sleep(_pause(document["progress"]["seconds_left"]))
 
 
 def _look(client: Documents | Store, study: str, check: Callable[[], None]) -> Json:
@@ -146,7 +146,7 @@ def _pause(left: float | None) -> float:
 
 def lines(looks: Iterator[Json]) -> None:
     """A line when the study stands otherwise than before, and not too often."""
-    said, waits, said_at, began = "", "", -math.inf, time.monotonic()
+    printed, waits, printed_at, began = "", "", -math.inf, time.monotonic()
     for study in looks:
         if study["waits"] not in ("", waits):
             why = one_line(study["waits"])
@@ -156,9 +156,9 @@ def lines(looks: Iterator[Json]) -> None:
             continue  # its tuner has asked for nothing yet
         line, now = headline(study), time.monotonic()
         wait = min(max((now - began) / 20, FIRST_LINES), LAST_LINES)
-        if line != said and (study["state"] in FINAL or now - said_at >= wait):
+        if line != printed and (study["state"] in FINAL or now - printed_at >= wait):
             print(line, file=sys.stderr, flush=True)
-            said, said_at = line, now
+            printed, printed_at = line, now
 
 
 def _separator(why: str) -> str:
@@ -184,8 +184,8 @@ def headline(study: Json) -> str:
 
 def best(study: Json) -> str:
     """The best value, and where it is from."""
-    found = study["best"]
-    return f"{one_line(study['metric'])} {number(found['value'])} (trial {found['trial']}, step {found['steps']})"
+    result = study["best"]
+    return f"{one_line(study['metric'])} {number(result['value'])} (trial {result['trial']}, step {result['steps']})"
 
 
 def separator(stream: Any) -> str:

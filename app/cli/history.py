@@ -40,13 +40,13 @@ def events(
 
     with stacks.reading_study(id, server, dir) as (service, study):
         read = service.client.follow if follow else service.client.events
-        found = (event for event in read(study, after) if not type or event["type"] in type)
+        wanted = (event for event in read(study, after) if not type or event["type"] in type)
         if output is ListFormat.json:
-            print_array(found)
+            print_array(wanted)
         elif output is ListFormat.csv:
-            print_csv(found)
+            print_csv(wanted)
         else:
-            for event in found:
+            for event in wanted:
                 at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
                 by = f"by {harmless(event['by'])}  " if event.get("by") else ""
                 print(f"{event['position']:>7}  {at}  {event['type']:<18} {by}{brief(event['data'])}", flush=True)
@@ -61,11 +61,11 @@ def environment(id: StudyId, server: Server = None, dir: Store = None, output: O
     from app.cli import stacks
 
     with stacks.reading_study(id, server, dir) as (service, study):
-        found = service.client.environment(study)
+        answer = service.client.environment(study)
     if output is Format.json:
-        print_json(found)
+        print_json(answer)
         return
-    for about in found["devices"]:
+    for about in answer["devices"]:
         print_environment(about)
 
 
@@ -160,15 +160,15 @@ def replay(
     from app.cli import replaying
 
     if what_if:
-        found = replaying.imagined(id, at, what_if, log, server, dir)
-        print_json(found) if output is Format.json else replaying.print_what_if(found)
+        replayed = replaying.imagined(id, at, what_if, log, server, dir)
+        print_json(replayed) if output is Format.json else replaying.print_what_if(replayed)
         return
     if log:
-        found = replaying.from_log(replaying.read(log), id, at, str(log)).to_json()
+        replayed = replaying.from_log(replaying.read(log), id, at, str(log)).to_json()
     else:
-        found = replaying.from_service(id, at, server, dir)
-    print_json(found) if output is Format.json else replaying.print_replay(found)
-    raise typer.Exit(DONE if found["identical"] else FAILED)
+        replayed = replaying.from_service(id, at, server, dir)
+    print_json(replayed) if output is Format.json else replaying.print_replay(replayed)
+    raise typer.Exit(DONE if replayed["identical"] else FAILED)
 
 
 def export(

@@ -119,10 +119,10 @@ def _saved(study: Json) -> Text:
 
 
 def _best(study: Json) -> Text:
-    found = study["best"]
-    text = Text(f"{one_line(study['metric'])} ").append(number(found["value"]), "bold green")
-    text.append(f"  trial {found['trial']} @ {found['steps']}  ")
-    return text.append(one_line(short_hp(found["hp"])), "dim")
+    result = study["best"]
+    text = Text(f"{one_line(study['metric'])} ").append(number(result["value"]), "bold green")
+    text.append(f"  trial {result['trial']} @ {result['steps']}  ")
+    return text.append(one_line(short_hp(result["hp"])), "dim")
 
 
 def decision(last: Json) -> str:

@@ -52,14 +52,15 @@ def studies(
 
     _check(state, tuple(StudyState))
     with stacks.reading(server, dir) as service:
-        found = [study for study in service.client.studies() if not state or study["state"] in state][:limit]
-    header, begins = ["study", "state", "name", "submitted", "slots", "due"], any(each.get("begins") for each in found)
+        listed = [study for study in service.client.studies() if not state or study["state"] in state][:limit]
+    header, begins = ["study", "state", "name", "submitted", "slots", "due"], any(each.get("begins") for each in listed)
     rows = [
-        [study["study"], study["state"], study["name"], _when(study["submitted_at"]), *_share(study)] for study in found
+        [study["study"], study["state"], study["name"], _when(study["submitted_at"]), *_share(study)]
+        for study in listed
     ]
     if begins:
-        rows = [[*row, study.get("begins", "")] for row, study in zip(rows, found, strict=True)]
-    print_list(found, output, [*header, "begins from"] if begins else header, rows)
+        rows = [[*row, study.get("begins", "")] for row, study in zip(rows, listed, strict=True)]
+    print_list(listed, output, [*header, "begins from"] if begins else header, rows)
 
 
 def _share(study: Json) -> tuple[int | None, float | None]:
@@ -93,11 +94,11 @@ def trials(
     with stacks.reading_study(id, server, dir) as (service, name):
         study = service.client.study(name, trials=False)
         every = list(service.client.trials(name))
-    found = [trial for trial in every if not state or trial["state"] in state]
-    found = ordered(found, sort, study["mode"])[:limit]
-    print_list(found, output, *_table(study, found, every))
+    shown = [trial for trial in every if not state or trial["state"] in state]
+    shown = ordered(shown, sort, study["mode"])[:limit]
+    print_list(shown, output, *_table(study, shown, every))
     if output is ListFormat.table:
-        _print_marks(found)
+        _print_marks(shown)
     if output is ListFormat.table and study["counts"]["failed"]:
         print()
         for line in failure_lines(study):
@@ -166,8 +167,8 @@ def trial(
     from app.cli import stacks
 
     with stacks.reading_study(id, server, dir) as (service, name):
-        found = service.client.trial(name, number)
-    print_json(found) if output is Format.json else print_trial(name, found)
+        document = service.client.trial(name, number)
+    print_json(document) if output is Format.json else print_trial(name, document)
 
 
 def print_trial(study: str, trial: Json) -> None:
@@ -243,9 +244,9 @@ def slots(
     with stacks.reading(server, dir) as service:
         if release is not None:
             service.client.release_slot(release)
-        found = service.client.slots()
-    rows = [slot_row(slot) for slot in found]
-    print_list(found, output, ("slot", "device", "host", "state", "study", "steps"), rows)
+        listed = service.client.slots()
+    rows = [slot_row(slot) for slot in listed]
+    print_list(listed, output, ("slot", "device", "host", "state", "study", "steps"), rows)
 
 
 def trainers(
@@ -267,11 +268,11 @@ def trainers(
 
     if url := None if files else server_url(server):
         with stacks.server(url) as service:
-            found = service.client.trainers()
+            offered = service.client.trainers()
     else:
-        known = describe(stacks.trainer_files(files or []))
-        found = [{"name": name, "version": version} for name, version in sorted(known.items())]
-    print_list(found, output, ("trainer", "version"), [(each["name"], each["version"][:12]) for each in found])
+        described = describe(stacks.trainer_files(files or []))
+        offered = [{"name": name, "version": version} for name, version in sorted(described.items())]
+    print_list(offered, output, ("trainer", "version"), [(each["name"], each["version"][:12]) for each in offered])
 
 
 def doctor(server: Server = None, output: Output = Format.table) -> None:

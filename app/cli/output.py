@@ -53,7 +53,7 @@ SECRET_OPTION = re.compile(rf"([?&][^=&\s]*{SOUNDS_SECRET}[^=&\s]*=)[^&\s]*", re
 
 def harmless(text: str) -> str:
     """The text with everything that a terminal would act on, or could not be written, spelled out."""
-    return UNSAFE.sub(lambda found: _spelled(ord(found.group())), text)
+    return UNSAFE.sub(lambda match: _spelled(ord(match.group())), text)
 
 
 def without_secrets(text: str) -> str:
@@ -151,13 +151,13 @@ def at_rungs(progress: Json) -> str:
 
 def ranges(numbers: list[int]) -> str:
     """Whole numbers in words as short as may be: 0 to 3, 7, 9."""
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
+        if groups and number == groups[-1][-1] + 1:
+            groups[-1].append(number)
         else:
-            found.append([number])
-    return ", ".join(f"{each[0]} to {each[-1]}" if len(each) > 2 else ", ".join(map(str, each)) for each in found)
+            groups.append([number])
+    return ", ".join(f"{each[0]} to {each[-1]}" if len(each) > 2 else ", ".join(map(str, each)) for each in groups)
 
 
 class Format(StrEnum):
@@ -178,7 +178,7 @@ class ListFormat(StrEnum):
 def print_json(value: Any) -> None:
     """One JSON document on stdout, with nothing in it that a terminal would act on."""
     text = json.dumps(value, indent=2, ensure_ascii=not is_unicode())
-    sys.stdout.write(re.sub("[\x7f-\x9f\ud800-\udfff]", lambda found: f"\\u{ord(found.group()):04x}", text) + "\n")
+    sys.stdout.write(re.sub("[\x7f-\x9f\ud800-\udfff]", lambda match: f"\\u{ord(match.group()):04x}", text) + "\n")
 
 
 def print_csv(items: Iterable[Mapping[str, Any]]) -> None:

@@ -47,29 +47,29 @@ def choice_lines(choices: list[Json]) -> Iterator[str]:
         yield f"{field}  {', '.join(priced)} steps less without it"
 
 
-def saving_lines(found: Json) -> Iterator[str]:
+def saving_lines(costs: Json) -> Iterator[str]:
     """What sharing will save, and what early stopping will, each of its own baseline."""
-    if found["saved_by_sharing"]:
-        yield f"{percent(found['saved_by_sharing'])} by sharing: of the {found['requested']} steps asked for"
-    if found["saved_by_stopping"]:
-        whole = f"of {found['alone']} steps to every trial's end"
-        yield f"{percent(found['saved_by_stopping'])} by early stopping: {whole}"
+    if costs["saved_by_sharing"]:
+        yield f"{percent(costs['saved_by_sharing'])} by sharing: of the {costs['requested']} steps asked for"
+    if costs["saved_by_stopping"]:
+        whole = f"of {costs['alone']} steps to every trial's end"
+        yield f"{percent(costs['saved_by_stopping'])} by early stopping: {whole}"
 
 
-def packed_text(found: Json) -> str:
+def packed_text(costs: Json) -> str:
     """What packs would make of the time, in a line."""
-    width, device = found["packing"]["width"], found["packing"]["device"]
+    width, device = costs["packing"]["width"], costs["packing"]["device"]
     if not width:
         return f"none: trials alone are faster, by what was measured on {one_line(device)}"
-    packs = f"makespan {found['packed_makespan_steps']} steps of time, with packs of {width}"
+    packs = f"makespan {costs['packed_makespan_steps']} steps of time, with packs of {width}"
     if device is None:
         return f"{packs}, if a pack takes no longer than a trial: nothing was measured yet"
     return f"{packs}, by what was measured on {one_line(device)}"
 
 
-def ranks_text(found: Json) -> str:
+def ranks_text(costs: Json) -> str:
     """How many times faster several devices are taken to be, in a line."""
-    faster = ", ".join(f"{ranks}: {times}" for ranks, times in found["ranks"]["times_faster"].items())
+    faster = ", ".join(f"{ranks}: {times}" for ranks, times in costs["ranks"]["times_faster"].items())
     return f"times faster, by how many devices train a stage: {faster}; nothing was measured yet"
 
 
@@ -92,24 +92,24 @@ def preview(
     limits = settings().limits
     spec = specs.load(study, changes or (), limits)
     with measured_before(spec, study, store) as measured:
-        found = previewed(spec, slots=slots, limits=limits, measured=measured)
+        costs = previewed(spec, slots=slots, limits=limits, measured=measured)
     if output is Format.json:
-        print_json(found)
+        print_json(costs)
         return
-    print(f"trials          {found['trials']}")
+    print(f"trials          {costs['trials']}")
     print(
-        f"steps           {found['requested']} asked for, {found['unique']} different: merge rate {found['merge_rate']}"
+        f"steps           {costs['requested']} asked for, {costs['unique']} different: merge rate {costs['merge_rate']}"
     )
-    for number, line in enumerate(saving_lines(found)):
+    for number, line in enumerate(saving_lines(costs)):
         print(f"{'' if number else 'saved':<15} {line}")
-    alone = "" if "ranks" in found else ": no number of slots is faster"
-    print(f"critical path   {found['critical_path_steps']} steps{alone}")
-    print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
-    if "packed_makespan_steps" in found:
-        print(f"packing         {packed_text(found)}")
-    if "ranks" in found:
-        print(f"ranks           {ranks_text(found)}")
-    for number, line in enumerate(choice_lines(found["choices"])):
+    alone = "" if "ranks" in costs else ": no number of slots is faster"
+    print(f"critical path   {costs['critical_path_steps']} steps{alone}")
+    print(f"makespan        {costs['makespan_steps']} steps of time on {plural(slots, 'slot')}")
+    if "packed_makespan_steps" in costs:
+        print(f"packing         {packed_text(costs)}")
+    if "ranks" in costs:
+        print(f"ranks           {ranks_text(costs)}")
+    for number, line in enumerate(choice_lines(costs["choices"])):
         print(f"{'' if number else 'choices':<15} {line}")
-    for each in found["advice"]:
+    for each in costs["advice"]:
         print(f"advice          {each}")

@@ -45,8 +45,8 @@ def imagined(
     else:
         with stacks.reading_study(study, server, folder) as (service, study):
             text = service.client.log(study)
-    known = from_log(text, study, at, str(log or "the log"))
-    events = [event for _, event in islice(parse(text.splitlines()), known.events)]
+    recorded = from_log(text, study, at, str(log or "the log"))
+    events = [event for _, event in islice(parse(text.splitlines()), recorded.events)]
     return what_if(events, StudyId(study), wanted)
 
 
@@ -62,10 +62,10 @@ def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
         fail(f"{where}: {error}", USAGE)
     if not events:
         fail(f"{where} is empty: `stagetree export ID` prints a log", USAGE)
-    found = replay(_numbered(events, study), StudyId(study), at=at)
-    if study not in found.plan.studies:
-        fail(f"{where} holds no study {study}: it has {', '.join(found.plan.studies) or 'none'}", NOT_FOUND)
-    return found
+    replayed = replay(_numbered(events, study), StudyId(study), at=at)
+    if study not in replayed.plan.studies:
+        fail(f"{where} holds no study {study}: it has {', '.join(replayed.plan.studies) or 'none'}", NOT_FOUND)
+    return replayed
 
 
 def _numbered(events: list[Event], study: str) -> Iterator[tuple[int, Event]]:
@@ -84,31 +84,31 @@ def read(path: Path) -> str:
         fail(f"{path}: {error.strerror if isinstance(error, OSError) else 'is not a log'}", USAGE)
 
 
-def print_what_if(found: Json) -> None:
+def print_what_if(answer: Json) -> None:
     """What the study would have been with changes."""
-    print(f"trials     {found['trials']}")
-    print(f"steps      {found['requested']} asked for, {found['unique']} different")
-    print(f"saved      {found['saved']} of the steps that the study had")
-    print(f"needed     {found['needed']} steps that nobody has trained")
-    print(f"not known  {found['not_known']} results")
-    if best := found["best"]:
+    print(f"trials     {answer['trials']}")
+    print(f"steps      {answer['requested']} asked for, {answer['unique']} different")
+    print(f"saved      {answer['saved']} of the steps that the study had")
+    print(f"needed     {answer['needed']} steps that nobody has trained")
+    print(f"not known  {answer['not_known']} results")
+    if best := answer["best"]:
         print(
             f"best       trial {best['trial']} with {best['value']:.6g} after {best['steps']} steps, as far as is known"
         )
 
 
-def print_replay(found: Json) -> None:
+def print_replay(answer: Json) -> None:
     """The decisions about trials in order with their reasons, and whether all could be derived."""
-    for line in found["history"]:
+    for line in answer["history"]:
         if line["kind"] in ("promote", "prioritize", "stop"):
             standing = "  ".join(f"{name} {line[name]}" for name in STANDING if name in line)
             print(
                 f"{line['event']:>7}  {line['kind']:<10} trial {line['trial']:<5} {standing}  {_reason(line['reason'])}"
             )
-    if found["identical"]:
-        print(f"identical: {found['decisions']} decisions derived again from {found['events']} events")
+    if answer["identical"]:
+        print(f"identical: {answer['decisions']} decisions derived again from {answer['events']} events")
     else:
-        difference = found["difference"]
+        difference = answer["difference"]
         print(f"DIFFERENT: {difference['problem']}")
         print(f"  recorded {difference['recorded']}")
         print(f"  derived  {difference['derived']}")

@@ -117,10 +117,10 @@ def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, out
     """Run the study and print its result, with advice; the exit code."""
     from app.cli.following import Show
 
-    found = _run(service, spec.to_json(), show)
-    code = print_study(service, found, output, is_strict=is_strict)
+    document = _run(service, spec.to_json(), show)
+    code = print_study(service, document, output, is_strict=is_strict)
     if show is not Show.quiet:
-        print_afterthoughts(spec, found)
+        print_afterthoughts(spec, document)
     return code
 
 
@@ -191,13 +191,13 @@ def submit(
 
     spec = specs.load(study, changes or (), None)
     with stacks.server(server) as service:
-        found = service.client.submit(spec, project=project)
+        document = service.client.submit(spec, project=project)
     if output is Format.json:
-        print_json(found)
+        print_json(document)
     else:
-        print(found["study"])
+        print(document["study"])
         where = f" {without_secrets(service.place)}" if server else ""
-        print(f"Follow it with: stagetree watch {found['study']}{where}", file=sys.stderr)
+        print(f"Follow it with: stagetree watch {document['study']}{where}", file=sys.stderr)
 
 
 def watch(
@@ -221,8 +221,8 @@ def watch(
 
     with stacks.reading_study(id, server, dir) as (service, study):
         with writing_to(to or (), study, server, dir) as check:
-            found = until_end(checked(service, check), study, how(plain, quiet))
-        finish(service, found, output, is_strict=strict)
+            document = until_end(checked(service, check), study, how(plain, quiet))
+        finish(service, document, output, is_strict=strict)
 
 
 def wait(
@@ -243,8 +243,8 @@ def wait(
     from app.cli.following import Show, follow
 
     with stacks.reading_study(id, server, dir) as (service, study):
-        found = follow(service.client, study, Show.quiet, _until(timeout, service))
-        raise typer.Exit(code_of(found, is_strict=strict))
+        document = follow(service.client, study, Show.quiet, _until(timeout, service))
+        raise typer.Exit(code_of(document, is_strict=strict))
 
 
 def _until(timeout: float | None, service: AnyService) -> Any:
@@ -268,17 +268,17 @@ def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
     return until_end(service, study, show)
 
 
-def _is_the_same(written: StudySpec, found: Json) -> bool:
+def _is_the_same(written: StudySpec, document: Json) -> bool:
     """Whether a study on record is written so, and what it reads has not changed since."""
     from app import inputs
 
-    if not written.is_written_as(found["spec"]):
+    if not written.is_written_as(document["spec"]):
         return False
-    begins = found.get("begins") or {}
+    begins = document.get("begins") or {}
     try:
-        seen = [each for each in found.get("inputs") or [] if "stamp" in each]
+        stamped = [each for each in document.get("inputs") or [] if "stamp" in each]
         is_other = "file" in begins and inputs.hash_of(begins["file"]) != begins["sha256"]
-        return not is_other and not any(inputs.changed(each) for each in seen)
+        return not is_other and not any(inputs.changed(each) for each in stamped)
     except inputs.InputMissing:  # which is said when it is submitted
         return False
 

@@ -105,11 +105,11 @@ def queue_of(task: Mapping[str, str]) -> str:
 
 def _names(written: str) -> list[str]:
     """GPUs as Slurm lists them, by number or by UUID: `0,2-4`."""
-    found = list[str]()
+    names = list[str]()
     for part in filter(None, written.split(",")):
         numbers = re.fullmatch(r"(\d+)-(\d+)", part)
-        found += map(str, range(int(numbers[1]), int(numbers[2]) + 1)) if numbers else [part]
-    return found
+        names += map(str, range(int(numbers[1]), int(numbers[2]) + 1)) if numbers else [part]
+    return names
 
 
 __all__ = ["api", "backup", "queue_of", "restore", "script", "sinks", "token", "worker", "workers"]
@@ -191,8 +191,8 @@ def sinks(server: Server = None) -> None:
 
     with stacks.server(server) as service, stacks.ended_in_order():
         print(f"Writing the sinks of the studies at {without_secrets(service.client.url)}. Ctrl-C ends it.", flush=True)
-        found = StudySinks(service.client.url, POSITIONS, settings().sinks)
+        runner = StudySinks(service.client.url, POSITIONS, settings().sinks)
         try:
-            found.run()
+            runner.run()
         finally:
-            found.end()
+            runner.end()

@@ -40,13 +40,13 @@ def study_sinks(url: str, positions: Path, configured: str, say: Say = to_stderr
     At its end, what studies that are over have measured is waited for. A block that is left by an error leaves the
     sinks where they are. configured: as STAGETREE_SINKS.
     """
-    found = StudySinks(url, positions, configured, say)
-    found.start()
+    runner = StudySinks(url, positions, configured, say)
+    runner.start()
     try:
         yield
-        found.finish(LAST_SECONDS)
+        runner.finish(LAST_SECONDS)
     finally:
-        found.end()
+        runner.end()
 
 
 class StudySinks(threading.Thread):
@@ -157,7 +157,7 @@ class SinkThread(threading.Thread):
         """Try until all is written, the study is deleted, or nobody wants it any more."""
         from stagetree.client import NotFound, StagetreeError
 
-        said = ""
+        reported = ""
         for _ in PAUSES.attempts(wait=self._ended.wait):
             if self._ended.is_set():
                 return
@@ -169,9 +169,9 @@ class SinkThread(threading.Thread):
             except Exception as error:  # whatever the sink's library raises, only this sink has it
                 is_sentence = isinstance(error, StagetreeError | OSError)
                 text = str(error) if is_sentence else f"{type(error).__name__}: {error}"
-                if text != said and not self._ended.is_set():
+                if text != reported and not self._ended.is_set():
                     self._say(f"{self._address} of {self._study} is tried again: {text}")
-                said = text
+                reported = text
             self._has_tried.set()
             if self._is_written:
                 return

@@ -45,16 +45,16 @@ def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec
 
 def changes_of(given: Sequence[str], option: str) -> Json:
     """What `--set tuner.max_steps=20` says, by dotted path; values are JSON, or else strings."""
-    found: Json = {}
+    changes: Json = {}
     for each in given:
         path, separator, value = each.partition("=")
         if not separator or not path:
             fail(f"{option}: must be FIELD=VALUE, such as tuner.max_steps=20, got {each!r}", USAGE)
         try:
-            found[path] = json.loads(value)
+            changes[path] = json.loads(value)
         except ValueError:
-            found[path] = value
-    return found
+            changes[path] = value
+    return changes
 
 
 COUNTING_SECONDS = 1.0

@@ -55,15 +55,15 @@ class Service(Generic[Asked]):
 def server(url: str | None) -> Iterator[Service[Documents]]:
     """The service at a URL, or else that of the environment, or of this machine."""
     with Client(server_url(url)) as client:
-        asked = Documents(client)
-        yield Service(asked, asked.check_work, place=asked.place)
+        documents = Documents(client)
+        yield Service(documents, documents.check_work, place=documents.place)
 
 
 @contextmanager
 def reading(url: str | None, folder: Path | None) -> Iterator[Service[Documents | Store]]:
     """Whoever can tell about studies: a server, or a store without one."""
-    with place_to_read(url, folder) as found:
-        yield Service(found, found.check_work, place=found.place)
+    with place_to_read(url, folder) as store:
+        yield Service(store, store.check_work, place=store.place)
 
 
 @contextmanager
@@ -103,8 +103,8 @@ def own_stack(own: OwnStack, *, await_slots: bool = False) -> Iterator[Service[D
         with ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
             began = True
             with study_sinks(stack.url, stack.folder / "sinks", stack.environment().get("STAGETREE_SINKS", "")):
-                asked, others = Documents(client), stack.url_for_others
-                yield Service(asked, stack.check, stack.folder, url_for_others=others, token=stack.token)
+                documents, others = Documents(client), stack.url_for_others
+                yield Service(documents, stack.check, stack.folder, url_for_others=others, token=stack.token)
     except BaseException as error:
         if began and not isinstance(error, ProblemError):  # what is refused was not trained
             again = "" if folder == DEFAULT_DIR else f" with --dir {folder}"
@@ -139,9 +139,9 @@ def trainer_files(given: Sequence[str], folder: Path = HERE) -> list[str]:
     files = [_trainer_file(Path(each), folder) for each in given]
     names = set(describe(files))
     for path in [folder / ENTRY, *sorted(EXAMPLES.glob(f"*/{ENTRY}"))]:
-        if path.exists() and not names & (found := describe([str(path)])).keys():
+        if path.exists() and not names & (described := describe([str(path)])).keys():
             files.append(str(path))
-            names |= found.keys()
+            names |= described.keys()
     return files
 
 

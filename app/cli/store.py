@@ -170,7 +170,7 @@ def _services(folder: Path) -> Services:
 def _pages(page: Callable[[str | None], StudyPage | TrialPage | EventPage | SlotPage]) -> Iterator[Json]:
     cursor: str | None = None
     while True:
-        found = page(cursor)
-        yield from (item.to_json() for item in found.items)
-        if (cursor := found.next_cursor) is None:
+        answer = page(cursor)
+        yield from (item.to_json() for item in answer.items)
+        if (cursor := answer.next_cursor) is None:
             return

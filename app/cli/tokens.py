@@ -71,13 +71,13 @@ def list_tokens(dir: Store = None, output: Output = Format.table) -> None:
     Example:  stagetree token list
     """
     with open_records(folder_or_default(dir)) as records, records.read() as rows:
-        found = rows.tokens.all()
+        tokens = rows.tokens.all()
     if output is Format.json:
-        print_json([{name: value for name, value in asdict(row).items() if name != "digest"} for row in found])
+        print_json([{name: value for name, value in asdict(row).items() if name != "digest"} for row in tokens])
         return
     lines = [
         (row.name, row.scope, "all" if row.project is None else row.project or "-", _day(row.used_at), _end(row))
-        for row in found
+        for row in tokens
     ]
     print_table(("NAME", "SCOPE", "PROJECT", "LAST USED", "ENDS"), lines)
 

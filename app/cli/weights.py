@@ -83,11 +83,11 @@ def _from_store(folder: Path | None, id: str, wanted: _Wanted) -> None:
         if row is None:
             raise Unknown(f"there is no study {name}")
         with Plans(records.log).holding(row.stream) as plan:
-            found = kept_state(plan, plan.studies[StudyId(name)], wanted.trial, wanted.step)
-    path = wanted.into / f"{name}-{found.file_name(whole=wanted.whole)}"
-    _write(path, parts(open_store(places(folder)[1]), found.checkpoint, whole=wanted.whole))
-    measured = ", ".join(f"{name} {value}" for name, value in sorted(found.metrics.items()))
-    print(f"{path}  (trial {found.trial} after step {found.step}: {measured or 'not measured there'})")
+            state = kept_state(plan, plan.studies[StudyId(name)], wanted.trial, wanted.step)
+    path = wanted.into / f"{name}-{state.file_name(whole=wanted.whole)}"
+    _write(path, parts(open_store(places(folder)[1]), state.checkpoint, whole=wanted.whole))
+    measured = ", ".join(f"{name} {value}" for name, value in sorted(state.metrics.items()))
+    print(f"{path}  (trial {state.trial} after step {state.step}: {measured or 'not measured there'})")
 
 
 def _write(path: Path, parts: Iterator[memoryview]) -> None:
