@@ -35,14 +35,14 @@ def look(path: str, *, is_hashed: bool = True) -> Json:
         stamp = sha256()
         for name, status in files:
             stamp.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
-        found: Json = {"path": path, "files": len(files), "bytes": size, "stamp": stamp.hexdigest()}
+        stamped: Json = {"path": path, "files": len(files), "bytes": size, "stamp": stamp.hexdigest()}
         if files:
-            found["modified"] = max(status.st_mtime for _, status in files)
+            stamped["modified"] = max(status.st_mtime for _, status in files)
         if is_hashed and size <= SMALL:
-            found["sha256"] = _content(path, [name for name, _ in files])
+            stamped["sha256"] = _content(path, [name for name, _ in files])
     except OSError as error:
         raise InputMissing(f"{path} cannot be read: {error.strerror or error}") from None
-    return found
+    return stamped
 
 
 def changed(record: Mapping[str, Any]) -> bool:
@@ -76,20 +76,20 @@ def _files(path: str) -> Iterator[tuple[str, os.stat_result]]:
         yield "", os.stat(path)
         return
     folders, been = [""], {os.path.realpath(path)}
-    found: list[tuple[str, os.stat_result]] = []
+    files: list[tuple[str, os.stat_result]] = []
     while folders:
         folder = folders.pop()
         with os.scandir(os.path.join(path, folder)) as entries:
             for entry in entries:
                 name = os.path.join(folder, entry.name)
                 if not entry.is_dir():
-                    found.append((name, _status(entry)))
+                    files.append((name, _status(entry)))
                 elif not entry.is_symlink():
                     folders.append(name)
                 elif (real := os.path.realpath(entry.path)) not in been:  # a circle is gone round once
                     been.add(real)
                     folders.append(name)
-    yield from sorted(found, key=lambda each: each[0])
+    yield from sorted(files, key=lambda each: each[0])
 
 
 def _status(entry: os.DirEntry[str]) -> os.stat_result:

@@ -125,10 +125,10 @@ class OwnedStore:
     def _owner(self) -> str | None:
         """None where no database has written anything yet."""
         try:
-            found = json.loads(b"".join(self._store.read(self._owner_key)))
+            owner = json.loads(b"".join(self._store.read(self._owner_key)))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return str(found["database"])
+        return str(owner["database"])
 
 
 def open_owned(records: Records, root: str) -> OwnedStore:
@@ -140,8 +140,8 @@ def open_owned(records: Records, root: str) -> OwnedStore:
 
     def identify() -> Installation:
         with records.read() as rows:
-            found = rows.installation()
-        return Installation(found.name, None) if is_beside_log else found
+            installation = rows.installation()
+        return Installation(installation.name, None) if is_beside_log else installation
 
     return OwnedStore(open_store(root), identify, place=f" in {root}")
 

@@ -71,24 +71,24 @@ class Catalogue:
 
     def describe(self) -> dict[str, TrainerSource]:
         """Each trainer by its name; of several with one name the first. Files that cannot be used have none."""
-        found: dict[str, TrainerSource] = {}
+        sources: dict[str, TrainerSource] = {}
         for path, file in self._look():
             for name, version in file.versions.items():
                 takes, begins = file.takes.get(name, Arguments()), name not in file.without_begin
-                found.setdefault(name, TrainerSource(path, version, takes, begins))
-        return found
+                sources.setdefault(name, TrainerSource(path, version, takes, begins))
+        return sources
 
     def problems(self) -> dict[str, str]:
         """What is wrong with files, in a sentence, by path."""
-        found: dict[str, str] = {}
+        problems: dict[str, str] = {}
         owners: dict[str, str] = {}
         for path, file in self._look():
             if file.problem:
-                found[path] = file.problem
+                problems[path] = file.problem
             for name in file.versions:
                 if owners.setdefault(name, path) != path:
-                    found[path] = f"{path}: there is another trainer named {name!r}; names must differ"
-        return found
+                    problems[path] = f"{path}: there is another trainer named {name!r}; names must differ"
+        return problems
 
     def find(self, name: str) -> TrainerSource | None:
         """The trainer of that name. Raises `TrainerFileError` where its file cannot be used any more."""
@@ -109,9 +109,9 @@ class Catalogue:
         with self._lock:
             files = list(files_in(self._files))
             for path in files:
-                known = self._known.get(path)
-                if known is None or not known.is_settled or _stamps(known.stamps) != known.stamps:
-                    self._known[path] = _read(path, known.names if known else frozenset())
+                file = self._known.get(path)
+                if file is None or not file.is_settled or _stamps(file.stamps) != file.stamps:
+                    self._known[path] = _read(path, file.names if file else frozenset())
             return [(path, self._known[path]) for path in files]
 
 
@@ -145,8 +145,8 @@ def _wrong_arguments(spec: StudySpec, source: TrainerSource) -> Iterator[Problem
     for where, given in (("trainer_args", spec.trainer_args), ("runtime_args", spec.runtime_args)):
         for name in given:
             if not (takes.is_open or name in takes.names):
-                known = f"there are {', '.join(takes.names)}" if takes.names else "it takes none"
-                problem = f"is no argument of trainer {spec.trainer!r}: {known}{did_you_mean(name, takes.names)}"
+                expected = f"there are {', '.join(takes.names)}" if takes.names else "it takes none"
+                problem = f"is no argument of trainer {spec.trainer!r}: {expected}{did_you_mean(name, takes.names)}"
                 yield Problem(f"{where}.{name}", problem)
     if spec.begin_from is not None and not spec.begin_from.state and not source.begins:
         yield Problem("begin_from", f"needs a method `begin(self, weights)`, and trainer {spec.trainer!r} has none")
@@ -187,15 +187,15 @@ def _versions(path: str, files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def _stamps(files: Iterable[Path]) -> Stamps:
-    found: Stamps = {}
+    stamps: Stamps = {}
     for file in files:
         try:
             at = file.stat()
         except OSError:
-            found[file] = None
+            stamps[file] = None
         else:
-            found[file] = (at.st_mtime_ns, at.st_ctime_ns, at.st_size)
-    return found
+            stamps[file] = (at.st_mtime_ns, at.st_ctime_ns, at.st_size)
+    return stamps
 
 
 def _is_settled(stamps: Stamps) -> bool:
@@ -209,14 +209,14 @@ class TunerFileError(Exception):
 
 def register(files: Iterable[str]) -> dict[str, str]:
     """Register the tuners of all files; the version of each by its name. Raises `TunerFileError`."""
-    found: dict[str, Registered] = {}
+    registered_now: dict[str, Registered] = {}
     for path in files:
         for name, registered in load(path).items():
-            if name in found:
+            if name in registered_now:
                 raise TunerFileError(f"{path}: there is another tuner named {name!r}; names must differ")
-            found[name] = registered
-    REGISTERED.update(found)
-    return {name: registered.version for name, registered in found.items()}
+            registered_now[name] = registered
+    REGISTERED.update(registered_now)
+    return {name: registered.version for name, registered in registered_now.items()}
 
 
 def load(path: str) -> dict[str, Registered]:
@@ -226,13 +226,13 @@ def load(path: str) -> dict[str, Registered]:
     except OSError as error:
         raise TunerFileError(f"{path}: {error.strerror}") from None
     digest = hashlib.sha256(source).hexdigest()[:16]
-    found = {
+    registered = {
         str(tuner.__dict__["name"]): Registered(tuner, str(getattr(tuner, "version", digest)))
         for tuner in _tuners(_run(Path(path), digest))
     }
-    if not found:
+    if not registered:
         raise TunerFileError(f'{path} holds no tuner: a subclass of Tuner with name = "..." in its body')
-    return found
+    return registered
 
 
 def _tuners(module: ModuleType) -> Iterator[type[Tuner]]:

@@ -210,12 +210,12 @@ class Settings(BaseSettings):
     @property
     def principals_by_group(self) -> dict[str, Principal]:
         """What a member of each group may do, as a principal without a name."""
-        found = {}
+        principals = {}
         for each in _listed(self.groups):
             group, _, what = each.rpartition("=")
             scope, has_project, project = what.partition("@")
-            found[group] = Principal("", Scope.of(scope), project if has_project else None)
-        return found
+            principals[group] = Principal("", Scope.of(scope), project if has_project else None)
+        return principals
 
     @property
     def host_names(self) -> list[str]:

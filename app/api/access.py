@@ -101,8 +101,8 @@ class Gate:
         if self._policy.believes(peer) and (user := headers.get("x-forwarded-user")):
             groups = [each.strip() for each in headers.get("x-forwarded-groups", "").split(",")]
             return self._doorkeeper.user(user, groups)
-        if (token := sent_token(headers)) and (known := await self._recognise(token)):
-            return known
+        if (token := sent_token(headers)) and (principal := await self._recognise(token)):
+            return principal
         return ANYBODY if self._policy.asks_nobody(peer, own, headers) else None
 
     async def _recognise(self, token: str) -> Principal | None:

@@ -45,10 +45,10 @@ def _trainer_of(spec: StudySpec, trainers: Catalogue) -> TrainerSource:
     return source
 
 
-def _unknown_trainer(name: str, known: list[str]) -> str:
-    if not known:
+def _unknown_trainer(name: str, names: list[str]) -> str:
+    if not names:
         return f"must be registered on this server, which has no trainers, got {name!r}"
-    return f"must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
+    return f"must be one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}"
 
 
 def start_of(body: Any) -> c.Start:
@@ -130,7 +130,7 @@ def token_of(body: Any) -> TokenAsked:
         given = TokenWanted.model_validate(body)
     except ValidationError as wrong:
         fields = [(".".join(map(str, each["loc"])), each["msg"]) for each in wrong.errors()]
-        raise SpecError([SpecProblem(field, f"is wrong: {said}") for field, said in fields]) from None
+        raise SpecError([SpecProblem(field, f"is wrong: {problem}") for field, problem in fields]) from None
     return TokenAsked(given.name, Scope.of(given.scope), given.project, given.days)
 
 

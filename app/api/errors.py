@@ -212,9 +212,9 @@ def install_document(app: FastAPI) -> None:
             app.openapi_schema = get_openapi(
                 title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=app.openapi_tags
             )
-            found = app.openapi_schema["components"]["schemas"]
+            schemas = app.openapi_schema["components"]["schemas"]
             problem = Problem.model_json_schema(ref_template=REF + "{model}", mode="serialization")
-            found |= problem.pop("$defs") | {"Problem": problem}
+            schemas |= problem.pop("$defs") | {"Problem": problem}
             app.openapi_schema = _renamed(app.openapi_schema)
             _add_examples(app.openapi_schema["components"]["schemas"])
         return app.openapi_schema
@@ -225,15 +225,15 @@ def install_document(app: FastAPI) -> None:
 def _renamed(document: Json) -> Json:
     """The same with the objects' names in it."""
     text = json.dumps(document)
-    for name, said in NAMES.items():
-        text = text.replace(f'"{REF}{name}"', f'"{REF}{said}"')
+    for name, title in NAMES.items():
+        text = text.replace(f'"{REF}{name}"', f'"{REF}{title}"')
     renamed: Json = json.loads(text)
-    found = renamed["components"]["schemas"]
-    found |= {shown: found.pop(name) | {"title": shown} for name, shown in NAMES.items()}
+    schemas = renamed["components"]["schemas"]
+    schemas |= {title: schemas.pop(name) | {"title": title} for name, title in NAMES.items()}
     return renamed
 
 
-def _add_examples(found: dict[str, Json]) -> None:
+def _add_examples(schemas: dict[str, Json]) -> None:
     """Here, since FastAPI drops every null from the document, also those in examples, where they mean something."""
     for name, example in EXAMPLES.items():
-        found[name]["examples"] = [example]
+        schemas[name]["examples"] = [example]

@@ -176,25 +176,25 @@ class ResponseCache:
     def find(self, key: Key, moment: Any) -> PackedAnswer | None:
         """The answer that is known under a key, if it is of this moment."""
         with self._lock:
-            found = self._kept.get(key)
-            if found is None or found.tag != tag_of(moment):
+            answer = self._kept.get(key)
+            if answer is None or answer.tag != tag_of(moment):
                 return None
             self._kept.move_to_end(key)
-            return found
+            return answer
 
     def get(self, key: Key, moment: Any, make: Callable[[], Any]) -> PackedAnswer:
         """The answer that is known under a key, if it is of this moment; or else as it is made now."""
-        if (found := self.find(key, moment)) is not None:
-            return found
-        made = PackedAnswer(tag_of(moment), gzip.compress(to_json(make(), inf_nan_mode="null"), LEVEL))
+        if (answer := self.find(key, moment)) is not None:
+            return answer
+        packed = PackedAnswer(tag_of(moment), gzip.compress(to_json(make(), inf_nan_mode="null"), LEVEL))
         with self._lock:
-            self._keep(key, made)
-        return made
+            self._keep(key, packed)
+        return packed
 
-    def _keep(self, key: Key, made: PackedAnswer) -> None:
+    def _keep(self, key: Key, answer: PackedAnswer) -> None:
         self._drop(key)
-        self._kept[key] = made
-        self._bytes += len(made.packed)
+        self._kept[key] = answer
+        self._bytes += len(answer.packed)
         while self._bytes > self._most and len(self._kept) > 1:
             self._drop(next(iter(self._kept)))
 
@@ -249,8 +249,8 @@ class ApiServices(Services):
 
 def services(request: Request) -> ApiServices:
     """The services of the application that the request came to."""
-    found: ApiServices = request.app.state.services
-    return found
+    held: ApiServices = request.app.state.services
+    return held
 
 
 async def _services(request: Request) -> ApiServices:

@@ -57,12 +57,12 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         handle, is_json = super().get_route_handler(), self.body_field is not None
         parameters = list(_query_parameters(self.dependant))
-        known = {parameter.alias for parameter in parameters}
+        names = {parameter.alias for parameter in parameters}
         repeated = {each.alias for each in parameters if get_origin(each.field_info.annotation) is Sequence}
         has_turns = is_heavy(self.endpoint)
 
         async def strict(request: Request) -> Response:
-            refuse_unknown(request.query_params, known)
+            refuse_unknown(request.query_params, names)
             refuse_repeated(request.query_params, repeated)
             careful = StrictRequest(request)
             await careful.prepare(is_json=is_json)
@@ -86,12 +86,12 @@ async def raw_body(request: Request) -> bytes:
 Raw = Annotated[bytes, Depends(raw_body)]
 
 
-def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
+def refuse_unknown(given: Iterable[str], names: Collection[str]) -> None:
     """Raise `InvalidField` for a query parameter that nobody reads: whoever wrote it expected something of it."""
     for name in given:
-        if name not in known:
-            there = f"there are {', '.join(sorted(known))}" if known else "there are none"
-            raise InvalidField(name, f"is not a parameter here: {there}{did_you_mean(name, known)}")
+        if name not in names:
+            there = f"there are {', '.join(sorted(names))}" if names else "there are none"
+            raise InvalidField(name, f"is not a parameter here: {there}{did_you_mean(name, names)}")
 
 
 def refuse_repeated(given: QueryParams, repeated: Collection[str]) -> None:
@@ -135,12 +135,12 @@ def _refuse_constant(constant: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in fields:
             raise HttpProblem(422, f"The key {key!r} is written twice in one object.")
-        found[key] = value
-    return found
+        fields[key] = value
+    return fields
 
 
 def _check(value: Any, most: int) -> None:
@@ -197,8 +197,8 @@ def writer(
     request: Request, background: BackgroundTasks, use: ServicesDep, raw: Raw, who: Who, key: Key = None
 ) -> Write:
     """How this request writes to a stream. Raises what `transact` raises."""
-    asked = [request.method, request.url.path, request.url.query]
-    fingerprint = sha256(b"\n".join([*(part.encode() for part in asked), raw])).hexdigest()
+    parts = [request.method, request.url.path, request.url.query]
+    fingerprint = sha256(b"\n".join([*(part.encode() for part in parts), raw])).hexdigest()
 
     def write(stream: str, decide: Decide) -> list[StoredEvent]:
         whose = f"api:{quote(who.name, safe='')}"  # never a slot's, nor another's

@@ -144,13 +144,13 @@ def choices(plan: SearchPlan, study: Study) -> list[dict[str, Any]]:
         return []
     columns = [{**dict(_fields(trial.hp)), LENGTH: trial.steps} for trial in study.trials]
     ends = [dict(plan.ends(trial)) for trial in study.trials]
-    found = []
+    priced = []
     for field in dict.fromkeys(name for column in columns for name in column):
         values = [column.get(field) for column in columns]
         options = sorted({json.dumps(value) for value in values if value is not None}, key=_by_size)
         if 1 < len(options) <= MOST_OPTIONS:
-            found += [_choice(plan, field, option, values, ends) for option in options]
-    return found
+            priced += [_choice(plan, field, option, values, ends) for option in options]
+    return priced
 
 
 def _fields(written: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -76,8 +76,8 @@ def until_answered(plan: SearchPlan, events: Iterable[e.Event]) -> Iterator[e.Ev
 
 def _is_answered(plan: SearchPlan, event: e.TrialAdded | e.TrialExtended) -> bool:
     """Whether what is asked for is known. A trial that was asked for just before passes new nodes."""
-    known = plan.studies[event.study].trials[event.trial : event.trial + 1]
-    way = [*(trial.path[-1] for trial in known), *(event.path or ())]
+    trials = plan.studies[event.study].trials[event.trial : event.trial + 1]
+    way = [*(trial.path[-1] for trial in trials), *(event.path or ())]
     return bool(way) and way[-1] in plan.nodes and event.steps in plan.nodes[way[-1]].metrics
 
 

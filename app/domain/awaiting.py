@@ -77,7 +77,7 @@ def settle(plan: SearchPlan, trial: Trial) -> None:
     """The trial is completed, if everything is there that it waits for."""
     if trial.state != TrialState.ACTIVE or trial.unevaluated:
         return
-    if all(plan.metrics(trial, asked) is not None for asked in trial.requested_steps):
+    if all(plan.metrics(trial, step) is not None for step in trial.requested_steps):
         trial.state = TrialState.COMPLETED
         plan.studies[trial.study].active -= 1
 

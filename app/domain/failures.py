@@ -109,11 +109,11 @@ class Group:
 
 def groups(study: Study, reached: Mapping[int, int]) -> list[Group]:
     """The failed trials by their errors, the most frequent first. reached: how far each trial of the study came."""
-    found: dict[tuple[str, str], list[Trial]] = {}
+    by_sort: dict[tuple[str, str], list[Trial]] = {}
     for trial in (study.trials[number] for number in sorted(study.failed)):
         if trial.state == TrialState.FAILED:
-            found.setdefault(_sort(trial.error or {}), []).append(trial)
-    return [_group(study, trials, reached) for trials in sorted(found.values(), key=len, reverse=True)]
+            by_sort.setdefault(_sort(trial.error or {}), []).append(trial)
+    return [_group(study, trials, reached) for trials in sorted(by_sort.values(), key=len, reverse=True)]
 
 
 def _sort(error: Mapping[str, Any]) -> tuple[str, str]:
@@ -161,15 +161,15 @@ Leaves = dict[str, Any]
 
 def _leaves(hp: Mapping[str, Any], above: str = "") -> Leaves:
     """Each number and word in the hyper-parameters, by its way there: `lr.init`."""
-    found: Leaves = {}
+    leaves: Leaves = {}
     for name, value in hp.items():
         if isinstance(value, Mapping) and value.get("family") == "constant":
-            found[f"{above}{name}"] = value.get("value")
+            leaves[f"{above}{name}"] = value.get("value")
         elif isinstance(value, Mapping):
-            found |= _leaves(value, f"{above}{name}.")
+            leaves |= _leaves(value, f"{above}{name}.")
         else:
-            found[f"{above}{name}"] = value
-    return found
+            leaves[f"{above}{name}"] = value
+    return leaves
 
 
 def _where(failed: Sequence[Leaves], others: Sequence[Leaves]) -> str:
@@ -179,8 +179,8 @@ def _where(failed: Sequence[Leaves], others: Sequence[Leaves]) -> str:
     if min(len(failed), len(others)) < 2 or 2 * len(names) / comb(len(failed) + len(others), len(failed)) > BY_CHANCE:
         return ""
     sides = ((name, [each.get(name) for each in failed], [each.get(name) for each in others]) for name in names)
-    said = [text for name, mine, theirs in sides if (text := _difference(name, mine, theirs))]
-    return " and ".join(said[:MOST_CONDITIONS])
+    differences = [text for name, mine, theirs in sides if (text := _difference(name, mine, theirs))]
+    return " and ".join(differences[:MOST_CONDITIONS])
 
 
 def _difference(name: str, mine: Sequence[Any], theirs: Sequence[Any]) -> str:

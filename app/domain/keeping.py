@@ -19,8 +19,8 @@ from app.domain.terms import NodeId
 def must_stay(plan: SearchPlan) -> set[str]:
     """The keys of the checkpoints that are in use, or promised."""
     used = [*_begun_with(plan), *_waited_from(plan)]
-    promised = [kept for study in plan.studies.values() if not study.deleted for kept in _promised(plan, study)]
-    return {kept.key for kept in (*used, *promised)}
+    promised = [place for study in plan.studies.values() if not study.deleted for place in _promised(plan, study)]
+    return {place.key for place in (*used, *promised)}
 
 
 def decide(plan: SearchPlan, command: c.ReleaseCheckpoints | c.RecordDeleted) -> Iterator[e.Event]:
@@ -31,18 +31,18 @@ def decide(plan: SearchPlan, command: c.ReleaseCheckpoints | c.RecordDeleted) ->
 def _release(plan: SearchPlan, command: c.ReleaseCheckpoints) -> Iterator[e.CheckpointReleased]:
     """What has come into use since it was chosen stays."""
     used = must_stay(plan) | command.named
-    for kept in command.checkpoints:
-        if kept.key not in used and find(plan, kept) is not None:
-            yield e.CheckpointReleased(node=kept.node, step=kept.step, key=kept.key, reason=command.reason)
+    for place in command.checkpoints:
+        if place.key not in used and find(plan, place) is not None:
+            yield e.CheckpointReleased(node=place.node, step=place.step, key=place.key, reason=command.reason)
 
 
 def _record_deleted(plan: SearchPlan, command: c.RecordDeleted) -> Iterator[e.Event]:
     """Of those that nobody has recorded yet."""
-    for kept in [plan.released[key] for key in command.keys if key in plan.released]:
-        yield e.CheckpointDropped(node=kept.node, step=kept.step, key=kept.key, reason="deleted")
-    for kept in idle_weights(plan):
-        if kept.key in command.keys:
-            yield e.WeightsDropped(key=kept.key)
+    for place in [plan.released[key] for key in command.keys if key in plan.released]:
+        yield e.CheckpointDropped(node=place.node, step=place.step, key=place.key, reason="deleted")
+    for place in idle_weights(plan):
+        if place.key in command.keys:
+            yield e.WeightsDropped(key=place.key)
 
 
 def unowned(plan: SearchPlan) -> Iterator[KeptAt]:
@@ -88,45 +88,45 @@ def kept_objects(plan: SearchPlan) -> list[Checkpoint]:
 
 def states_of(plan: SearchPlan, trial: Trial) -> dict[int, KeptAt]:
     """The checkpoints on a trial's path up to the steps that it was asked for, by step."""
-    found: dict[int, KeptAt] = {}
+    states: dict[int, KeptAt] = {}
     for name, end in plan.ends(trial):
         here = plan.nodes[name].checkpoints
-        found |= {step: KeptAt(name, step, here[step]) for step in sorted(here) if step <= end}
-    return found
+        states |= {step: KeptAt(name, step, here[step]) for step in sorted(here) if step <= end}
+    return states
 
 
 def latest_before(plan: SearchPlan, name: NodeId, step: int) -> KeptAt | None:
     """The checkpoint from which a node is trained to a step: the last one on the way; None for from nothing."""
     node: Node | None = plan.nodes[name]
     while node is not None:
-        at = max((kept for kept in node.checkpoints if kept <= step), default=None)
+        at = max((at for at in node.checkpoints if at <= step), default=None)
         if at is not None:
             return KeptAt(node.id, at, node.checkpoints[at])
         step, node = node.start, plan.nodes[node.parent] if node.parent is not None else None
     return None
 
 
-def find(plan: SearchPlan, kept: KeptAt) -> Checkpoint | None:
+def find(plan: SearchPlan, place: KeptAt) -> Checkpoint | None:
     """The checkpoint, if it is still what the plan holds there."""
-    node = plan.nodes.get(kept.node) or plan.aside.get(kept.node)
-    checkpoint = node.checkpoints.get(kept.step) if node else None
-    return checkpoint if checkpoint is not None and checkpoint.key == kept.key else None
+    node = plan.nodes.get(place.node) or plan.aside.get(place.node)
+    checkpoint = node.checkpoints.get(place.step) if node else None
+    return checkpoint if checkpoint is not None and checkpoint.key == place.key else None
 
 
 def _begun_with(plan: SearchPlan) -> Iterator[KeptAt]:
     """What the chains under way begin with."""
     for chain in plan.chains.values():
         first = chain.stages[0]
-        if first.node in plan.nodes and (kept := latest_before(plan, first.node, first.start)) is not None:
-            yield kept
+        if first.node in plan.nodes and (place := latest_before(plan, first.node, first.start)) is not None:
+            yield place
 
 
 def _waited_from(plan: SearchPlan) -> Iterator[KeptAt]:
     """What the steps that trials wait for are trained from, or evaluated."""
     for node in plan.nodes.values():
         for step in node.waiting:
-            if (kept := latest_before(plan, node.id, step)) is not None:
-                yield kept
+            if (place := latest_before(plan, node.id, step)) is not None:
+                yield place
 
 
 def _promised(plan: SearchPlan, study: Study) -> Iterator[KeptAt]:

@@ -59,11 +59,11 @@ def judge(plan: SearchPlan) -> Judgement:
 
 
 def _alone(plan: SearchPlan) -> Mapping[NodeId, Sequence[int]]:
-    found: dict[NodeId, list[int]] = defaultdict(list)
+    steps: dict[NodeId, list[int]] = defaultdict(list)
     for test in plan.tests:
         if test.proof == ProofKind.WHOLE and not test.unproven:
-            found[test.node].append(test.step)
-    return found
+            steps[test.node].append(test.step)
+    return steps
 
 
 def _of_device(plan: SearchPlan, device: str, stray: tuple[str, ...]) -> Judgement:

@@ -38,8 +38,8 @@ def sign(study: Study) -> int:
 def last(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
     """The metric at the last step the trial was asked for that has one."""
     for step in reversed(trial.requested_steps):
-        if found := _result(study, step, plan.metrics(trial, step) or {}):
-            return found
+        if value := _result(study, step, plan.metrics(trial, step) or {}):
+            return value
     return None
 
 
@@ -56,8 +56,8 @@ def result(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None
 
 def ranked(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
     """The trials that have a value, the best first, ties to the lower number."""
-    found = [(trial, value) for trial in study.trials if (value := result(plan, study, trial)) is not None]
-    return sorted(found, key=lambda each: (sign(study) * each[1].value, each[0].number))
+    measured = [(trial, value) for trial in study.trials if (value := result(plan, study, trial)) is not None]
+    return sorted(measured, key=lambda each: (sign(study) * each[1].value, each[0].number))
 
 
 def best(plan: SearchPlan, study: Study) -> tuple[Trial, MeasuredValue] | None:

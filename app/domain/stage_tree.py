@@ -135,8 +135,8 @@ class UpcomingBranches:
 
     def inside(self, node: NodeId, start: int, end: int) -> tuple[int, ...]:
         """The steps between two others at which trials would leave a node; if too many, those where the most do."""
-        found = self._trials.get(node, Counter())
-        inside = Counter({step: trials for step, trials in found.items() if start < step < end})
+        ends = self._trials.get(node, Counter())
+        inside = Counter({step: trials for step, trials in ends.items() if start < step < end})
         return tuple(sorted(step for step, _ in inside.most_common(MOST_IN_A_STAGE)))
 
     @property
@@ -167,13 +167,13 @@ class UpcomingBranches:
 
     def _renew(self, study: Study, trial: Trial) -> list[Place]:
         """A trial may part elsewhere now; the places at which none did before."""
-        places, found = self._places.setdefault(study.id, {}), list(branches_ahead(study, trial))
-        new = [place for place in found if not self._trials.get(place[0], Counter())[place[1]]]
-        for node, step in found:
+        places, ahead = self._places.setdefault(study.id, {}), list(branches_ahead(study, trial))
+        new = [place for place in ahead if not self._trials.get(place[0], Counter())[place[1]]]
+        for node, step in ahead:
             self._trials[node][step] += 1
         self._leave(places.pop(trial.number, []))
-        if found:
-            places[trial.number] = found
+        if ahead:
+            places[trial.number] = ahead
         return new
 
     def _forget(self, study: StudyId) -> None:

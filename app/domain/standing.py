@@ -81,36 +81,36 @@ class Standing:
 
 def standing(study: Study) -> Standing:
     """How the study's trials stand, from its history."""
-    found = Standing(sign(study))
+    stands = Standing(sign(study))
     for event in study.history:
         match event.kind:
             case TrialEventKind.START | TrialEventKind.PROMOTE:
-                _send(found, event)
+                _send(stands, event)
             case TrialEventKind.RESULT | TrialEventKind.FAIL:
-                _arrive(found, event, study.metric)
-            case TrialEventKind.CANCEL if (rung := found.rung(event.trial)) and event.trial not in rung.promoted:
+                _arrive(stands, event, study.metric)
+            case TrialEventKind.CANCEL if (rung := stands.rung(event.trial)) and event.trial not in rung.promoted:
                 rung.values.pop(event.trial, None)
             case TrialEventKind.STOP:
-                found.reasons[event.trial] = event.reason
-    return found
+                stands.reasons[event.trial] = event.reason
+    return stands
 
 
-def _send(found: Standing, event: TrialEvent) -> None:
+def _send(stands: Standing, event: TrialEvent) -> None:
     """The trial is asked to train as far as a rung: it leaves the one below."""
     if "finish" in event.reason:
-        found.finishing[event.trial] = event.reason
+        stands.finishing[event.trial] = event.reason
     if (number := event.reason.get("rung")) is None:
         return
-    if (left := found.rung(event.trial)) is not None and event.kind == TrialEventKind.PROMOTE:
+    if (left := stands.rung(event.trial)) is not None and event.kind == TrialEventKind.PROMOTE:
         left.promoted.add(event.trial)
     place = (int(event.reason.get("bracket", 0)), int(number))
     steps = int(event.reason.get("until", event.steps))
-    found.rungs.setdefault(place, RungRanking(*place, steps=steps)).entered += 1
-    found.at[event.trial] = place
+    stands.rungs.setdefault(place, RungRanking(*place, steps=steps)).entered += 1
+    stands.at[event.trial] = place
 
 
-def _arrive(found: Standing, event: TrialEvent, metric: str) -> None:
-    rung = found.rung(event.trial)
+def _arrive(stands: Standing, event: TrialEvent, metric: str) -> None:
+    rung = stands.rung(event.trial)
     if rung is None:
         return
     if event.kind == TrialEventKind.FAIL:
@@ -119,12 +119,12 @@ def _arrive(found: Standing, event: TrialEvent, metric: str) -> None:
         rung.values[event.trial] = value
 
 
-def prediction(trial: Trial, found: Standing) -> Mapping[str, object] | None:
+def prediction(trial: Trial, stands: Standing) -> Mapping[str, object] | None:
     """What the tuner took a trial for when it judged it last, with its numbers; None if it never did.
 
     The probability, and the time that follows from it, are None where they were not proven in the study.
     """
-    stopped = found.reasons.get(trial.number, {}) if trial.state == TrialState.STOPPED else {}
+    stopped = stands.reasons.get(trial.number, {}) if trial.state == TrialState.STOPPED else {}
     judged = stopped if "class" in stopped else trial.standing
     if "class" not in judged:
         return None
@@ -133,9 +133,9 @@ def prediction(trial: Trial, found: Standing) -> Mapping[str, object] | None:
     return shown if shown["proven"] else shown | dict.fromkeys(UNPROVEN)
 
 
-def meaning(study: Study, trial: Trial, state: str, found: Standing) -> str:
+def meaning(study: Study, trial: Trial, state: str, stands: Standing) -> str:
     """What the trial's shown state means, for people: "waits at rung 1: rank 5 of 9"."""
-    rung = found.rung(trial.number)
+    rung = stands.rung(trial.number)
     match state:
         case "waiting":
             return f"waits for a slot, to train to step {trial.steps}"
@@ -143,13 +143,13 @@ def meaning(study: Study, trial: Trial, state: str, found: Standing) -> str:
             return f"trains to step {trial.steps}" + (f", rung {rung.number}" if rung else _class(trial))
         case TrialState.COMPLETED if rung and _could_go_on(study, trial):
             rested = "stayed" if study.is_final else "waits"
-            return f"{rested} at rung {rung.number}: {_rank(found, rung, trial)}{_cut(study, rung)}"
+            return f"{rested} at rung {rung.number}: {_rank(stands, rung, trial)}{_cut(study, rung)}"
         case TrialState.COMPLETED if _could_go_on(study, trial) and not study.is_final and _class(trial):
             return f"suspended after step {trial.steps}{_class(trial)}"
         case TrialState.COMPLETED:
-            return f"trained to step {trial.steps}{_finished(found.finishing.get(trial.number))}"
+            return f"trained to step {trial.steps}{_finished(stands.finishing.get(trial.number))}"
         case TrialState.STOPPED:
-            return f"stopped after step {trial.steps}{_why(found.reasons.get(trial.number, {}))}"
+            return f"stopped after step {trial.steps}{_why(stands.reasons.get(trial.number, {}))}"
         case TrialState.CANCELLED:
             return "cancelled"
         case TrialState.FAILED:
@@ -157,9 +157,9 @@ def meaning(study: Study, trial: Trial, state: str, found: Standing) -> str:
     return str(state)
 
 
-def rests(study: Study, trial: Trial, found: Standing) -> bool:
+def rests(study: Study, trial: Trial, stands: Standing) -> bool:
     """Whether the trial waits for its tuner, at a rung or suspended: it may be asked for more, or not."""
-    is_judged = found.rung(trial.number) is not None or bool(_class(trial))
+    is_judged = stands.rung(trial.number) is not None or bool(_class(trial))
     return trial.state == TrialState.COMPLETED and is_judged and not study.is_final and _could_go_on(study, trial)
 
 
@@ -177,8 +177,8 @@ def _could_go_on(study: Study, trial: Trial) -> bool:
     return study.max_steps is None or trial.steps < study.max_steps
 
 
-def _rank(found: Standing, rung: RungRanking, trial: Trial) -> str:
-    rank = found.rank(trial.number)
+def _rank(stands: Standing, rung: RungRanking, trial: Trial) -> str:
+    rank = stands.rank(trial.number)
     return f"rank {rank} of {rung.compared}" if rank else "no rank"
 
 

@@ -126,14 +126,14 @@ def erase_person(database: Database, name: str) -> tuple[str, int]:
         return {**data, "by": pseudonym} if data.get("by") == name else data
 
     with database.write() as session:
-        asked = session.execute(update(EVENTS).where(EVENTS.c.by == name).values(by=pseudonym)).rowcount  # type: ignore[attr-defined]
+        events = session.execute(update(EVENTS).where(EVENTS.c.by == name).values(by=pseudonym)).rowcount  # type: ignore[attr-defined]
         owned = _rewrite(session, "StudySubmitted", renamed)
         session.execute(update(STUDIES).where(STUDIES.c.owner == name).values(owner=pseudonym))
         session.execute(delete(TOKENS).where(TOKENS.c.name == name))
         key = f"api:{quote(name, safe='')}"
         session.execute(delete(KEYS).where(or_(KEYS.c.key == key, KEYS.c.key.startswith(f"{key}:", autoescape=True))))
     _forget_on_disk(database)
-    return pseudonym, max(asked, owned)
+    return pseudonym, max(events, owned)
 
 
 def erase_notes(database: Database, study: str) -> int:

@@ -244,10 +244,10 @@ class Snapshots:
 
     def _nearest(self, stream: str, version: int) -> SearchPlan:
         """The latest one that is not past the moment, taken out; or an empty one."""
-        found = [each for each in self._plans if each[0] == stream and each[1].version <= version]
-        if not found:
+        earlier = [each for each in self._plans if each[0] == stream and each[1].version <= version]
+        if not earlier:
             return SearchPlan(struck=self._log.struck(stream))
-        nearest = max(found, key=lambda each: each[1].version)
+        nearest = max(earlier, key=lambda each: each[1].version)
         self._plans = [each for each in self._plans if each is not nearest]
         return nearest[1]
 

@@ -146,8 +146,8 @@ class Doorkeeper:
 
     def user(self, name: str, groups: Iterable[str]) -> Principal | None:
         """A user whom a proxy has let in, with the widest scope of their groups; None where no group has any."""
-        found = [self.groups[group] for group in (*groups, "*") if group in self.groups]
-        best = max(found, key=lambda each: each.scope, default=None)
+        principals = [self.groups[group] for group in (*groups, "*") if group in self.groups]
+        best = max(principals, key=lambda each: each.scope, default=None)
         return None if best is None else replace(best, name=name)
 
     def _principal(self, row: TokenRecord | None) -> Principal | None:

@@ -24,9 +24,9 @@ from stagetree.spec import StudySpec
 Json = dict[str, Any]
 
 
-def add_trial(use: Services, row: StudyRecord, write: Write, asked: c.Start) -> int:
+def add_trial(use: Services, row: StudyRecord, write: Write, wanted: c.Start) -> int:
     """One more trial; its number. Raises `InvalidField` where its hyper-parameters are not those of the study."""
-    command = c.AddTrial(study=StudyId(row.id), hp=asked.hp, steps=asked.steps)
+    command = c.AddTrial(study=StudyId(row.id), hp=wanted.hp, steps=wanted.steps)
     recorded = write(row.stream, lambda plan: _decide(plan, command, use.limits))
     added = recorded[0].event
     assert isinstance(added, e.TrialAdded)
@@ -131,11 +131,11 @@ def _nodes_of_others(plan: SearchPlan) -> set[NodeId]:
 
     What is trained there is not trained again for them.
     """
-    found = {node for study in plan.studies.values() if not study.deleted for node in study.max_step_by_node}
+    nodes = {node for study in plan.studies.values() if not study.deleted for node in study.max_step_by_node}
     for node in plan.nodes.values():  # each is there before its children
-        if node.parent in found:
-            found.add(node.id)
-    return found
+        if node.parent in nodes:
+            nodes.add(node.id)
+    return nodes
 
 
 def _delete_files(folder: Path, nodes: Container[str]) -> None:

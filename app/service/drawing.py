@@ -13,47 +13,47 @@ from stagetree.models.pages import History, Importance, Rungs, Schedules, Timeli
 
 def tree(use: Services, row: StudyRecord, points: int, at: int | None = None) -> Tree:
     """The study's part of the plan, by column."""
-    with use.open_study(row, at) as (plan, found):
-        return pictures.tree(plan, found, points)
+    with use.open_study(row, at) as (plan, study):
+        return pictures.tree(plan, study, points)
 
 
 def rungs(use: Services, row: StudyRecord, at: int | None = None) -> Rungs:
     """The study's rungs with their trials."""
-    with use.open_study(row, at) as (_, found):
-        return pictures.rungs(found)
+    with use.open_study(row, at) as (_, study):
+        return pictures.rungs(study)
 
 
 def timeline(use: Services, row: StudyRecord, at: int | None = None) -> Timeline:
     """What each slot did over time."""
-    with use.open_study(row, at) as (plan, found), use.plan_history(row, plan.version) as plan_history:
-        return pictures.timeline(plan_history, found, found.submitted_version - 1, plan.version)
+    with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
+        return pictures.timeline(plan_history, study, study.submitted_version - 1, plan.version)
 
 
 def history(use: Services, row: StudyRecord, at: int | None = None) -> History:
     """What was decided, and how the best result came about."""
-    with use.open_study(row, at) as (plan, found), use.plan_history(row, plan.version) as plan_history:
-        return pictures.history(plan_history, found, found.submitted_version - 1, plan.version)
+    with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
+        return pictures.history(plan_history, study, study.submitted_version - 1, plan.version)
 
 
 def importance(use: Services, row: StudyRecord, rung: int | None, at: int | None = None) -> Importance:
     """What the trials' values, or their results at a rung, depend on."""
     from app.service.views.importance import importance as weighed
 
-    with use.open_study(row, at) as (plan, found):
-        columns, mode = ordering.columns(documents.trials(plan, found)).columns, found.mode
-        values = columns.get("value", []) if rung is None else _values_at(found, rung)
+    with use.open_study(row, at) as (plan, study):
+        columns, mode = ordering.columns(documents.trials(plan, study)).columns, study.mode
+        values = columns.get("value", []) if rung is None else _values_at(study, rung)
     return weighed(columns, values, mode)
 
 
 def _values_at(study: Study, number: int) -> list[float | None]:
     """What each trial had at the rungs of this number."""
     reached = [rung.values for rung in standing(study).ladder() if rung.number == number]
-    found = {trial: value for values in reached for trial, value in values.items()}
-    return [found.get(trial.number) for trial in study.trials]
+    by_trial = {trial: value for values in reached for trial, value in values.items()}
+    return [by_trial.get(trial.number) for trial in study.trials]
 
 
 def schedules(use: Services, row: StudyRecord, number: int, points: int) -> Schedules:
     """Each hyper-parameter of a trial at some of its steps. Raises `Unknown`."""
-    with use.open_study(row) as (_, found):
-        trial = trial_of(found, number)
-        return pictures.schedules(trial.hp, accounting.horizon(found, trial), points)
+    with use.open_study(row) as (_, study):
+        trial = trial_of(study, number)
+        return pictures.schedules(trial.hp, accounting.horizon(study, trial), points)

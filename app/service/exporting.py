@@ -50,9 +50,9 @@ def report(use: Services, row: StudyRecord) -> str:
         raise HttpProblem(503, f"The report is made of the page, and that is missing here. {files.why_missing()}")
     text = index.read_text(encoding="utf-8")
     script, style = _asset(text, "js"), _asset(text, "css")
-    said = json.dumps(answers(use, row), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    documents = json.dumps(answers(use, row), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
-    inside = f'<script type="application/json" id="answers">{said}</script><script type="module">{script}</script>'
+    inside = f'<script type="application/json" id="answers">{documents}</script><script type="module">{script}</script>'
     text = SCRIPT.sub("", LINK.sub("", text))
     text = text.replace("<head>", f"<head>{META.format(policy)}<style>{style}</style>", 1)
     return text.replace("</body>", f"{inside}</body>", 1)
@@ -62,7 +62,7 @@ def answers(use: Services, row: StudyRecord) -> dict[str, Json]:
     """What the API would answer to each path that the page asks for, and `events`, of which it asks for parts."""
     study, root = reading.study(use, row, with_trials=False)[0], f"studies/{row.id}"
     best = reading.trials(use, row, PAGES, sort="value").items
-    found: dict[str, Json] = {
+    by_path: dict[str, Json] = {
         f"{root}?trials=false": study.to_json(),
         f"{root}/history": drawing.history(use, row).to_json(),
         f"{root}/tree": drawing.tree(use, row, TREE_POINTS).to_json(),
@@ -78,9 +78,9 @@ def answers(use: Services, row: StudyRecord) -> dict[str, Json]:
     }
     for trial in best:
         number = trial.trial
-        found[f"{root}/trials/{number}"] = reading.trial(use, row, number).to_json()
-        found[f"{root}/trials/{number}/schedules"] = drawing.schedules(use, row, number, SCHEDULE_POINTS).to_json()
-    return found
+        by_path[f"{root}/trials/{number}"] = reading.trial(use, row, number).to_json()
+        by_path[f"{root}/trials/{number}/schedules"] = drawing.schedules(use, row, number, SCHEDULE_POINTS).to_json()
+    return by_path
 
 
 def _events(use: Services, row: StudyRecord) -> list[Json]:
@@ -89,9 +89,9 @@ def _events(use: Services, row: StudyRecord) -> list[Json]:
     items: list[Json] = []
     cursor: str | None = str(after)
     while cursor is not None:
-        found = reading.events(use, row, PAGE, cursor=cursor)
-        items += [event.to_json() for event in found.items]
-        cursor = found.next_cursor
+        page = reading.events(use, row, PAGE, cursor=cursor)
+        items += [event.to_json() for event in page.items]
+        cursor = page.next_cursor
     return items
 
 
@@ -101,8 +101,8 @@ def _asset(text: str, kind: str) -> str:
     path = files.asset(name[1]) if name else None
     if path is None:
         raise Unknown(f"the page was built without a .{kind} file")
-    found = path.read_text(encoding="utf-8")
-    return found.replace("</script", "<\\/script").strip()
+    content = path.read_text(encoding="utf-8")
+    return content.replace("</script", "<\\/script").strip()
 
 
 def _hash(text: str) -> str:
@@ -127,8 +127,8 @@ def parse(text: Iterable[str]) -> Iterator[tuple[int, Event]]:
     for number, line in enumerate(text, 1):
         if line.strip():
             try:
-                found = json.loads(line)
-                yield found["position"], decode(found["type"], found["schema"], found["data"])
+                record = json.loads(line)
+                yield record["position"], decode(record["type"], record["schema"], record["data"])
             except (ValueError, KeyError, TypeError, UnknownEvent) as error:
                 raise NotALog(f"line {number} is not an event of a log: {error}") from None
 

@@ -48,10 +48,10 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
     Raises `Unknown`, which says which steps there are.
     """
     if trial is None:
-        found = results.best(plan, study)
-        if found is None:
+        winner = results.best(plan, study)
+        if winner is None:
             raise Unknown(f"no trial of {study.id} has a result yet: name one")
-        trial = found[0].number
+        trial = winner[0].number
     of = trial_of(study, trial)
     there = keeping.states_of(plan, of)
     if step is None:
@@ -120,14 +120,14 @@ NEVER_BUILT = "It was never built: `make page` does it."
 
 def index() -> Path | None:
     """The page itself; None where it was not built."""
-    found = BUILT / "index.html"
-    return found if found.is_file() else None
+    path = BUILT / "index.html"
+    return path if path.is_file() else None
 
 
 def asset(name: str) -> Path | None:
     """A script or a style sheet of the page; None where there is no such file."""
-    found = BUILT / "assets" / name
-    return found if found.is_file() else None
+    path = BUILT / "assets" / name
+    return path if path.is_file() else None
 
 
 def why_missing() -> str:

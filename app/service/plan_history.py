@@ -193,10 +193,10 @@ class PlanHistory:
             self._wanted[place] = [each for each in waiting if each[0] != study]
 
     def _decide(self, event: Any, kind: str) -> None:
-        given = (getattr(event, "trial", None), getattr(event, "steps", None), getattr(event, "reason", {}))
+        details = (getattr(event, "trial", None), getattr(event, "steps", None), getattr(event, "reason", {}))
         if isinstance(event, e.StudyIsolated):
-            given = (None, None, {"difference": event.reason})
-        self._of_study(event.study).life.decisions.append(DecisionMade(self.version, kind, *given))
+            details = (None, None, {"difference": event.reason})
+        self._of_study(event.study).life.decisions.append(DecisionMade(self.version, kind, *details))
 
     def _ask(self, event: e.TrialAdded | e.TrialExtended) -> None:
         """A result is wanted of a trial at a step; it may be there already."""
@@ -213,21 +213,23 @@ class PlanHistory:
             self._record(study, trial, node, step)
 
     def _record(self, study: StudyId, trial: int, node: NodeId, step: int) -> None:
-        found, metrics = self._of_study(study), self._metrics[node, step]
-        found.life.results.append(Measured(self.version, self.times[-1], found.slot_seconds, trial, step, metrics))
+        of_study, metrics = self._of_study(study), self._metrics[node, step]
+        of_study.life.results.append(
+            Measured(self.version, self.times[-1], of_study.slot_seconds, trial, step, metrics)
+        )
 
     def _begin(self, chain: ChainId, index: int) -> None:
-        given = self._chains[chain]
-        if index >= len(given.stages):
+        chain_work = self._chains[chain]
+        if index >= len(chain_work.stages):
             return
-        stage = given.stages[index]
-        if given.proof is None:
+        stage = chain_work.stages[index]
+        if chain_work.proof is None:
             self._last_in[stage.node] = len(self.spans)
         else:
-            stage = replace(given.stages[-1], start=stage.start)
+            stage = replace(chain_work.stages[-1], start=stage.start)
         self._under_way[chain] = len(self.spans)
-        self.spans.append(SlotSpan(chain, given.slot, stage, self.version, self.times[-1], proof=given.proof))
-        self.slots.add(given.slot)
+        self.spans.append(SlotSpan(chain, chain_work.slot, stage, self.version, self.times[-1], proof=chain_work.proof))
+        self.slots.add(chain_work.slot)
 
     def _end(self, chain: ChainId, outcome: str) -> None:
         if (number := self._under_way.pop(chain, None)) is not None:
@@ -256,26 +258,28 @@ class PlanHistories:
         """What somebody has read of a stream: from its beginning, or on from where its history is."""
         if not recorded or not (recorded[0].version == 1 or stream in self._kept):
             return
-        with self._of(stream) as found:
-            if recorded[0].version == found.version + 1:
-                found.take_all(recorded)
+        with self._of(stream) as history:
+            if recorded[0].version == history.version + 1:
+                history.take_all(recorded)
 
     @contextmanager
     def holding(self, stream: str, version: int) -> Iterator[PlanHistory]:
         """The history of a plan, as far as `version` at least."""
-        with self._of(stream) as found:
+        with self._of(stream) as history:
             with collector_paused():
-                while found.version < version and (batch := self._log.read(stream, after=found.version, limit=BATCH)):
-                    found.take_all(batch)
-            yield found
+                while history.version < version and (
+                    batch := self._log.read(stream, after=history.version, limit=BATCH)
+                ):
+                    history.take_all(batch)
+            yield history
 
     @contextmanager
     def _of(self, stream: str) -> Iterator[PlanHistory]:
         """Nobody else touches it within the block."""
         with self._lock:
-            found, lock = self._kept.setdefault(stream, (PlanHistory(), Lock()))
+            history, lock = self._kept.setdefault(stream, (PlanHistory(), Lock()))
             self._kept.move_to_end(stream)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         with lock:
-            yield found
+            yield history

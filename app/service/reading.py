@@ -51,10 +51,10 @@ def studies(
     with use.records.read() as rows:
         if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
             raise WrongCursor(cursor)
-        found = list(islice(_matching(rows, cursor, states, name, sees), limit + 1))
+        matching = list(islice(_matching(rows, cursor, states, name, sees), limit + 1))
         live = rows.chains.live()
-    more = found[limit - 1].id if len(found) > limit else None
-    return StudyPage(items=[documents.listed(row, live) for row in found[:limit]], next_cursor=more)
+    more = matching[limit - 1].id if len(matching) > limit else None
+    return StudyPage(items=[documents.listed(row, live) for row in matching[:limit]], next_cursor=more)
 
 
 def _matching(
@@ -78,17 +78,19 @@ def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None 
         return _study_then(use, row, at, expected, with_trials=with_trials)
     live = use.live(row.stream)
     reached = {ChainId(chain.chain): chain.step for chain in live}
-    with use.open_study(row) as (plan, found):
+    with use.open_study(row) as (plan, folded):
         now, moment = use.clock(), (plan.version, *sorted(reached.items()))
 
         def make() -> StudyAnswer:
-            return documents.study(plan, found.id, now=now, reached=reached, expected=expected, with_trials=with_trials)
+            return documents.study(
+                plan, folded.id, now=now, reached=reached, expected=expected, with_trials=with_trials
+            )
 
         shown = make() if with_trials else use.overviews.get(row.id, moment, make)
-        passing: Json = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": documents.share(row, live)}
+        passing: Json = {"wall_seconds": round(folded.wall_seconds(now), 3), "slots": documents.share(row, live)}
         if with_trials:
             passing |= _slot_use(shown, use, row, plan)
-        if waits := slot_use.of_study(use, plan, found, live):
+        if waits := slot_use.of_study(use, plan, folded, live):
             passing["waits_for"] = waits
         return shown.with_fields(**passing), plan.version
 
@@ -96,8 +98,8 @@ def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None 
 def _expected(use: Services, row: StudyRecord, at: int | None) -> Forecast | None:
     """How far the study will go: reckoned while nobody is kept from its plan. None where it is over."""
     with use.plans.holding(row.stream, fresh=False) as plan:
-        found = plan.studies.get(StudyId(row.id))
-    return None if found is None or (found.is_final and at is None) else forecast(found.spec)
+        study = plan.studies.get(StudyId(row.id))
+    return None if study is None or (study.is_final and at is None) else forecast(study.spec)
 
 
 def _slot_use(shown: StudyAnswer, use: Services, row: StudyRecord, plan: SearchPlan) -> Json:
@@ -106,8 +108,8 @@ def _slot_use(shown: StudyAnswer, use: Services, row: StudyRecord, plan: SearchP
     if shown.packing is not None:
         with use.plan_history(row, plan.version) as plan_history:
             fields["packing"] = packing(plan, lanes_at_once(plan, plan_history.spans))
-    if found := gpu_sharing(use, row, plan):
-        fields["gpu_sharing"] = found
+    if slowed := gpu_sharing(use, row, plan):
+        fields["gpu_sharing"] = slowed
     return fields
 
 
@@ -115,10 +117,10 @@ def _study_then(
     use: Services, row: StudyRecord, at: int, expected: Forecast | None, *, with_trials: bool
 ) -> tuple[StudyAnswer, int]:
     """As it was after an event: what slots did then is known by their stages, not by the steps in them."""
-    with use.open_study(row, at) as (plan, found):
+    with use.open_study(row, at) as (plan, study):
         with use.plan_history(row, plan.version) as plan_history:
             now = plan_history.times[plan.version - 1]
-        shown = documents.study(plan, found.id, now=now, expected=expected, with_trials=with_trials)
+        shown = documents.study(plan, study.id, now=now, expected=expected, with_trials=with_trials)
         return shown.with_fields(slots=Share(used=len(shown.progress.running), due=None)), plan.version
 
 
@@ -135,19 +137,19 @@ def trials(
     notes = slot_use.by_node(use, row, at)
     if not states and sort == "trial":
         after = number(cursor)
-        with use.open_study(row, at) as (plan, found):
-            shown, total = documents.trials(plan, found, after, limit), len(found.trials)
-            items = [slot_use.told(each, plan, found.trials[each.trial], notes) for each in shown]
+        with use.open_study(row, at) as (plan, study):
+            shown, total = documents.trials(plan, study, after, limit), len(study.trials)
+            items = [slot_use.told(each, plan, study.trials[each.trial], notes) for each in shown]
         return TrialPage(items=items, next_cursor=str(after + limit) if after + limit < total else None)
     after, at = _place(cursor, at)
-    with use.open_study(row, at) as (plan, found):
-        every = documents.trials(plan, found)
+    with use.open_study(row, at) as (plan, study):
+        every = documents.trials(plan, study)
         if sort.removeprefix("-") not in ordering.KEYS:
-            _check_sort(sort, ordering.fields_of(every, found.space or ()))
+            _check_sort(sort, ordering.fields_of(every, study.space or ()))
         chosen = [trial for trial in every if not states or trial.state in states]
-        page = ordering.ordered(chosen, sort, found.mode)[after : after + limit]
-        items = [slot_use.told(each, plan, found.trials[each.trial], notes) for each in page]
-        moment = plan.version - found.submitted_version + 1
+        page = ordering.ordered(chosen, sort, study.mode)[after : after + limit]
+        items = [slot_use.told(each, plan, study.trials[each.trial], notes) for each in page]
+        moment = plan.version - study.submitted_version + 1
     more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
     return TrialPage(items=items, next_cursor=more)
 
@@ -155,8 +157,8 @@ def trials(
 def _check_sort(sort: str, fields: Sequence[str]) -> None:
     """Raises `InvalidField` for a field that trials do not have: they would come in no order at all."""
     if (name := sort.removeprefix("-")) not in fields:
-        known = f"must be one of {', '.join(fields)}, or -FIELD for the other way round"
-        raise InvalidField("sort", f"{known}, got {sort!r}{did_you_mean(name, fields)}")
+        expected = f"must be one of {', '.join(fields)}, or -FIELD for the other way round"
+        raise InvalidField("sort", f"{expected}, got {sort!r}{did_you_mean(name, fields)}")
 
 
 def _place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
@@ -171,15 +173,15 @@ def _place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
 
 def columns(use: Services, row: StudyRecord, at: int | None = None, digits: int | None = None) -> Columns:
     """All trials of the study by column: nested fields under dotted names, null where a trial has none."""
-    with use.open_study(row, at) as (plan, found):
-        return ordering.columns(documents.trials(plan, found), digits)
+    with use.open_study(row, at) as (plan, study):
+        return ordering.columns(documents.trials(plan, study), digits)
 
 
 def trial(use: Services, row: StudyRecord, number: int, at: int | None = None) -> TrialDetail:
     """One trial with its curve. Raises `Unknown`."""
     notes = slot_use.by_node(use, row, at)
-    with use.open_study(row, at) as (plan, found):
-        wanted = trial_of(found, number)
+    with use.open_study(row, at) as (plan, study):
+        wanted = trial_of(study, number)
         return slot_use.told(documents.trial(plan, wanted), plan, wanted, notes)
 
 
@@ -196,26 +198,26 @@ def events(
     before, items = feed.version, feed.read(limit)
     is_last = feed.version - before < limit or (at is not None and feed.version - feed.before >= at)
     shown = [plans.event(recorded, feed.before) for recorded in items]
-    kept = [event for event in shown if at is None or event.position <= at]
-    return EventPage(items=kept, next_cursor=None if is_last else str(feed.version - feed.before))
+    page = [event for event in shown if at is None or event.position <= at]
+    return EventPage(items=page, next_cursor=None if is_last else str(feed.version - feed.before))
 
 
 def plan(use: Services, row: StudyRecord, at: int | None = None) -> Plan:
     """The search plan that the study is part of."""
-    with use.open_study(row, at) as (found, _):
-        return plans.plan(found, row.stream)
+    with use.open_study(row, at) as (folded, _):
+        return plans.plan(folded, row.stream)
 
 
 def environment(use: Services, row: StudyRecord) -> Environments:
     """What the study's plan was trained with, on each kind of device."""
-    with use.open_study(row) as (found, _):
-        return environments(found)
+    with use.open_study(row) as (folded, _):
+        return environments(folded)
 
 
 def stage_tree(use: Services, row: StudyRecord, at: int | None = None) -> StageTree:
     """What is left to do for the study."""
-    with use.open_study(row, at) as (found, study):
-        return plans.stage_tree(found, study)
+    with use.open_study(row, at) as (folded, study):
+        return plans.stage_tree(folded, study)
 
 
 def trial_log(use: Services, row: StudyRecord, number: int) -> Iterator[str]:
@@ -235,8 +237,8 @@ def _text(path: Path) -> Iterator[str]:
 
 def trainers(use: Services, limit: int, cursor: str | None = None) -> TrainerPage:
     """A page of the trainers that studies may name."""
-    known = sorted(use.trainers.describe().items())
-    items, more = _page([TrainerListed(name=name, version=source.version) for name, source in known], limit, cursor)
+    sources = sorted(use.trainers.describe().items())
+    items, more = _page([TrainerListed(name=name, version=source.version) for name, source in sources], limit, cursor)
     return TrainerPage(items=items, next_cursor=more)
 
 
@@ -245,8 +247,8 @@ def slots(use: Services, limit: int, cursor: str | None = None, who: Principal =
     with use.records.read() as rows:
         chains = {row.chain: row for row in rows.chains.live() if who.project is None or _is_of(rows, row, who)}
         now, lease = rows.now(), use.lease_seconds
-        found = [view_of(row, chains, now, lease) for row in rows.slots.all()]
-    items, more = _page(found, limit, cursor)
+        views = [view_of(row, chains, now, lease) for row in rows.slots.all()]
+    items, more = _page(views, limit, cursor)
     return SlotPage(items=items, next_cursor=more)
 
 
@@ -259,10 +261,10 @@ def _is_of(rows: RowsPort, chain: ChainRecord, who: Principal) -> bool:
 def tokens(use: Services, limit: int, cursor: str | None = None, who: Principal = ANYBODY) -> TokenPage:
     """A page of the tokens, by name, without their digests."""
     with use.records.read() as rows:
-        found = [asdict(row) for row in rows.tokens.all() if who.sees_all_of(row.project)]
-    for row in found:
+        rows_seen = [asdict(row) for row in rows.tokens.all() if who.sees_all_of(row.project)]
+    for row in rows_seen:
         del row["digest"]
-    items, more = _page([Token.model_validate(row) for row in found], limit, cursor)
+    items, more = _page([Token.model_validate(row) for row in rows_seen], limit, cursor)
     return TokenPage(items=items, next_cursor=more)
 
 

@@ -71,16 +71,16 @@ class VersionedCache:
     def get(self, name: str, moment: Any, make: Callable[[], T]) -> T:
         """What is known under the name, if it is of this moment; or else what is made now."""
         with self._lock:
-            known, value = self._kept.get(name, (None, None))
-        if known == moment:
+            of_moment, value = self._kept.get(name, (None, None))
+        if of_moment == moment:
             return cast(T, value)
-        made = make()
+        value = make()
         with self._lock:
-            self._kept[name] = (moment, made)
+            self._kept[name] = (moment, value)
             self._kept.move_to_end(name)
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
-        return made
+        return value
 
 
 ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -167,8 +167,8 @@ class Services:
     @contextmanager
     def plan_history(self, row: StudyRecord, version: int) -> Iterator[PlanHistory]:
         """What happened when on the study's plan, as far as a version of it."""
-        with self.plan_histories.holding(row.stream, version) as found:
-            yield found
+        with self.plan_histories.holding(row.stream, version) as history:
+            yield history
 
     def version(self, row: StudyRecord, at: int | None = None) -> int:
         """Of the study's plan, as of now or of the event `at`. Raises `InvalidField` as `open_study` does."""

@@ -89,10 +89,10 @@ def gpu_sharing(use: Services, row: StudyRecord, plan: SearchPlan) -> list[Json]
         if not any(map(shared_gpu, plan_history.slots)):
             return []
         stages = list(_stages(plan_history, plan, use.clock()))
-    found = slowdowns([*stages, *_elsewhere(use, row)])
+    slowed = slowdowns([*stages, *_elsewhere(use, row)])
     return [
         {"gpu": each.gpu, "slots": each.slots, "times_slower": round(each.times, 2), "gain": round(each.gain, 2)}
-        for each in found
+        for each in slowed
     ]
 
 
@@ -144,14 +144,14 @@ Shown = TypeVar("Shown", bound=trials.Trial)
 
 def of_study(use: Services, plan: SearchPlan, study: Study, live: Sequence[ChainRecord]) -> list[str]:
     """What holds a study up now, in a sentence each. live: the chains of its plan that are under way."""
-    said = sorted(by_chain(use, live).values())
+    sentences = sorted(by_chain(use, live).values())
     if study.is_audited or study.is_running:
         with use.records.read() as rows:
             slots, now = rows.slots.alive(use.lease_seconds), rows.now()
         well = [slot for slot in slots if (slot.quarantined_until or now) <= now]
         if sentence := _of_audit(plan, well) if study.is_audited else _without_slot(plan, well):
-            said.append(sentence)
-    return said
+            sentences.append(sentence)
+    return sentences
 
 
 def _without_slot(plan: SearchPlan, well: Sequence[SlotRecord]) -> str:

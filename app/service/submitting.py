@@ -51,19 +51,19 @@ def find_source(use: Services, given: BeginFrom, who: Principal = ANYBODY) -> We
 
 def inputs_seen(use: Services, paths: Sequence[str]) -> list[Json]:
     """What is at these paths. One that this server may not look at is left to the workers. Raises `SpecError`."""
-    found, problems = list[Json](), list[Problem]()
+    seen, problems = list[Json](), list[Problem]()
     is_ours = all(may_be_read(path, use.study_files) for path in paths)
     for number, path in enumerate(paths):
         try:
             if not path.startswith("/"):
                 problems.append(Problem(f"inputs[{number}]", f"must be an absolute path here, got {path}"))
             else:
-                found.append(look(path) if is_ours else {"path": path})
+                seen.append(look(path) if is_ours else {"path": path})
         except InputMissing as problem:
             problems.append(Problem(f"inputs[{number}]", f"must be a file or a folder that can be read: {problem}"))
     if problems:
         raise SpecError(problems)
-    return found
+    return seen
 
 
 def stored(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]:
@@ -118,8 +118,8 @@ def _of_file(use: Services, given: BeginFrom, file: str) -> WeightSource:
         raise refuse(f"must be safetensors, a file of torch.save, or a checkpoint of stagetree, and {file} is neither")
     if given.state and kind != "checkpoint":
         raise refuse(f"must be a checkpoint of stagetree for state: true, and {file} has weights alone")
-    said = {"file": file, "state": given.state}
-    return WeightSource(said, digest.hexdigest(), size, lambda: _parts_of(path))
+    origin = {"file": file, "state": given.state}
+    return WeightSource(origin, digest.hexdigest(), size, lambda: _parts_of(path))
 
 
 def _parts_of(path: Path) -> Iterator[bytes]:
@@ -133,12 +133,12 @@ def _of_study(use: Services, given: BeginFrom, who: Principal) -> WeightSource:
     try:
         row = use.find(str(given.study), who)
         with use.open_study(row) as (plan, study):
-            kept = kept_state(plan, study, trial, given.step)
+            state = kept_state(plan, study, trial, given.step)
     except Unknown as problem:
         raise SpecError([Problem("begin_from", f"must be a state that is kept: {problem}")]) from None
-    said = {"study": row.id, "trial": kept.trial, "step": kept.step, "state": given.state}
-    checkpoint = kept.checkpoint
-    return WeightSource(said, checkpoint.sha256, checkpoint.size, lambda: use.store.read(checkpoint.key))
+    origin = {"study": row.id, "trial": state.trial, "step": state.step, "state": given.state}
+    checkpoint = state.checkpoint
+    return WeightSource(origin, checkpoint.sha256, checkpoint.size, lambda: use.store.read(checkpoint.key))
 
 
 def submit(

@@ -71,7 +71,7 @@ def preview(
     gangs = _gangs(spec, ranks)
     simulated = _run(spec, slots, limits, is_over, gangs=gangs)
     previewed, makespan = simulated.plan.studies[STUDY], simulated.now
-    found = cost(simulated.plan, previewed)
+    costs = cost(simulated.plan, previewed)
     packed = {}
     if spec.packing:
         roots = simulated.plan.roots
@@ -82,9 +82,9 @@ def preview(
         "requested": previewed.requested,
         "unique": previewed.unique,
         "merge_rate": round(previewed.requested / previewed.unique, 3) if previewed.unique else 1.0,
-        "alone": found.alone,
-        "saved_by_sharing": found.by_sharing and round(found.by_sharing, 4),
-        "saved_by_stopping": found.by_stopping and round(found.by_stopping, 4),
+        "alone": costs.alone,
+        "saved_by_sharing": costs.by_sharing and round(costs.by_sharing, 4),
+        "saved_by_stopping": costs.by_stopping and round(costs.by_stopping, 4),
         "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
         "makespan_steps": round(makespan),
         "slots": slots,

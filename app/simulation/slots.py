@@ -117,6 +117,6 @@ class VirtualSlot:
 
 def _seen(ranks: e.RanksProfiled | None, most: int, batch: Mapping[str, Any]) -> e.RanksProfiled:
     """What is found when so many ranks are measured."""
-    known = ranks or even_ranks(1.0, most)
-    seconds = {name: each for name, each in known.step_seconds.items() if int(name) <= most}
-    return replace(known, step_seconds=seconds, batch=dict(batch))
+    measured = ranks or even_ranks(1.0, most)
+    seconds = {name: each for name, each in measured.step_seconds.items() if int(name) <= most}
+    return replace(measured, step_seconds=seconds, batch=dict(batch))

@@ -42,9 +42,9 @@ def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -
     _check(changes)
     plan = fold(log)
     study = plan.studies[name]
-    known, durations = RecordedResults(plan, study), _Durations(plan)
-    simulator = Simulator(slots=_slots(log), measure=known, seconds=durations)
-    known.world = durations.world = world = simulator.plan
+    recorded, durations = RecordedResults(plan, study), _Durations(plan)
+    simulator = Simulator(slots=_slots(log), measure=recorded, seconds=durations)
+    recorded.world = durations.world = world = simulator.plan
     follower = _Follower(simulator, study, changes, log)
     if not all(follower.follow(event) for event in log):
         follower.go_on_alone()
@@ -58,8 +58,8 @@ def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -
         "unique": imagined.unique,
         "saved": sum(_excess(plan, study, imagined)),
         "needed": sum(_missing(plan, study, imagined, world)),
-        "not_known": sum(not known.has(imagined.trials[line.trial], line.steps) for line in _results(imagined)),
-        "best": _best(known, imagined),
+        "not_known": sum(not recorded.has(imagined.trials[line.trial], line.steps) for line in _results(imagined)),
+        "best": _best(recorded, imagined),
     }
 
 
@@ -222,13 +222,13 @@ def _excess(plan: SearchPlan, study: Study, imagined: Study) -> Iterator[int]:
         yield max(0, end - max(imagined.max_step_by_node.get(name, 0), plan.nodes[name].start))
 
 
-def _best(known: RecordedResults, study: Study) -> Json | None:
+def _best(recorded: RecordedResults, study: Study) -> Json | None:
     """The best last result of a trial, of those that were measured."""
     metric, sign = study.metric, results.sign(study)
     last: dict[int, tuple[float, int]] = {}
     for line in _results(study):
         value = line.metrics.get(metric)
-        if value is not None and known.has(study.trials[line.trial], line.steps):
+        if value is not None and recorded.has(study.trials[line.trial], line.steps):
             last[line.trial] = (value, line.steps)
     if not last:
         return None

@@ -71,14 +71,14 @@ def list_tokens(use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor =
 )
 def create_token(given: TokenBody, use: ServicesDep, who: Who) -> NewToken:
     """Its name is part of the log from then on, and is given once."""
-    asked = token_of(given)
-    if not who.sees_all_of(asked.project):
+    wanted = token_of(given)
+    if not who.sees_all_of(wanted.project):
         raise HttpProblem(403, f"{who.name} makes tokens of the project {who.project!r} alone.")
     try:
-        token = access.create(use.records, asked.name, asked.scope, asked.project, asked.days, use.clock())
+        token = access.create(use.records, wanted.name, wanted.scope, wanted.project, wanted.days, use.clock())
     except access.TokenRefused as problem:
         raise HttpProblem(409, f"{problem}.") from None
-    return NewToken(token=token, name=asked.name)
+    return NewToken(token=token, name=wanted.name)
 
 
 @router.delete("/tokens/{name}", status_code=204, summary="Revoke a token", responses=refusals(404))

@@ -39,7 +39,7 @@ def docs(request: Request) -> HTMLResponse:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             by_tag.setdefault(operation["tags"][0], []).append(_operation(document, method, path, operation))
-    text += "".join(f"<h2>{escape(tag)}</h2>{''.join(found)}" for tag, found in by_tag.items())
+    text += "".join(f"<h2>{escape(tag)}</h2>{''.join(sections)}" for tag, sections in by_tag.items())
     text += "<h2>objects</h2>" + "".join(_object(*each) for each in sorted(document["components"]["schemas"].items()))
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
     return HTMLResponse(

@@ -30,7 +30,7 @@ def text(use: ApiServices) -> str:
         studies = rows.studies.count_by_state()
         chains = Counter(row.state for row in rows.chains.live())
     states = Counter(state_of(row, now, use.lease_seconds) for row in slots)
-    checks = {name: int(said == "ok") for name, said in use.checks.ask().items()}
+    checks = {name: int(answer == "ok") for name, answer in use.checks.ask().items()}
     ticked = {} if last_tick is None else {"": round(now - last_tick, 3)}
     lines = [
         *_metric("stagetree_studies", "Studies by state.", "state", {s: studies.get(s, 0) for s in StudyState}),
@@ -110,7 +110,7 @@ def readyz(request: Request, use: ServicesDep) -> Any:
     It is about the whole service; whether this server answers is `/healthz`.
     """
     checks = use.checks.ask()
-    failed = [f"{name}: {said}" for name, said in checks.items() if said != "ok"]
+    failed = [f"{name}: {answer}" for name, answer in checks.items() if answer != "ok"]
     if failed:
         return answer(request, 503, f"Not ready: {'; '.join(failed)}", checks=checks)
     return Readiness(status="ok", checks=checks)

@@ -199,7 +199,7 @@ def preview_study(given: StudyBody, use: ServicesDep, slots: Slots = 1) -> Previ
     until = time.monotonic() + PREVIEW_SECONDS
     spec, trainer = study_of(given, use.trainers, use.limits)
     try:
-        found = preview(
+        costs = preview(
             spec,
             slots=slots,
             limits=use.limits,
@@ -208,4 +208,4 @@ def preview_study(given: StudyBody, use: ServicesDep, slots: Slots = 1) -> Previ
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None
-    return Preview.model_validate(found)
+    return Preview.model_validate(costs)

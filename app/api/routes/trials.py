@@ -58,11 +58,11 @@ def get_checkpoint(
 ) -> StreamingResponse:
     """Of the trial that is best now, unless another is named. A refusal says at which steps a state is kept."""
     with use.open_study(row) as (plan, study):
-        kept = kept_state(plan, study, trial, step)
+        state = kept_state(plan, study, trial, step)
     whole = holds == "state"
-    content = parts(use.store, kept.checkpoint, whole=whole)
+    content = parts(use.store, state.checkpoint, whole=whole)
     first = next(content)  # what is wrong with it is found before anything is sent
-    name = f'attachment; filename="{row.id}-{kept.file_name(whole=whole)}"'
+    name = f'attachment; filename="{row.id}-{state.file_name(whole=whole)}"'
     headers = {"Content-Disposition": name, "Content-Encoding": "identity"}  # numbers hardly become smaller
     media_type = "application/octet-stream"
     return StreamingResponse(map(bytes, chain([first], content)), media_type=media_type, headers=headers)
@@ -190,8 +190,8 @@ def ask_trials(row: StudyRowDep, given: AsksBody, use: ServicesDep, write: Write
 
 def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, write: Write) -> list[TrialDetail]:
     numbers = changing.ask(use, row, write, asks)
-    with use.open_study(row) as (plan, found):
-        return [documents.trial(plan, found.trials[number]) for number in numbers]
+    with use.open_study(row) as (plan, study):
+        return [documents.trial(plan, study.trials[number]) for number in numbers]
 
 
 @router.post(

@@ -36,14 +36,14 @@ def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
 def _again(study: Study, trial: Trial, number: int) -> Iterator[e.Event]:
     """What a user asked for is asked for once more; a tuner begins anew by itself."""
     last, before = f"{study.id}/{number}/alone", 0
-    for asked in trial.requested_steps:
-        way = path(trial.hp, asked, last, after=before)
+    for steps in trial.requested_steps:
+        way = path(trial.hp, steps, last, after=before)
         reason = {"by": "user"}
         if before:
-            yield e.TrialExtended(study=study.id, trial=number, steps=asked, reason=reason, path=way)
+            yield e.TrialExtended(study=study.id, trial=number, steps=steps, reason=reason, path=way)
         else:
-            yield e.TrialAdded(study=study.id, trial=number, hp=trial.hp, steps=asked, reason=reason, path=way)
-        last, before = next(reversed(way), last), asked
+            yield e.TrialAdded(study=study.id, trial=number, hp=trial.hp, steps=steps, reason=reason, path=way)
+        last, before = next(reversed(way), last), steps
 
 
 def request_audit(study: Study, at: float) -> Iterator[e.Event]:

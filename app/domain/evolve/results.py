@@ -30,8 +30,8 @@ def broke(plan: SearchPlan, node: Node, step: int) -> int:
     here: Node | None = node
     while here is not None and step not in here.checkpoints and here.start >= step:
         here = plan.nodes.get(here.parent) if here.parent is not None else None
-    kept = here.checkpoints.get(step) if here is not None else None
-    return kept.broke or step if kept is not None else step
+    checkpoint = here.checkpoints.get(step) if here is not None else None
+    return checkpoint.broke or step if checkpoint is not None else step
 
 
 def span(plan: SearchPlan, test: e.ExactnessTested) -> tuple[int, int] | None:
@@ -42,11 +42,11 @@ def span(plan: SearchPlan, test: e.ExactnessTested) -> tuple[int, int] | None:
     """
     if test.proof == ProofKind.CHECK or test.difference or test.unproven:
         return None
-    kept, chain = plan.node(test.node).checkpoints.get(test.step), plan.chains.get(test.chain)
-    if kept is None:
+    checkpoint, chain = plan.node(test.node).checkpoints.get(test.step), plan.chains.get(test.chain)
+    if checkpoint is None:
         return None
     again = chain.broke if chain is not None else test.begin
-    before = kept.broke if kept.since == test.since else test.since
+    before = checkpoint.broke if checkpoint.since == test.since else test.since
     return None if before and again else (before or again, test.step)
 
 
@@ -74,9 +74,9 @@ def _latest(plan: SearchPlan, node: Node, before: int, after: int) -> int | None
     """The last step between these two at which a state is kept on the way to the node."""
     here: Node | None = node
     while here is not None:
-        kept = max((at for at in here.checkpoints if after < at < before), default=None)
-        if kept is not None:
-            return kept
+        last = max((at for at in here.checkpoints if after < at < before), default=None)
+        if last is not None:
+            return last
         if here.start <= after:
             return None
         before, here = min(before, here.start + 1), plan.nodes[here.parent] if here.parent is not None else None

@@ -126,8 +126,8 @@ class SearchPlan:
     def times_faster(self, kind: str, ranks: int) -> float:
         """How many times as fast as one such device so many get on together; as many times before any profile."""
         profile = self.ranks_profiles.get(kind)
-        known = {} if profile is None or ranks == 1 else profile.step_seconds
-        return known["1"] / known[str(ranks)] if str(ranks) in known else float(ranks)
+        seconds = {} if profile is None or ranks == 1 else profile.step_seconds
+        return seconds["1"] / seconds[str(ranks)] if str(ranks) in seconds else float(ranks)
 
     def trial(self, key: TrialKey) -> Trial:
         return self.studies[key[0]].trials[key[1]]
@@ -171,8 +171,8 @@ class SearchPlan:
     def curve(self, trial: Trial) -> Iterator[tuple[int, Mapping[str, float | None]]]:
         """Every evaluation on the trial's path up to the steps it was asked for, in order of steps."""
         for name, end in self.ends(trial):
-            found = self.nodes[name].metrics
-            yield from ((step, found[step]) for step in sorted(found) if step <= end)
+            metrics = self.nodes[name].metrics
+            yield from ((step, metrics[step]) for step in sorted(metrics) if step <= end)
 
     def ancestry(self, name: NodeId) -> list[Node]:
         """The node and its ancestors, root first."""
@@ -203,12 +203,12 @@ class SearchPlan:
         """The node and, each before its own children, all nodes below it that begin after `step`, however deep."""
         ways = [iter([node])]
         while ways:
-            found = next(ways[-1], None)
-            if found is None:
+            child = next(ways[-1], None)
+            if child is None:
                 ways.pop()
             else:
-                yield found
-                ways.append(self.nodes[name] for name in found.children if self.nodes[name].start > step)
+                yield child
+                ways.append(self.nodes[name] for name in child.children if self.nodes[name].start > step)
 
 
 def study_of(plan: SearchPlan, study: StudyId) -> Study:

@@ -161,8 +161,8 @@ class Study:
     @property
     def runtime_args(self) -> Mapping[str, Any]:
         """The trainer's arguments that change no result."""
-        found: Mapping[str, Any] = self.spec.get("runtime_args", {})
-        return found
+        arguments: Mapping[str, Any] = self.spec.get("runtime_args", {})
+        return arguments
 
     @property
     def kind(self) -> str:

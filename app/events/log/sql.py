@@ -146,12 +146,12 @@ class SqlLog(EventLog):
             return strikes(each.event for each in _fetch(session, query))
 
     def profiles(self) -> list[StoredEvent]:
-        found: list[StoredEvent] = []
+        recorded: list[StoredEvent] = []
         with self._database.read() as session:
             for row in session.execute(select(EVENTS).where(text(PROFILES)).order_by(EVENTS.c.position)):
                 with suppress(UnknownEvent):
-                    found.append(_recorded(row))
-        return found
+                    recorded.append(_recorded(row))
+        return recorded
 
     def version(self, stream: str) -> int:
         with self._database.read() as session:

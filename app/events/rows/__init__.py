@@ -37,8 +37,8 @@ class Rows(RowsPort):
         self.schedulers, self.tokens = Schedulers(session), Tokens(session)
 
     def installation(self) -> Installation:
-        found = self._session.execute(select(INSTALLATION.c.name, INSTALLATION.c.paused_until)).one()
-        return Installation(found.name, place_of(self._session), found.paused_until)
+        row = self._session.execute(select(INSTALLATION.c.name, INSTALLATION.c.paused_until)).one()
+        return Installation(row.name, place_of(self._session), row.paused_until)
 
     def name_installation(self, name: str) -> None:
         self._session.execute(update(INSTALLATION).values(name=name))

@@ -64,9 +64,9 @@ class Chains(ChainsPort):
         at = now(self._session)
         progress = {"state": ChainState.READY, "fence": 0, "index": 0, "step": 0, "extra_eval_steps": []}
         progress |= {"stop": False, "preempt": False, "branch_steps": []}
-        given: dict[str, Any] = {"chain": chain, "stream": stream, "slot": slot, "assignment": assignment.to_json()}
-        given |= {"members": members or None}
-        self._session.execute(CHAINS.insert().values(**given, **progress, lease_until=at + ttl, dispatched_at=at))
+        columns: dict[str, Any] = {"chain": chain, "stream": stream, "slot": slot, "assignment": assignment.to_json()}
+        columns |= {"members": members or None}
+        self._session.execute(CHAINS.insert().values(**columns, **progress, lease_until=at + ttl, dispatched_at=at))
 
     def _lend(self, chain: str, members: Sequence[str]) -> dict[str, str]:
         """All of these slots, or none: what raises leaves nothing behind. In the order of names, as others do."""

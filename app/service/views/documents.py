@@ -50,39 +50,39 @@ def study(
 
     expected: how far it will go, where that is known.
     """
-    found = plan.studies[name]
-    more: dict[str, Any] = {"spec": found.spec, "trials": trials(plan, found)} if with_trials else {}
+    folded = plan.studies[name]
+    more: dict[str, Any] = {"spec": folded.spec, "trials": trials(plan, folded)} if with_trials else {}
     if plan.packing or plan.packing_reason:
         more["packing"] = packing(plan)
     return StudyAnswer(
-        study=found.id,
-        name=found.name,
-        state=found.state,
-        error=json_safe(found.error),
-        project=found.project,
-        owner=found.owner,
-        not_exact=json_safe(results.inexact_in_study(plan, found)),
-        exactness=proven(plan, found),
-        ending=ending_text(found),
-        metric=found.metric,
-        mode=found.mode,
-        value=found.value,
-        tuner=found.tuner.get("kind", ""),
-        best=best(plan, found),
-        counts=_counts(plan, found),
-        failed=sum(trial.state == TrialState.FAILED for trial in found.trials),
-        failures=failures(plan, found),
-        steps=Steps(requested=found.requested, unique=found.unique, executed=found.executed),
-        cost=_cost(plan, found),
-        merge_rate=round(found.requested / found.unique, 3) if found.unique else None,
-        gpu_seconds=round(found.gpu_seconds, 3),
-        wall_seconds=round(found.wall_seconds(now), 3),
-        submitted_at=found.submitted_at,
-        finished_at=found.finished_at,
+        study=folded.id,
+        name=folded.name,
+        state=folded.state,
+        error=json_safe(folded.error),
+        project=folded.project,
+        owner=folded.owner,
+        not_exact=json_safe(results.inexact_in_study(plan, folded)),
+        exactness=proven(plan, folded),
+        ending=ending_text(folded),
+        metric=folded.metric,
+        mode=folded.mode,
+        value=folded.value,
+        tuner=folded.tuner.get("kind", ""),
+        best=best(plan, folded),
+        counts=_counts(plan, folded),
+        failed=sum(trial.state == TrialState.FAILED for trial in folded.trials),
+        failures=failures(plan, folded),
+        steps=Steps(requested=folded.requested, unique=folded.unique, executed=folded.executed),
+        cost=_cost(plan, folded),
+        merge_rate=round(folded.requested / folded.unique, 3) if folded.unique else None,
+        gpu_seconds=round(folded.gpu_seconds, 3),
+        wall_seconds=round(folded.wall_seconds(now), 3),
+        submitted_at=folded.submitted_at,
+        finished_at=folded.finished_at,
         slots=slots,
-        progress=progress(plan, found, reached or {}, expected),
-        notes=[_note(found, each) for each in found.notes],
-    ).with_fields(**lineage(found), **more)
+        progress=progress(plan, folded, reached or {}, expected),
+        notes=[_note(folded, each) for each in folded.notes],
+    ).with_fields(**lineage(folded), **more)
 
 
 def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
@@ -131,10 +131,10 @@ def _failures(group: Group) -> Failures:
 
 def best(plan: SearchPlan, study: Study) -> Best | None:
     """The best trial by the study's mode, ties to the lower number; None as long as none has a value."""
-    found = results.best(plan, study)
-    if found is None:
+    result = results.best(plan, study)
+    if result is None:
         return None
-    trial, (step, value) = found
+    trial, (step, value) = result
     last, best = _results(plan, study, trial)
     return Best(trial=trial.number, value=value, steps=step, hp=trial.hp, last=last, best=best)
 
@@ -211,7 +211,7 @@ class _Sometimes(TypedDict, total=False):
 
 def _trial(plan: SearchPlan, study: Study, trial: search_plan.Trial, busy: Busy, stands: Standing, mark: str) -> Trial:
     state, rung, (last, best) = _state(plan, trial, busy), stands.rung(trial.number), _results(plan, study, trial)
-    text, found = json_safe(meaning(study, trial, state, stands)), best if study.spec.get("value") == "best" else last
+    text, result = json_safe(meaning(study, trial, state, stands)), best if study.spec.get("value") == "best" else last
     more = _Sometimes()
     if (judged := prediction(trial, stands)) is not None:
         more["prediction"] = Prediction.model_validate(judged)
@@ -225,7 +225,7 @@ def _trial(plan: SearchPlan, study: Study, trial: search_plan.Trial, busy: Busy,
         standing=text,
         steps=trial.steps,
         trained=accounting.last_step(plan, trial),
-        value=None if found is None else found.value,
+        value=None if result is None else result.value,
         last=last,
         best=best,
         rung=None if rung is None else rung.number,

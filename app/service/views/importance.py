@@ -34,16 +34,16 @@ def importance(columns: Mapping[str, Sequence[Any]], values: Sequence[float | No
     nothing.
     """
     ranked = sorted((value, row) for row, value in enumerate(values) if value is not None)
-    asked = [ranked[number * len(ranked) // MOST] for number in range(MOST)] if len(ranked) > MOST else ranked
-    varied = _varied(columns, [row for _, row in asked])
+    sample = [ranked[number * len(ranked) // MOST] for number in range(MOST)] if len(ranked) > MOST else ranked
+    varied = _varied(columns, [row for _, row in sample])
     if len(ranked) < FEWEST or not varied:
         return _answer([], len(ranked), TOO_FEW if len(ranked) < FEWEST else "No hyper-parameter varies.")
     try:
-        shares = _shares(varied, [value for value, _ in asked], mode)
+        shares = _shares(varied, [value for value, _ in sample], mode)
     except RuntimeError:
         return _answer([], len(ranked), MISSING)
-    found = [ImportanceOf(name=name, importance=round(share, 6)) for name, share in shares.items()]
-    return _answer(sorted(found, key=lambda each: -each.importance), len(ranked), None)
+    parts = [ImportanceOf(name=name, importance=round(share, 6)) for name, share in shares.items()]
+    return _answer(sorted(parts, key=lambda each: -each.importance), len(ranked), None)
 
 
 def _answer(items: list[ImportanceOf], trials: int, note: str | None) -> Importance:
@@ -51,12 +51,12 @@ def _answer(items: list[ImportanceOf], trials: int, note: str | None) -> Importa
 
 
 def _varied(columns: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    varied: dict[str, list[Any]] = {}
     for name, column in columns.items():
         chosen = [column[row] for row in rows] if name.startswith("hp.") else []
         if len({str(value) for value in chosen if value is not None}) > 1:
-            found[name] = _by_quarters(chosen) if None in chosen and _is_numeric(chosen) else chosen
-    return found
+            varied[name] = _by_quarters(chosen) if None in chosen and _is_numeric(chosen) else chosen
+    return varied
 
 
 def _is_numeric(column: Sequence[Any]) -> bool:

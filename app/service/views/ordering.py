@@ -43,17 +43,17 @@ def ordered(trials: Sequence[Shown], sort: str, mode: str) -> list[Shown]:
     """
     name = sort.removeprefix("-")
     keys = [(_key(trial, name), trial) for trial in trials]
-    known = [each for each in keys if each[0] is not None]
+    present = [each for each in keys if each[0] is not None]
     best_first = name == "p" or (name in RESULTS and mode != "min")
-    known.sort(key=lambda each: (isinstance(each[0], str), each[0]), reverse=sort.startswith("-") != best_first)
-    return [trial for _, trial in known] + [trial for key, trial in keys if key is None]
+    present.sort(key=lambda each: (isinstance(each[0], str), each[0]), reverse=sort.startswith("-") != best_first)
+    return [trial for _, trial in present] + [trial for key, trial in keys if key is None]
 
 
 def _key(trial: Json | Trial, name: str) -> Any:
     if name.startswith(PARAMETER):
         return flat(trial["hp"], PARAMETER).get(name)
-    found = (trial.get("prediction") or {}).get("p") if name == "p" else trial.get(name)
-    return found["value"] if found is not None and hasattr(found, "keys") else found
+    field = (trial.get("prediction") or {}).get("p") if name == "p" else trial.get(name)
+    return field["value"] if field is not None and hasattr(field, "keys") else field
 
 
 def columns(trials: Sequence[Trial], digits: int | None = None) -> Columns:
@@ -62,10 +62,10 @@ def columns(trials: Sequence[Trial], digits: int | None = None) -> Columns:
 
     rows = [flat(trial) for trial in trials]
     names = dict.fromkeys(chain.from_iterable(rows))
-    found = {name: [row.get(name) for row in rows] for name in names}
+    by_name = {name: [row.get(name) for row in rows] for name in names}
     if digits is not None:
-        found = {name: [_shortened(value, digits) for value in column] for name, column in found.items()}
-    return Columns(count=len(rows), columns=found)
+        by_name = {name: [_shortened(value, digits) for value in column] for name, column in by_name.items()}
+    return Columns(count=len(rows), columns=by_name)
 
 
 def _shortened(value: Any, digits: int) -> Any:
@@ -74,15 +74,15 @@ def _shortened(value: Any, digits: int) -> Any:
 
 def flat(item: Json | Answer, prefix: str = "") -> Json:
     """The item with its objects taken apart, and lists as JSON. A sequence is its constant, or else its fields."""
-    found: Json = {}
+    fields: Json = {}
     for name, value in item.items() if isinstance(item, dict) else item.sent():
         if isinstance(value, dict) and value.get("family") == "constant":
-            found[prefix + name] = value["value"]
+            fields[prefix + name] = value["value"]
         elif value is None or isinstance(value, str | int | float):
-            found[prefix + name] = value
+            fields[prefix + name] = value
         else:
-            found |= {prefix + name: json.dumps(value)} if isinstance(value, list) else flat(value, f"{prefix}{name}.")
-    return found
+            fields |= {prefix + name: json.dumps(value)} if isinstance(value, list) else flat(value, f"{prefix}{name}.")
+    return fields
 
 
 FAMILIES = {"Line": "linear", "Power": "exponential"}
@@ -115,7 +115,7 @@ def json_safe(value: T) -> T:
 
 def _json_safe(value: Any) -> Any:
     if isinstance(value, str):
-        return HALVES.sub(lambda found: f"\\u{ord(found.group()):04x}", value) if not value.isascii() else value
+        return HALVES.sub(lambda match: f"\\u{ord(match.group()):04x}", value) if not value.isascii() else value
     if isinstance(value, dict):
         return {_json_safe(name): _json_safe(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

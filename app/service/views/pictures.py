@@ -71,11 +71,11 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
 
 
 def _passing(study: Study) -> dict[NodeId, int]:
-    found: dict[NodeId, int] = {}
+    counts: dict[NodeId, int] = {}
     for trial in study.trials:
         for name in trial.path:
-            found[name] = found.get(name, 0) + 1
-    return found
+            counts[name] = counts.get(name, 0) + 1
+    return counts
 
 
 def _node(node: Node, study: Study, index: dict[NodeId, int], trials: int, points: int) -> Json:
@@ -110,11 +110,11 @@ def sampled(curve: Sequence[tuple[int, float]], most: int) -> Sequence[tuple[int
     if len(curve) <= most:
         return curve
     parts = max(1, (most - 2) // 2)
-    inner, found = curve[1:-1], [curve[0]]
+    inner, sample = curve[1:-1], [curve[0]]
     for number in range(parts):
         part = inner[number * len(inner) // parts : (number + 1) * len(inner) // parts]
-        found += sorted({min(part, key=_height), max(part, key=_height)})
-    return [*found, curve[-1]]
+        sample += sorted({min(part, key=_height), max(part, key=_height)})
+    return [*sample, curve[-1]]
 
 
 def _height(point: tuple[int, float]) -> float:
@@ -236,7 +236,7 @@ def _times(plan_history: PlanHistory, before: int, version: int) -> list[list[fl
     """(position, time) of some events, the first and the last among them."""
     step = max(1, (version - before) // MOST_TIMES)
     versions = [*range(before + 1, version, step), version]
-    return [[found - before, plan_history.times[found - 1]] for found in versions]
+    return [[at - before, plan_history.times[at - 1]] for at in versions]
 
 
 # ----------------------------------------------------------------------------------------------------- hyper-parameters

@@ -76,14 +76,14 @@ def stage_tree(plan: SearchPlan, study: Study) -> StageTree:
 def _serving(plan: SearchPlan, study: Study, stages: Sequence[tree.TreeStage]) -> set[tree.Place]:
     """The ends of the stages that lead to a step for which a trial of the study waits."""
     ending = {(stage.node, stage.end): stage for stage in stages}
-    found: set[tree.Place] = set()
+    places: set[tree.Place] = set()
     for name in study.max_step_by_node:
         for step, keys in plan.nodes[name].waiting.items():
             place: tree.Place | None = (name, step) if any(key[0] == study.id for key in keys) else None
-            while place in ending and place not in found:
-                found.add(place)
+            while place in ending and place not in places:
+                places.add(place)
                 place = ending[place].parent
-    return found
+    return places
 
 
 def _stage(stage: tree.TreeStage) -> Stage:

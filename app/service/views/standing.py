@@ -120,11 +120,11 @@ def _packing_on(profile: PackingProfiled, width: int, trials: float) -> Json:
     def speed(lanes: int) -> float:
         return round(times_faster(trials, lanes, profile), 2)
 
-    found = {"device": profile.device, "lanes": width, "times_faster": speed(width), "exact": profile.exact}
+    measured = {"device": profile.device, "lanes": width, "times_faster": speed(width), "exact": profile.exact}
     if profile.other_draws:
-        found["other_draws"] = profile.other_draws
+        measured["other_draws"] = profile.other_draws
     better = better_width(trials, width, profile)
-    return found if better is None else found | {"better": {"packing": better, "times_faster": speed(better)}}
+    return measured if better is None else measured | {"better": {"packing": better, "times_faster": speed(better)}}
 
 
 SHORT = 8
@@ -133,13 +133,13 @@ SHORT = 8
 
 def lineage(study: Study) -> Json:
     """`begins`: the weights that the study begins from; `inputs`: what it reads. Without those that it has not."""
-    found: Json = {}
+    fields: Json = {}
     if study.begin is not None:
         about = {name: value for name, value in study.begin.items() if name != "key"}
-        found["begins"] = {"text": begins_text(study.begin), **about}
+        fields["begins"] = {"text": begins_text(study.begin), **about}
     if study.inputs:
-        found["inputs"] = study.inputs
-    return found
+        fields["inputs"] = study.inputs
+    return fields
 
 
 def begins_text(begin: Mapping[str, Any]) -> str:
@@ -202,8 +202,8 @@ def _expected_trials(study: Study, expected: Forecast | None) -> int | None:
     tuner = study.tuner
     if study.is_final or tuner.get("kind") in ("grid", "trials"):
         return len(study.trials) or None
-    found = expected.trials if expected else tuner.get("num_trials")
-    return found and max(found, len(study.trials))
+    number = expected.trials if expected else tuner.get("num_trials")
+    return number and max(number, len(study.trials))
 
 
 def _steps(plan: SearchPlan, study: Study, running: Sequence[UnderWay], expected: Forecast | None) -> StepsDone:
@@ -265,12 +265,12 @@ def _running(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> 
 
 def _passing(study: Study, nodes: set[NodeId]) -> dict[NodeId, list[Trial]]:
     """The study's trials that are not over, by those of the nodes that they pass."""
-    found: dict[NodeId, list[Trial]] = {node: [] for node in nodes}
+    by_node: dict[NodeId, list[Trial]] = {node: [] for node in nodes}
     for trial in study.trials:
         if trial.state == TrialState.ACTIVE:
             for node in nodes.intersection(trial.path):
-                found[node].append(trial)
-    return found
+                by_node[node].append(trial)
+    return by_node
 
 
 def _under_way(plan: SearchPlan, chain: Chain, passing: list[Trial], reached: int) -> UnderWay:

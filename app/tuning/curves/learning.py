@@ -148,7 +148,7 @@ def learn_trust(parts: Array, predicted: Array, verdicts: Array, hits: Array) ->
     """
     rows = []
     for verdict in (0, 1):
-        said = verdicts == verdict
-        apart = (verdicts - predicted)[said, None] * np.stack([np.ones_like(parts), parts], axis=1)[said]
-        rows.append(np.linalg.solve(apart.T @ apart + PAIRS * np.eye(2), apart.T @ (hits - predicted)[said]))
+        chosen = verdicts == verdict
+        apart = (verdicts - predicted)[chosen, None] * np.stack([np.ones_like(parts), parts], axis=1)[chosen]
+        rows.append(np.linalg.solve(apart.T @ apart + PAIRS * np.eye(2), apart.T @ (hits - predicted)[chosen]))
     return np.stack(rows)

@@ -184,9 +184,9 @@ def _fits(design: Design, clock: Clock, values: Array, log_prior: Array) -> list
     logs = design.evidence(sums)
     logs += log_prior
     logs -= logs.max(axis=1, keepdims=True)
-    kept = np.flatnonzero(logs > -NEGLIGIBLE)
-    row, node = np.divmod(kept, NUM_NODES)
-    weight = np.exp(logs.ravel()[kept])
+    chosen = np.flatnonzero(logs > -NEGLIGIBLE)
+    row, node = np.divmod(chosen, NUM_NODES)
+    weight = np.exp(logs.ravel()[chosen])
     begins = np.flatnonzero(np.diff(row, prepend=-1))
     weight /= np.add.reduceat(weight, begins)[row]
     level, gain = design.lines(sums, row, node)

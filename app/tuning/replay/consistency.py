@@ -161,8 +161,8 @@ def _check_path(plan: SearchPlan, event: e.TrialAdded | e.TrialExtended, parent:
     if parent is None and next(iter(event.path.values()), 1) != 0:
         raise DoesNotFollow("its path does not begin at step 0")
     for name, start in event.path.items():
-        known = plan.nodes.get(name)
-        if not after < start < event.steps or (known is not None and (known.parent, known.start) != (parent, start)):
+        node = plan.nodes.get(name)
+        if not after < start < event.steps or (node is not None and (node.parent, node.start) != (parent, start)):
             raise DoesNotFollow(f"its path has node {name} at step {start}, which is not its place")
         parent, after = name, start
 

@@ -38,12 +38,12 @@ class Replay:
 
     def to_json(self) -> Json:
         """What `stagetree replay -o json` prints."""
-        found: Json = {"study": self.study, "identical": self.identical, "events": self.events}
+        fields: Json = {"study": self.study, "identical": self.identical, "events": self.events}
         if self.difference is not None:
-            found["difference"] = self.difference
+            fields["difference"] = self.difference
         is_whole = self.difference is None or "type" not in self.difference["recorded"]
         standing = self._standing() if is_whole and self.study in self.plan.studies else {}
-        return {**found, "decisions": self.decisions, **standing, "history": self.history}
+        return {**fields, "decisions": self.decisions, **standing, "history": self.history}
 
     def _standing(self) -> Json:
         """How the study stands at the last event replayed."""
@@ -55,13 +55,13 @@ class Replay:
     def _node(self, name: NodeId) -> Json:
         """A node that the study passes, and how far it was at that point."""
         node = self.plan.nodes[name]
-        asked = self.plan.studies[self.study].max_step_by_node[name]
+        last_step = self.plan.studies[self.study].max_step_by_node[name]
         standing = {"checkpoints": sorted(node.checkpoints), "evaluated": sorted(node.metrics)}
-        return {"node": name, "parent": node.parent, "start": node.start, "asked": asked, **standing}
+        return {"node": name, "parent": node.parent, "start": node.start, "asked": last_step, **standing}
 
     def _best(self, study: Study) -> Json | None:
-        found = results.best(self.plan, study)
-        return found and {"trial": found[0].number, "value": found[1].value, "steps": found[1].step}
+        winner = results.best(self.plan, study)
+        return winner and {"trial": winner[0].number, "value": winner[1].value, "steps": winner[1].step}
 
     def rungs(self) -> list[Json]:
         """The rungs as they stand at the last event replayed: each with its results, best first."""
@@ -83,12 +83,12 @@ def _rung(rung: RungRanking, sign: int) -> Json:
 RUNG = ("rung", "bracket")
 
 
-def lines(found: Replay, number: int, event: e.Event, study: Study, known: int) -> Iterator[Json]:
+def lines(replayed: Replay, number: int, event: e.Event, study: Study, told: int) -> Iterator[Json]:
     """The lines of history that an event added."""
-    for line in study.history[known:]:
+    for line in study.history[told:]:
         if line.kind in ("start", "promote"):
-            found.standing[line.trial] = {name: line.reason[name] for name in RUNG if name in line.reason}
-        yield _line(number, study, line, found.standing[line.trial])
+            replayed.standing[line.trial] = {name: line.reason[name] for name in RUNG if name in line.reason}
+        yield _line(number, study, line, replayed.standing[line.trial])
     if isinstance(event, e.StudyCompleted | e.StudyFailed | e.StudyCancelled) and event.study == study.id:
         yield {"event": number, "kind": "complete", "state": study.state}
 

@@ -122,8 +122,8 @@ class Enqueued:
         return self.then.adaptive
 
     def propose(self, number: int) -> Proposal | None:
-        known = len(self._first)
-        return self._first[number] if number < known else self.then.propose(number - known)
+        count = len(self._first)
+        return self._first[number] if number < count else self.then.propose(number - count)
 
     def size(self) -> int | None:
         size = self.then.size()

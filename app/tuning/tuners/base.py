@@ -167,11 +167,11 @@ REGISTERED: dict[str, Registered] = {}
 def custom(spec: StudySpec) -> Tuner:
     """The registered tuner that a study names. Raises `SpecError` where this server has none, or another version."""
     assert isinstance(spec.tuner, CustomTuner)
-    found, wanted = _registered(spec.tuner.name), spec.tuner.version
-    if wanted not in (None, found.version):
-        problem = f"must be version {found.version}, which is the one that this server has, got {wanted}"
+    registered, wanted = _registered(spec.tuner.name), spec.tuner.version
+    if wanted not in (None, registered.version):
+        problem = f"must be version {registered.version}, which is the one that this server has, got {wanted}"
         raise SpecError([Problem("tuner.version", problem)])
-    return found.tuner(spec)
+    return registered.tuner(spec)
 
 
 def with_version(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,9 +184,9 @@ def with_version(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _registered(name: str) -> Registered:
     if name not in REGISTERED:
-        known = ", ".join(sorted(REGISTERED)) or "none"
+        names = ", ".join(sorted(REGISTERED)) or "none"
         raise SpecError(
-            [Problem("tuner.name", f"must be a tuner that is registered on this server ({known}), got {name!r}")]
+            [Problem("tuner.name", f"must be a tuner that is registered on this server ({names}), got {name!r}")]
         )
     return REGISTERED[name]
 

@@ -125,10 +125,10 @@ class TunerDriver:
             return ()
         self._read()
         most = BATCH if self._tuner.eager else int(self._active < room)
-        asked = (self._position, most)
-        if self._suggested is None or self._suggested[0] != asked:
+        question = (self._position, most)
+        if self._suggested is None or self._suggested[0] != question:
             with _blaming("the tuner"):
-                self._suggested = (asked, tuple(self._actions(most)))
+                self._suggested = (question, tuple(self._actions(most)))
         return self._suggested[1]
 
     def end(self) -> End | None:

@@ -128,10 +128,10 @@ def _until(sequence: Any, step: int) -> list[Json]:
     """The parts of a sequence up to a step."""
     if sequence["family"] != "piecewise":
         return [{"steps": step, "sequence": sequence}]
-    found: list[Json] = []
+    parts: list[Json] = []
     for part in sequence["parts"]:
         steps = min(step, part.get("steps", step))
         if steps:
-            found.append({**part, "steps": steps})
+            parts.append({**part, "steps": steps})
         step -= steps
-    return found
+    return parts

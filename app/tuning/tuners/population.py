@@ -146,21 +146,21 @@ class Population:
             yield self._draw(member.number)
 
     def _actions(self, ranked: list[Member]) -> Iterator[Next]:
-        kept = ranked[: len(ranked) - self._share(len(ranked))]
+        survivors = ranked[: len(ranked) - self._share(len(ranked))]
         for rank, member in enumerate(ranked, start=1):
             reason = self._reason(member, rank, len(ranked))
-            alive, models = self._is_alive(member), self._models(member, ranked, kept)
-            if models and (not alive or rank > len(kept)):
+            alive, models = self._is_alive(member), self._models(member, ranked, survivors)
+            if models and (not alive or rank > len(survivors)):
                 if alive:
                     yield Stop(trial=member.trial, reason=reason)
                 yield self._copy(member, models, reason)
             elif alive:
                 yield Extend(trial=member.trial, steps=self._ends[self._generation], reason=reason)
 
-    def _models(self, member: Member, ranked: list[Member], kept: list[Member]) -> list[Member]:
+    def _models(self, member: Member, ranked: list[Member], survivors: list[Member]) -> list[Member]:
         """Whom a member may copy: the best of its own architecture that are not among the worst of all."""
         alike = [other for other in ranked if self._is_alike(member, other)]
-        best = [other for other in kept if self._is_alike(member, other) and self._is_alive(other)]
+        best = [other for other in survivors if self._is_alike(member, other) and self._is_alive(other)]
         return best[: self._share(len(alike))]
 
     def _share(self, of: int) -> int:
