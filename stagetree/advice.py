@@ -252,8 +252,8 @@ def _parting_half_way(spec: StudySpec, apart: list[str], listed: int) -> StudySp
 
 def _written(configurations: list[dict[str, Sequence]], name: str) -> list[Any]:
     """The different sequences of a hyper-parameter, where a configuration has it."""
-    found = [configuration[name].to_json() for configuration in configurations if name in configuration]
-    return [each for number, each in enumerate(found) if each not in found[:number]]
+    written = [configuration[name].to_json() for configuration in configurations if name in configuration]
+    return [each for number, each in enumerate(written) if each not in written[:number]]
 
 
 def _half_way(entry: Any, beginnings: list[Any], steps: int) -> Any:

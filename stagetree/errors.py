@@ -50,8 +50,8 @@ class ProblemError(StagetreeError):
         self.status, self.title, self.detail, self.errors = status, title, detail, list(errors)
         fields = [f"{error.get('field')}: {error.get('problem')}" for error in self.errors]
         is_known = title in _titles(status)
-        said = detail or title if is_known else ": ".join(filter(None, (title, detail)))
-        super().__init__("\n".join(fields if fields and is_known else [said, *fields]))
+        sentence = detail or title if is_known else ": ".join(filter(None, (title, detail)))
+        super().__init__("\n".join(fields if fields and is_known else [sentence, *fields]))
 
 
 def _titles(status: int) -> set[str]:

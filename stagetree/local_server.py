@@ -130,10 +130,10 @@ class LocalServer:
         """What the other process says when all is up."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        said: dict[str, Any] = json.loads(line) if line else {"error": "the service ended while it was started"}
-        if "error" in said:
-            raise StagetreeError(said["error"])
-        return said["url"], said["slots"]
+        answer: dict[str, Any] = json.loads(line) if line else {"error": "the service ended while it was started"}
+        if "error" in answer:
+            raise StagetreeError(answer["error"])
+        return answer["url"], answer["slots"]
 
     def _end(self) -> None:
         """The other process stops everything when its input ends; it is killed if that takes too long."""

@@ -53,8 +53,8 @@ class Results(StudyHistory):
     def _repr_html_(self) -> str:
         from stagetree.plot.picture import svg
 
-        said = "<br>".join(map(escape, repr(self).splitlines()))
-        return f"<p>{said}</p>{svg(self)}"
+        text = "<br>".join(map(escape, repr(self).splitlines()))
+        return f"<p>{text}</p>{svg(self)}"
 
     def dataframe(self, *, by_step: bool = True) -> DataFrame:
         """A row for each trial.

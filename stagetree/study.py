@@ -155,8 +155,8 @@ class AsyncStudy(StudyView):
 
     async def curve(self, trial: int, metric: str | None = None) -> dict[int, float | None]:
         """The values of a metric of one trial, by step; of the study's metric, where none is named."""
-        found = await self._client.trial(self.id, trial)
-        return {point.step: point.metrics.get(metric or self.metric) for point in found.curve}
+        document = await self._client.trial(self.id, trial)
+        return {point.step: point.metrics.get(metric or self.metric) for point in document.curve}
 
     async def logged(self, trial: int, name: str) -> dict[int, float | None]:
         """What a trial's trainer said with `log` under a name, by step."""

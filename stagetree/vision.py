@@ -51,8 +51,8 @@ class _Preparing(MetaPathFinder):
 
 
 def _declare_operators() -> None:
-    found = PathFinder.find_spec("torchvision")
-    if _DECLARED or found is None or found.origin is None or _has_operators(Path(found.origin).parent):
+    spec = PathFinder.find_spec("torchvision")
+    if _DECLARED or spec is None or spec.origin is None or _has_operators(Path(spec.origin).parent):
         return
     library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):

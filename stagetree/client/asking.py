@@ -176,8 +176,8 @@ class Asker:
 
     async def _ask_for(self, batch: list[PendingAsk]) -> None:
         endings = self.known.endings
-        asked = [self._body(ask) for ask in batch]
-        answer = await self._http.post(f"{self._path}/trials:batch", {"trials": asked})
+        bodies = [self._body(ask) for ask in batch]
+        answer = await self._http.post(f"{self._path}/trials:batch", {"trials": bodies})
         for ask, trial in zip(batch, answer["items"], strict=True):
             self._asked(ask, trial)
         if self._pending:
@@ -196,10 +196,10 @@ class Asker:
             self._asks.append(ask)
             return
         ask.trial, ask.node = trial["trial"], trial["path"][-1]
-        known = {point["step"]: point["metrics"] for point in trial["curve"]}
+        measured = {point["step"]: point["metrics"] for point in trial["curve"]}
         self._pending.append(ask)
-        if ask.step in known:
-            self._answer(ask, known[ask.step])
+        if ask.step in measured:
+            self._answer(ask, measured[ask.step])
         elif (ask.node, ask.step) in self.known.metrics:
             self._answer(ask, self.known.metrics[ask.node, ask.step])
         self._end(ask, trial)

@@ -122,12 +122,12 @@ def unchecked(kind: Callable[Fields, Made]) -> Callable[Fields, Made]:
     order = {name: field.get_default() for name, field in of.model_fields.items()}
 
     def make(*_: Fields.args, **fields: Fields.kwargs) -> Made:
-        made = of.__new__(of)
-        object.__setattr__(made, "__dict__", order | fields)
-        object.__setattr__(made, "__pydantic_fields_set__", set(fields))
-        object.__setattr__(made, "__pydantic_extra__", None)
-        object.__setattr__(made, "__pydantic_private__", None)
-        return made
+        answer = of.__new__(of)
+        object.__setattr__(answer, "__dict__", order | fields)
+        object.__setattr__(answer, "__pydantic_fields_set__", set(fields))
+        object.__setattr__(answer, "__pydantic_extra__", None)
+        object.__setattr__(answer, "__pydantic_private__", None)
+        return answer
 
     return make
 

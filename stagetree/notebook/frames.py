@@ -196,15 +196,15 @@ def mark_line(mark: str) -> str:
 
 
 def _in_a_line(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
-    said = f"{study['state']}, {_count(len(trials))}" if "state" in study else "not heard of yet"
+    line = f"{study['state']}, {_count(len(trials))}" if "state" in study else "not heard of yet"
     if study.get("error"):
-        said += f": {study['error']}"
+        line += f": {study['error']}"
     winner = best(trials, study.get("mode", "max"))
     if winner is not None:
-        said += (
+        line += (
             f", best {study['metric']} {winner['value']:.6g} (trial {winner['trial']} after {winner['steps']} steps)"
         )
-    return f"<{name} {study['study']} at {url}: {said}>"
+    return f"<{name} {study['study']} at {url}: {line}>"
 
 
 def _count(trials: int) -> str:
@@ -220,8 +220,8 @@ def html(line: str, study: Json, trials: Collection[Json]) -> str:
     table = "".join(_html_row(trial, names) for trial in rows[:SHOWN])
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
     more = f"<p>{len(rows) - SHOWN} more</p>" if len(rows) > SHOWN else ""
-    said = "<br>".join(map(escape, line.splitlines()))
-    return f"<p>{said}</p><table><thead><tr>{head}</tr></thead><tbody>{table}</tbody></table>{more}"
+    text = "<br>".join(map(escape, line.splitlines()))
+    return f"<p>{text}</p><table><thead><tr>{head}</tr></thead><tbody>{table}</tbody></table>{more}"
 
 
 def _html_row(trial: Json, names: Iterable[str]) -> str:

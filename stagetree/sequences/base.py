@@ -56,13 +56,13 @@ class Sequence:
 
     def take(self, steps: int, *, start: int = 0) -> list[Scalar]:
         """The values at steps `start`, ..., `steps` - 1."""
-        found: list[Scalar] = []
+        values: list[Scalar] = []
         for piece, end in with_ends(self.pieces()):
             until = steps if end is None else min(end, steps)
-            found += map(piece.form.at, range(max(piece.start, start), until))
+            values += map(piece.form.at, range(max(piece.start, start), until))
             if until == steps:
                 break
-        return found
+        return values
 
     @classmethod
     def from_length(cls) -> str | None:
@@ -205,13 +205,13 @@ def _family(value: Mapping[str, Any]) -> type[Sequence]:
         raise SequenceError(
             "family", f"must be one of {', '.join(FAMILIES)}, got {name!r}{did_you_mean(name, FAMILIES)}"
         )
-    known: tuple[Field[Any], ...] = fields(FAMILIES[name])  # type: ignore[arg-type]
-    for given in sorted(map(str, value.keys() - {"family", *(field.name for field in known)})):
-        hint = did_you_mean(given, [field.name for field in known])
-        raise SequenceError(given, f"is not a field of {name}, which has {_listed(known)}{hint}")
-    for field in known:
+    expected: tuple[Field[Any], ...] = fields(FAMILIES[name])  # type: ignore[arg-type]
+    for given in sorted(map(str, value.keys() - {"family", *(field.name for field in expected)})):
+        hint = did_you_mean(given, [field.name for field in expected])
+        raise SequenceError(given, f"is not a field of {name}, which has {_listed(expected)}{hint}")
+    for field in expected:
         if field.name not in value and field.default is MISSING:
-            raise SequenceError(field.name, f"is missing: {name} needs {_listed(known)}")
+            raise SequenceError(field.name, f"is missing: {name} needs {_listed(expected)}")
     return FAMILIES[name]
 
 
@@ -226,8 +226,8 @@ def _meant(value: Mapping[str, Any]) -> str:
     return f"write {{{'loguniform' if value.get('log') else 'uniform'}: [low, high]}}"
 
 
-def _listed(known: tuple[Field[Any], ...]) -> str:
-    return ", ".join(field.name for field in known)
+def _listed(expected: tuple[Field[Any], ...]) -> str:
+    return ", ".join(field.name for field in expected)
 
 
 def did_you_mean(name: Any, known: Iterable[str]) -> str:

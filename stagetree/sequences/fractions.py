@@ -36,11 +36,11 @@ def parse_for(value: Any, steps: int | None, path: str = "") -> Any:
 
 def resolved(value: Any, steps: int | None, path: str = "") -> Any:
     """The JSON with a number for each fraction, and for each field that follows from the trial's length."""
-    found = _resolved(value, {}, steps, path, ())
-    family = FAMILIES.get(str(found.get("family"))) if isinstance(found, Mapping) else None
-    if family is None or steps is None or family.from_length() in {None, *found}:
-        return found
-    return family.with_length(found, steps)
+    answer = _resolved(value, {}, steps, path, ())
+    family = FAMILIES.get(str(answer.get("family"))) if isinstance(answer, Mapping) else None
+    if family is None or steps is None or family.from_length() in {None, *answer}:
+        return answer
+    return family.with_length(answer, steps)
 
 
 def _resolved(value: Any, owner: Mapping[str, Any], steps: int | None, path: str, through: tuple[str, ...]) -> Any:
@@ -79,12 +79,12 @@ def _field(name: str, owner: Mapping[str, Any], steps: int | None, path: str, th
     others = [each for each in owner if each not in ("family", *through[:1])]
     at = f"{path}.of".strip(".")
     if name not in owner or name in through:
-        known = ", ".join(others) or "no other field"
-        raise SequenceError(at, f"must be one of {known}, got {name!r}{did_you_mean(name, others)}")
-    found = _resolved(owner[name], owner, steps, at, (*through, name))
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise SequenceError(at, f"must be a field that is a number, and {name} is {found!r}")
-    return found
+        expected = ", ".join(others) or "no other field"
+        raise SequenceError(at, f"must be one of {expected}, got {name!r}{did_you_mean(name, others)}")
+    number = _resolved(owner[name], owner, steps, at, (*through, name))
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise SequenceError(at, f"must be a field that is a number, and {name} is {number!r}")
+    return number
 
 
 def is_fraction(value: Any) -> bool:

@@ -161,9 +161,9 @@ class Follower:
     def _measured_by_others(self, event: Json) -> list[Record]:
         """What other studies on the plan had measured on a trial's path: their events are not this study's."""
         number, records = event["data"]["trial"], list[Record]()
-        found = self._trial(number)
-        path = found.get("path")
-        for point in found["curve"]:
+        document = self._trial(number)
+        path = document.get("path")
+        for point in document["curve"]:
             node = self._runs.node_at(number, point["step"])
             if node is not None and (path is None or node in path):  # it may be struck, and its number another's
                 records += self._runs.measured(node, point["step"], point["metrics"], event["at"])

@@ -83,8 +83,10 @@ class Configured:
             return self.named[given]
         if not NAMED.fullmatch(given) and (self.is_open or split(given)[0] == "tensorboard"):
             return given
-        known = ", ".join([*self.named, "tensorboard:DIR"])
-        raise SinkError(f"must be one of {known}, which the operator has configured (STAGETREE_SINKS), got {given!r}")
+        expected = ", ".join([*self.named, "tensorboard:DIR"])
+        raise SinkError(
+            f"must be one of {expected}, which the operator has configured (STAGETREE_SINKS), got {given!r}"
+        )
 
 
 def noted_in(address: str, positions: Path = POSITIONS) -> Path:

@@ -202,9 +202,9 @@ class Stages:
             case "Evaluated":
                 self._measured[data["node"]].append((at, data["step"], data["metrics"]))
             case "StageCompleted" if chain := self._chains.get(data["chain"]):
-                found = self._run(chain, data, at, "completed")
+                runs = self._run(chain, data, at, "completed")
                 chain.index, chain.free_at = chain.index + 1, at
-                return [replace(each, is_alone=is_alone) for each in found]
+                return [replace(each, is_alone=is_alone) for each in runs]
             case "StageFailed" | "ChainEnded" if chain := self._chains.pop(data["chain"], None):
                 return [replace(each, is_alone=is_alone) for each in self._cut_off(chain, event)]
         return []

@@ -268,13 +268,13 @@ class Mlflow:
 
     def _run(self, record: Record) -> str:
         if record.run not in self._runs:
-            made = self._client.create_run(
+            created = self._client.create_run(
                 self._experiment,
                 start_time=_milliseconds(record.at),
                 tags={_TRIAL: str(record.trial)} | ({_ALONE: "true"} if record.is_alone else {}),
                 run_name=title_of(record),
             )
-            self._runs[record.run] = made.info.run_id
+            self._runs[record.run] = created.info.run_id
         return self._runs[record.run]
 
     def close(self) -> None:

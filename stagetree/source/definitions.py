@@ -150,15 +150,15 @@ def renamed(text: str) -> str:
 
 def global_names(text: str) -> set[str]:
     """The names that a source takes from around it."""
-    waiting, found = [symtable.symtable(text, "cell", "exec")], set[str]()
+    waiting, names = [symtable.symtable(text, "cell", "exec")], set[str]()
     while waiting:
         table = waiting.pop()
         is_top = table.get_type() == "module"
         for symbol in table.get_symbols():
             if symbol.is_referenced() and (symbol.is_global() or (is_top and not symbol.is_assigned())):
-                found.add(symbol.get_name())
+                names.add(symbol.get_name())
         waiting += table.get_children()
-    return {name for name in found if not hasattr(builtins, name)}
+    return {name for name in names if not hasattr(builtins, name)}
 
 
 def namespace_of(value: Any) -> Mapping[str, Any]:

@@ -66,8 +66,8 @@ def without_begin(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str
     sources = _Sources(root(file)[0], files)
     module = file.relative_to(root(file)[0]).as_posix()
     nodes = [node for node in sources.tree(module).body if isinstance(node, ast.ClassDef)]
-    found = {_literals(node)["name"] for node in nodes if "name" in _literals(node) and sources.lacks(node, "begin")}
-    return frozenset(found) | scripts(path, files)
+    names = {_literals(node)["name"] for node in nodes if "name" in _literals(node) and sources.lacks(node, "begin")}
+    return frozenset(names) | scripts(path, files)
 
 
 def _constructor(node: ast.ClassDef) -> Arguments:
@@ -138,16 +138,16 @@ def _is_over_steps(node: ast.expr) -> bool:
 
 def _first_places(loop: ast.For) -> dict[str, bool]:
     """For each name in a loop, whether it is certainly set before it is read."""
-    found: dict[str, bool] = {}
+    set_first: dict[str, bool] = {}
     places = [(node, True) for node in [loop.target, *loop.body]]
     while places:
         node, is_certain = places.pop(0)
         if isinstance(node, ast.Name):
-            found.setdefault(node.id, is_certain and isinstance(node.ctx, ast.Store))
+            set_first.setdefault(node.id, is_certain and isinstance(node.ctx, ast.Store))
             continue
         certain = is_certain and not isinstance(node, _MAYBE)
         places[:0] = [(each, certain) for each in _as_run(node)]
-    return found
+    return set_first
 
 
 _MAYBE = (ast.If, ast.While, ast.Try, ast.Match, ast.IfExp, ast.BoolOp, ast.FunctionDef, ast.Lambda, ast.ClassDef)
@@ -171,14 +171,14 @@ def _as_run(node: ast.AST) -> list[ast.AST]:
 
 def _literals(node: ast.ClassDef) -> dict[str, str]:
     """The string attributes that a class body sets."""
-    found: dict[str, str] = {}
+    literals: dict[str, str] = {}
     for statement in node.body:
         targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         value = getattr(statement, "value", None)
         for target in targets:
             if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found[target.id] = value.value
-    return found
+                literals[target.id] = value.value
+    return literals
 
 
 class _Sources:
@@ -246,19 +246,19 @@ class _Sources:
 
     def _read_imports(self, module: str) -> dict[str, str]:
         package = module.split("/")[:-1]
-        found: dict[str, str] = {}
+        imports: dict[str, str] = {}
         for node in ast.walk(self.tree(module)):
             match node:
                 case ast.Import(names=names):
                     for alias in names:
                         first = alias.name.partition(".")[0]
-                        found[alias.asname or first] = alias.name if alias.asname else first
+                        imports[alias.asname or first] = alias.name if alias.asname else first
                 case ast.ImportFrom(module=source, names=names, level=level):
                     within = package[: len(package) - level + 1] if level else []
                     for alias in names:
                         parts = [*within, *([source] if source else []), alias.name]
-                        found[alias.asname or alias.name] = ".".join(parts)
-        return found
+                        imports[alias.asname or alias.name] = ".".join(parts)
+        return imports
 
 
 def _dotted(node: ast.expr) -> str | None:

@@ -91,8 +91,8 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        found = self._specs.get(fullname)
-        return None if found is None else _spec(fullname, *found)
+        place = self._specs.get(fullname)
+        return None if place is None else _spec(fullname, *place)
 
 
 class _Loader(InspectLoader):

@@ -41,13 +41,13 @@ def module_files(path: str | Path) -> dict[str, bytes]:
 def candidates(path: str | Path, files: Mapping[str, bytes]) -> list[Path]:
     """Every file whose change could change `module_files(path)`: those there are, and those that could be imported."""
     base, _ = root(Path(path).resolve())
-    found = {base / name: None for name in files}
+    paths = {base / name: None for name in files}
     for name, content in files.items():
         if not name.endswith(".py"):
             continue
         for module in _imported(_parsed(content, base / name), _package(base, base / name)):
-            found |= dict.fromkeys(chain.from_iterable(_places(base, module)))
-    return list(found)
+            paths |= dict.fromkeys(chain.from_iterable(_places(base, module)))
+    return list(paths)
 
 
 def version_of(files: Mapping[str, bytes]) -> str:
