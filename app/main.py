@@ -17,10 +17,12 @@ from app.api.application import make_app
 from app.api.services import ApiServices
 from app.away import store_is_away, without_secrets
 from app.events import Database, Plans, SqlRecords
+from app.events.trial_logs import TrialLogTable
 from app.processes import write_json
 from app.registry import Catalogue, register
 from app.service.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
 from app.service.plan_history import PlanHistories
+from app.service.trial_logs import KeptLogs, LogFolder
 from app.settings import Settings
 from app.settings import settings as read_settings
 from app.workers.celery_app import wake_scheduler
@@ -41,7 +43,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or read_settings()
     if settings.log_format == "json":
         _write_json_logs()
-    records = SqlRecords(Database(settings.database_url, patience=settings.patience_seconds))
+    database = Database(settings.database_url, patience=settings.patience_seconds)
+    records = SqlRecords(database)
     register(settings.tuner_files)
     plan_histories = PlanHistories(records.log)
     services = ApiServices(
@@ -55,7 +58,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         clock=time,
         new_id=lambda: uuid4().hex,
         hosts=settings.host_names,
-        logs=settings.logs_folder,
+        logs=_kept_logs(settings, database),
         checkpoints=settings.checkpoints,
         study_files=settings.study_folders,
         proofs=settings.proofs,
@@ -67,6 +70,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         stop_seconds=settings.stop_seconds,
     )
     return make_app(services)
+
+
+def _kept_logs(settings: Settings, database: Database) -> KeptLogs:
+    """On one machine, the files that slots write; else what they send to the database."""
+    return LogFolder(settings.logs_folder) if database.is_file else TrialLogTable(database)
 
 
 def _write_json_logs() -> None:
@@ -99,7 +107,7 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], None]]:
 def _look_at_database(database: Database, records: SqlRecords) -> None:
     """Whether it can be written and, where it is a file, can grow."""
     check_writable(records)
-    if database.url.get_backend_name() == "sqlite" and database.url.database:
+    if database.is_file and database.url.database:
         check_space(Path(database.url.database))
 
 

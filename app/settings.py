@@ -139,7 +139,9 @@ class Settings(BaseSettings):
         "of the service, STAGETREE_...",
     )
     logs: str = Field(
-        default="", description="the folder for what trainers print; by default `logs` beside a local database, or here"
+        default="",
+        description="the folder for what trainers print, of a slot on its way to PostgreSQL; by default `logs` beside "
+        "a local database, or here",
     )
     log_format: Literal["text", "json"] = Field(
         default="text", description="how the API and workers write their own logs: text, or json, an object a line"

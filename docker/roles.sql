@@ -30,6 +30,7 @@ GRANT UPDATE ON studies TO stagetree_api, stagetree_scheduler, stagetree_slot;
 -- The API: studies come and go, tokens are its own, and an operator releases a slot.
 GRANT INSERT, DELETE ON studies TO stagetree_api;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tokens TO stagetree_api;
+GRANT SELECT, DELETE ON trial_logs TO stagetree_api;
 GRANT UPDATE ON slots TO stagetree_api;
 
 -- The scheduler: it gives chains, takes them away, and removes rows that serve no longer. It sees no token.
@@ -41,3 +42,4 @@ GRANT INSERT, UPDATE ON installation TO stagetree_scheduler, stagetree_slot;
 -- A slot: its own row, and the chain that it has. It sees no token.
 GRANT INSERT, UPDATE, DELETE ON slots TO stagetree_slot;
 GRANT UPDATE ON chains TO stagetree_slot;
+GRANT SELECT, INSERT, UPDATE, DELETE ON trial_logs TO stagetree_slot;

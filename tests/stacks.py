@@ -147,7 +147,8 @@ class Cluster(Service):
         """Start processes, all of them if none is named, and return when they are at work."""
         names = names or tuple(self.commands)
         for name in names:
-            environment = {**os.environ, **self.settings, **self.addresses(name), **settings}
+            disk = {"STAGETREE_LOGS": str(self.folder / f"disk-of-{name}")}
+            environment = {**os.environ, **self.settings, **disk, **self.addresses(name), **settings}
             with (self.folder / f"{name}.log").open("ab") as log:
                 self.processes[name] = subprocess.Popen(
                     self.commands[name],

@@ -23,6 +23,7 @@ from app.service.files import trial_metrics
 from app.service.health import Checks, NotReady, check_schema
 from app.service.plan_history import PlanHistories
 from app.service.services import Services
+from app.service.trial_logs import LogFolder
 from app.settings import settings
 from stagetree.models.pages import EventPage, SlotPage, StudyPage, TrialPage
 
@@ -162,7 +163,7 @@ def _services(folder: Path) -> Services:
         checks=Checks({}),
         lease_seconds=settings().lease_seconds,
         stop_seconds=0.0,
-        logs=folder / "logs",
+        logs=LogFolder(folder / "logs"),
         checkpoints=checkpoints,
     )
 

@@ -179,9 +179,13 @@ class Database:
     ) -> None:
         self.url = _with_driver(url)
         self.clock = clock
-        is_file = self.url.get_backend_name() == "sqlite"
-        self.engine = (sqlite_engine if is_file else postgresql_engine)(self.url, patience)
+        self.engine = (sqlite_engine if self.is_file else postgresql_engine)(self.url, patience)
         self._writer = self.engine.execution_options(sqlite_begin="IMMEDIATE")
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is SQLite, which serves one machine."""
+        return self.url.get_backend_name() == "sqlite"
 
     def write(self) -> AbstractContextManager[Session]:
         """A transaction that commits at the end of the block and leaves nothing behind when the block raises.
@@ -202,11 +206,10 @@ class Database:
         """
         from alembic import command, util  # slow to import, and needed once
 
-        is_file = self.engine.dialect.name == "sqlite"
-        engine = self._writer if is_file else postgresql_engine(self.url, MIGRATION_SECONDS)
+        engine = self._writer if self.is_file else postgresql_engine(self.url, MIGRATION_SECONDS)
         try:
             with engine.begin() as connection:
-                if not is_file:
+                if not self.is_file:
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
                 command.upgrade(migration_config(connection), "head")
         except SQLAlchemyError as error:

@@ -6,7 +6,7 @@ Times are Unix seconds by the database's clock, except `events.at` and `studies.
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Index, Integer, UniqueConstraint, false, text
+from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, UniqueConstraint, false, text
 from sqlmodel import Field, SQLModel
 
 ROWID = BigInteger().with_variant(Integer, "sqlite")
@@ -195,8 +195,27 @@ class ChainRow(SQLModel, table=True):
     members: dict[str, str] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
 
 
+class TrialLogRow(SQLModel, table=True):
+    """A part of what a stage printed or logged, where its slot's files are not to be seen from the API.
+
+    name, study: as in `app.events.trial_logs`. source: the stage, as its slot had it. begin, end: the bytes of the
+    source that it has; `data` is these, or says that they were left out.
+    """
+
+    __tablename__ = "trial_logs"
+
+    name: str = Field(primary_key=True)
+    study: str = Field(primary_key=True, index=True)
+    source: str = Field(primary_key=True)
+    begin: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    end: int = Field(sa_column=Column(BigInteger, nullable=False))
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    at: float
+
+
 metadata = SQLModel.metadata
 EVENTS, STREAMS, HEAD = (metadata.tables[name] for name in ("events", "streams", "log_head"))
 KEYS, STUDIES, TOKENS = (metadata.tables[name] for name in ("idempotency", "studies", "tokens"))
 INSTALLATION = metadata.tables["installation"]
 SLOTS, CHAINS, SCHEDULERS = (metadata.tables[name] for name in ("slots", "chains", "schedulers"))
+TRIAL_LOGS = metadata.tables["trial_logs"]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
-from collections.abc import Container, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.terms import NodeId, StudyId, Unknown
+from app.domain.terms import StudyId, Unknown
 from app.events import StudyRecord
 from app.service.services import InvalidField, Services, Write
 from app.service.views import plans
@@ -101,48 +98,9 @@ def add_note(use: Services, row: StudyRecord, write: Write, text: str, trial: in
         return plans.event(recorded, study.submitted_version - 1)
 
 
-logger = logging.getLogger(__name__)
-
-
 def delete_study(use: Services, row: StudyRecord, write: Write) -> None:
     """Let go of a study that is over. Raises `StateConflict` where it is not."""
     command = c.DeleteStudy(study=StudyId(row.id), at=use.clock())
     write(row.stream, lambda plan: decide(plan, command, use.limits))
-    if use.logs is not None:
-        with use.plans.holding(row.stream) as plan:
-            _delete_logs(use.logs, plan)
-
-
-def _delete_logs(logs: Path, plan: SearchPlan) -> None:
-    """What trials of deleted studies printed, and what they logged where no other study's trials come.
-
-    As far as it is kept here. What the others read stays where it is until they are deleted as well.
-    """
-    others = _nodes_of_others(plan)
-    for study in [study.id for study in plan.studies.values() if study.deleted]:
-        try:
-            _delete_files(logs / study, others)
-        except OSError as problem:
-            logger.warning("study %s is deleted, and its logs are not: %s", study, problem)
-
-
-def _nodes_of_others(plan: SearchPlan) -> set[NodeId]:
-    """The nodes that trials of studies pass which are not deleted, and those to which they may come if asked for more.
-
-    What is trained there is not trained again for them.
-    """
-    nodes = {node for study in plan.studies.values() if not study.deleted for node in study.max_step_by_node}
-    for node in plan.nodes.values():  # each is there before its children
-        if node.parent in nodes:
-            nodes.add(node.id)
-    return nodes
-
-
-def _delete_files(folder: Path, nodes: Container[str]) -> None:
-    """All but the rows of these nodes, and the folder if nothing stays."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    going = [path for path in files if path.stem not in nodes]
-    for path in going:
-        path.unlink(missing_ok=True)
-    if len(going) == len(files) and folder.exists():
-        shutil.rmtree(folder)
+    with use.plans.holding(row.stream) as plan:
+        use.delete_logs(plan)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
-from itertools import islice
-from pathlib import Path
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from app.domain.search_plan import SearchPlan, trial_of
@@ -30,7 +29,6 @@ from stagetree.sequences import did_you_mean
 
 Json = dict[str, Any]
 Item = TypeVar("Item")
-LOG_CHARACTERS = 2**16
 ROWS = 500
 PLACE = re.compile("[0-9]{1,18}at[1-9][0-9]{0,17}")
 """A cursor into trials in an order that may change: how many came before, and at which event."""
@@ -223,16 +221,10 @@ def stage_tree(use: Services, row: StudyRecord, at: int | None = None) -> StageT
 def trial_log(use: Services, row: StudyRecord, number: int) -> Iterator[str]:
     """What the trial printed while it was trained, in parts. Raises `Unknown` where nothing is kept."""
     trial(use, row, number)
-    path = use.logs and use.logs / row.id / f"{number}.log"
-    if path is None or not path.is_file():
+    parts = iter(()) if use.logs is None else filter(None, use.logs.printed(row.id, number))
+    if (first := next(parts, None)) is None:
         raise Unknown(f"nothing is kept of what trial {number} of study {row.id} printed, if anything was")
-    return _text(path)
-
-
-def _text(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        while part := file.read(LOG_CHARACTERS):
-            yield part
+    return chain([first], parts)
 
 
 def trainers(use: Services, limit: int, cursor: str | None = None) -> TrainerPage:

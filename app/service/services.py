@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from threading import Event as Flag
 from threading import Lock
 from typing import Any, TypeVar, cast
@@ -28,6 +27,7 @@ from app.owned_store import open_owned
 from app.registry import Catalogue
 from app.service.health import Checks
 from app.service.plan_history import PlanHistories, PlanHistory
+from app.service.trial_logs import KeptLogs, delete_logs
 from app.service.views.plans import Feed
 from stagetree.limits import LIMITS, Limits
 from stagetree.sinks.opening import Configured
@@ -91,7 +91,7 @@ class Services:
     """trainers: those on offer, as their files are now. limits: how much may be asked for. wake_scheduler: has it look
     at what happened, without waiting. checks: what readiness means. lease_seconds: a slot that was not heard of
     for so long is lost. stopping: set when the server goes down, so that streams end. stop_seconds: how long that may
-    take. logs: the folder in which slots keep what trainers print, None where there is none. hosts: the names that the
+    take. logs: what trainers print and log, None where nothing is kept. hosts: the names that the
     server answers to, besides addresses and localhost. checkpoints: where they lie, see `app.object_store.open_store`.
     study_files: the folders with what studies may name in `begin_from` and `inputs`. proofs: whether slots train steps
     again to compare. sinks: what studies may name in `sinks`.
@@ -109,7 +109,7 @@ class Services:
     stop_seconds: float
     limits: Limits = LIMITS
     stopping: Flag = field(default_factory=Flag)
-    logs: Path | None = None
+    logs: KeptLogs | None = None
     hosts: Collection[str] = ()
     checkpoints: str = ""
     study_files: Sequence[str] = ()
@@ -138,6 +138,11 @@ class Services:
     def store(self) -> ObjectStore:
         """Where checkpoints lie."""
         return open_owned(self.records, self.checkpoints)
+
+    def delete_logs(self, plan: SearchPlan) -> None:
+        """Forget the logs of a plan's deleted studies. What cannot be deleted is a warning in this process's log."""
+        if self.logs is not None:
+            delete_logs(self.logs, plan)
 
     def compute(self, do: Callable[..., T], *given: Any) -> T:
         """The result of a pure function of a module."""

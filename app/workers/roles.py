@@ -21,6 +21,7 @@ from uuid import uuid4
 from app.cached_store import CachedStore
 from app.events import Database, Plans, Records, SqlRecords, change
 from app.events.housekeeping import Ages, clean
+from app.events.trial_logs import TrialLogTable
 from app.object_store import ObjectStore
 from app.owned_store import open_owned
 from app.processes import collect_young, freeze_survivors
@@ -167,6 +168,7 @@ def make_slot(
         is_retiring=is_retiring,
         end=end_worker,
         logs=here.logs_folder,
+        log_table=None if database.is_file else TrialLogTable(database),
     )
     limits = Limits(
         lease=here.lease_seconds,

@@ -1,24 +1,20 @@
-"""Runs on: the thread that trains; the heartbeat's keeps the files of logs short.
+"""Runs on: the thread that trains.
 
 Trainers' processes as a slot has them: forked on request from an interpreter that is always there; how much memory
-each holds, which must not become more and more; and the files of all that trainers print and log.
+each holds, which must not become more and more.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
-import re
 import socket
 import subprocess
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.domain.assignment import ChainAssignment
-from app.processes import shorten
 from stagetree.runtime.warm import launch
 from stagetree.runtime.wire import Message, Wire, pair
 
@@ -162,54 +158,3 @@ class MemoryWatch:
             first.append(resident)
         self.growth = resident - max(first)
         self.has_grown = self.growth > max(self.allowed_bytes, LEAK_FRACTION * max(first))
-
-
-PROOFS = "proofs.log"
-"""What is printed while steps are trained again, in the folder of the study."""
-
-UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
-
-
-@dataclass(frozen=True, slots=True)
-class StageFiles:
-    """printed: a trial's; what its trainer prints. rows: a node's; what it says with `Trainer.log`; None: nothing."""
-
-    printed: Path
-    rows: Path | None
-
-
-class TrialLogs:
-    """root: the folder of all logs. A stage that several trials share is in the log of the one it runs for."""
-
-    def __init__(self, root: Path, slot: str) -> None:
-        self._root, self._slot = root, slot
-        self._printed: Path | None = None
-
-    def begin(self, chain: str, work: ChainAssignment, index: int) -> StageFiles | None:
-        """The files of a stage, with a line in each that says what begins there; None if none can be kept."""
-        stage, folder = work.stages[index], self._root / UNSAFE.sub("_", work.study)
-        place = f"node {stage.node}, steps {stage.start} to {stage.end}, slot {self._slot}, chain {chain}\n"
-        printed, rows = folder / f"{work.trial}.log", folder / work.plan / f"{stage.node}.jsonl"
-        files = StageFiles(printed, rows) if work.proof is None else StageFiles(folder / PROOFS, None)
-        try:
-            _append(
-                files.printed, f"--- stage of {place}" if work.proof is None else f"--- {work.proof.kind} at {place}"
-            )
-            if files.rows is not None:
-                _append(files.rows, "\n" + json.dumps({"start": stage.start, "chain": chain}) + "\n")
-        except OSError as problem:
-            logger.warning("what trial %s of study %s prints is not kept: %s", work.trial, work.study, problem)
-            return None
-        self._printed = files.printed
-        return files
-
-    def keep_short(self) -> None:
-        """Bound the file of the stage under way, or of the last one."""
-        if self._printed is not None:
-            shorten(self._printed)
-
-
-def _append(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(text)

@@ -16,9 +16,10 @@ from app.events.database import Database
 from app.events.log import SqlLog, StoredEvent, port
 from app.events.plans import Plans
 from app.events.records import SqlRecords
-from app.service import reading
+from app.service import reading, trial_logs
 from app.service.exporting import parse
 from app.service.services import Services
+from app.service.trial_logs import LOG_CHARACTERS, LogFolder
 from tests.api.world import Workers
 
 PART = 4
@@ -113,14 +114,14 @@ def test_a_plan_is_folded_part_by_part(done: str, workers: Workers, monkeypatch:
 @pytest.fixture
 def logs(app: FastAPI, tmp_path: Path) -> Path:
     """The folder of what trials print."""
-    app.state.services = replace(app.state.services, logs=tmp_path / "logs")
+    app.state.services = replace(app.state.services, logs=LogFolder(tmp_path / "logs"))
     return tmp_path / "logs"
 
 
 def test_what_a_trial_printed_is_given_as_it_is(
     http: TestClient, tuned: str, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "LOG_CHARACTERS", 5)
+    monkeypatch.setattr(trial_logs, "LOG_CHARACTERS", 5)
     (logs / tuned).mkdir(parents=True)
     (logs / tuned / "1.log").write_bytes("--- stage\nloss 0.2 \xe4\xf6\n\x1b[2J".encode() + b"\xff torn")
     answer = http.get(f"/studies/{tuned}/trials/1/log")
@@ -144,7 +145,7 @@ def test_a_server_without_a_folder_of_logs_says_so(http: TestClient, tuned: str,
 
 def test_a_long_log_is_read_in_parts(tmp_path: Path, workers: Workers, tuned: str) -> None:
     (tmp_path / tuned).mkdir()
-    (tmp_path / tuned / "0.log").write_text("x" * (reading.LOG_CHARACTERS * 2 + 1))
-    use = replace(workers.use, logs=tmp_path)
+    (tmp_path / tuned / "0.log").write_text("x" * (LOG_CHARACTERS * 2 + 1))
+    use = replace(workers.use, logs=LogFolder(tmp_path))
     parts = [len(part) for part in reading.trial_log(use, use.find(tuned), 0)]
-    assert parts == [reading.LOG_CHARACTERS, reading.LOG_CHARACTERS, 1]
+    assert parts == [LOG_CHARACTERS, LOG_CHARACTERS, 1]

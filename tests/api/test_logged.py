@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from app.service.trial_logs import LogFolder
 from tests.api.world import Workers, changed
 
 Json = dict[str, Any]
@@ -36,7 +37,7 @@ class Files:
 
 @pytest.fixture
 def files(app: FastAPI, tmp_path: Path, tuned: str, workers: Workers) -> Files:
-    app.state.services = replace(app.state.services, logs=tmp_path / "logs")
+    app.state.services = replace(app.state.services, logs=LogFolder(tmp_path / "logs"))
     return Files(tmp_path / "logs", workers.stream(tuned))
 
 

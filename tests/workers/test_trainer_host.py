@@ -17,7 +17,7 @@ from app.domain.events import Stage
 from app.domain.terms import NodeId, StudyId
 from app.registry import TrainerSource
 from app.workers.slot.trainer_host import ModelMisplaced, OtherVersion, TrainerHost
-from app.workers.warm import StageFiles
+from app.workers.trial_logs import StageFiles
 from stagetree.runtime.failures import TrainerFailed
 
 

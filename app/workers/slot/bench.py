@@ -16,7 +16,7 @@ from app.workers.slot.context import SlotContext
 from app.workers.slot.models import LaneContext
 from app.workers.state import State
 from app.workers.trainer_process import Compared, Stray
-from app.workers.warm import StageFiles
+from app.workers.trial_logs import StageFiles
 from stagetree.runtime import inexact
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact import other_metrics

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.events import ChainFlags, Records
+from app.events.trial_logs import TrialLogTable
 from app.object_store import ObjectStore
 from app.registry import TrainerSource
 from app.workers.ownership import Owner
@@ -23,7 +24,7 @@ from app.workers.slot.surroundings import LookAround, Surveyor
 from app.workers.slot.trainer_host import TrainerHost
 from app.workers.threads import THREADS, Executor
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import TrialLogs
+from app.workers.trial_logs import TrialLogs
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,10 @@ class SlotDependencies:
 
     start: a fresh process that trains; called with the names of slots that are lent to this one, a rank on each device,
     as one process. sources: the trainers that are here, by name. notify: tells the scheduler that something happened,
-    without waiting. logs: the folder for what trainers print. is_retiring: whether the worker is to
-    end. end: asks that it does, and says why. clock: any that does not go back. wall_clock: Unix seconds. wait: for
-    at most so many seconds. executor: of its heartbeat, outbox and saver.
+    without waiting. logs: the folder for what trainers print. log_table: where that is sent to; None where the API
+    reads it from the folder. is_retiring: whether the worker must end. end: asks that it does, and says why. clock:
+    any that does not go back. wall_clock: Unix seconds. wait: for at most so many seconds. executor: of its heartbeat,
+    outbox and saver.
     """
 
     records: Records
@@ -62,6 +64,7 @@ class SlotDependencies:
     sources: Callable[[], Mapping[str, TrainerSource]]
     notify: Callable[[], None]
     logs: Path
+    log_table: TrialLogTable | None = None
     is_retiring: Callable[[], bool] = lambda: False
     end: Callable[[str], None] = lambda why: None
     clock: Clock = monotonic
@@ -113,7 +116,7 @@ class SlotContext:
             store=store,
             reader=CheckpointReader(store, retry, status, given.clock, limits.strike),
             trainer=TrainerHost(given.start, given.sources, limits.silence, given.clock, limits.growth_bytes),
-            logs=TrialLogs(given.logs, me.slot),
+            logs=TrialLogs(given.logs, me.slot, given.log_table, given.executor),
             quarantine=Quarantine(me, given.records, retry, status, Health()),
             around=LookAround(Surveyor(saver, outbox, device, given.sources), given.clock),
             flags=flags,

@@ -18,7 +18,7 @@ from app.workers.slot.retry import Clock, Seconds
 from app.workers.slot.trainer_host import Place, Result, TrainerHost
 from app.workers.state import State
 from app.workers.trainer_process import TrainedTogether, TrainerProcess
-from app.workers.warm import StageFiles
+from app.workers.trial_logs import StageFiles
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)

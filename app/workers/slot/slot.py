@@ -100,6 +100,7 @@ class Slot:
         for part in (context.saver, context.outbox, context.store):
             part.close()
         context.trainer.end_process()
+        context.logs.close()
 
     # ------------------------------------------------------------------------------------------------ chains
 
@@ -149,6 +150,7 @@ class Slot:
         over = [lane for lane in self._live if lane.claim.over.is_set()]
         for lane in over:
             lane.close()
+            self._context.logs.over(lane.claim.chain)
         self._live = tuple(lane for lane in self._live if lane not in over)
 
     # ------------------------------------------------------------------------------- looked at from other threads

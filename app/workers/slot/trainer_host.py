@@ -20,7 +20,8 @@ from app.workers.slot.retry import Clock, Instant
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, TrainerKilled
 from app.workers.trainer_process import TrainedTo, TrainerProcess
-from app.workers.warm import MemoryWatch, StageFiles, WarmFailed
+from app.workers.trial_logs import StageFiles
+from app.workers.warm import MemoryWatch, WarmFailed
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact import used
 

@@ -1,0 +1,142 @@
+"""What trainers printed and logged, as the API has it: where it lies, the points of a trial's path, and its deletion.
+
+On one machine slots write files, which are read here; elsewhere they send all of it to the database.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from app.away import Away, LostRace
+from app.domain.search_plan import SearchPlan
+from app.domain.terms import NodeId
+from stagetree.models.trials import LoggedPoint
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+LOG_CHARACTERS = 2**16
+
+
+class KeptLogs(Protocol):
+    """Raises OSError, `DatabaseUnavailable`, `LostRace`."""
+
+    def printed(self, study: str, trial: int) -> Iterator[str]:
+        """The lines printed for a trial, in parts; nothing where nothing is kept."""
+
+    def logged(self, plan: str, node: str) -> list[str]:
+        """The rows logged while a node was trained: texts of a row a line, the oldest first."""
+
+    def remove(self, study: str, but: Collection[str]) -> None:
+        """Forget all of a study's, except for the rows of these nodes."""
+
+
+class LogFolder:
+    """The folder in which all slots keep theirs."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def printed(self, study: str, trial: int) -> Iterator[str]:
+        path = self._root / study / f"{trial}.log"
+        if not path.is_file():
+            return
+        with path.open(encoding="utf-8", errors="replace") as file:
+            while part := file.read(LOG_CHARACTERS):
+                yield part
+
+    def logged(self, plan: str, node: str) -> list[str]:
+        paths = sorted(self._root.glob(f"*/{plan}/{node}.jsonl"), key=lambda path: path.stat().st_mtime)
+        return [path.read_text(encoding="utf-8", errors="replace") for path in paths]
+
+    def remove(self, study: str, but: Collection[str]) -> None:
+        """And the study's folder, if nothing stays in it."""
+        folder = self._root / study
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        going = [path for path in files if path.stem not in but]
+        for path in going:
+            path.unlink(missing_ok=True)
+        if len(going) == len(files) and folder.exists():
+            shutil.rmtree(folder)
+
+
+# ------------------------------------------------------------------------------------------------ points of a path
+
+
+@dataclass
+class _Attempt:
+    """The rows of one stage: those of steps past `start`."""
+
+    start: int
+    rows: list[Json] = field(default_factory=list)
+
+    @property
+    def reached(self) -> int:
+        return max((row["step"] for row in self.rows), default=self.start)
+
+
+def logged_points(logs: KeptLogs, plan: str, ends: Iterable[tuple[NodeId, int]]) -> Iterator[LoggedPoint]:
+    """The rows of a path of nodes, each as far as its end, in order of steps."""
+    before = 0
+    for node, end in ends:
+        latest = _latest([attempt for text in logs.logged(plan, node) for attempt in _attempts(text)])
+        yield from (LoggedPoint(**row, node=node) for row in latest if before < row["step"] <= end)
+        before = end
+
+
+def _latest(attempts: list[_Attempt]) -> list[Json]:
+    """Steps that were trained again are those of the last attempt."""
+    rows: list[Json] = []
+    for attempt in attempts:
+        start, reached = attempt.start, attempt.reached
+        rows = [row for row in rows if not start < row["step"] <= reached] + attempt.rows
+    return sorted(rows, key=lambda row: int(row["step"]))
+
+
+def _attempts(text: str) -> list[_Attempt]:
+    """What is in a text: the beginning of each attempt, and behind it its rows. A line that was cut off is none."""
+    attempts = [_Attempt(0)]
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if "start" in record:
+            attempts.append(_Attempt(record["start"]))
+        else:
+            attempts[-1].rows.append(record)
+    return attempts
+
+
+# ------------------------------------------------------------------------------------------------ deletion
+
+
+def delete_logs(logs: KeptLogs, plan: SearchPlan) -> None:
+    """What trials of deleted studies printed, and what they logged where no other study's trials come.
+
+    As far as it is kept here. What the others read stays where it is until they are deleted as well.
+    """
+    others = _nodes_of_others(plan)
+    for study in [study.id for study in plan.studies.values() if study.deleted]:
+        try:
+            logs.remove(study, others)
+        except (OSError, Away, LostRace) as problem:
+            logger.warning("study %s is deleted, and its logs are not: %s", study, problem)
+
+
+def _nodes_of_others(plan: SearchPlan) -> set[NodeId]:
+    """The nodes that trials of studies pass which are not deleted, and those to which they may come if asked for more.
+
+    What is trained there is not trained again for them.
+    """
+    nodes = {node for study in plan.studies.values() if not study.deleted for node in study.max_step_by_node}
+    for node in plan.nodes.values():  # each is there before its children
+        if node.parent in nodes:
+            nodes.add(node.id)
+    return nodes
