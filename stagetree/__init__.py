@@ -47,15 +47,14 @@ if TYPE_CHECKING:
     from stagetree.space.conditions import when
     from stagetree.space.distributions import (
         Choice,
+        LogRandInt,
         LogUniform,
+        Normal,
         RandInt,
         SpaceError,
         Uniform,
-        choice,
-        loguniform,
-        randint,
-        uniform,
     )
+    from stagetree.space.notation import choice, lograndint, loguniform, normal, randint, uniform
     from stagetree.space.where import WhereError
     from stagetree.spec import Problem, SpecError, StudySpec, TrialSpec
     from stagetree.spec.tuners import (
@@ -102,9 +101,11 @@ __all__ = [
     "Invalid",
     "Linear",
     "LocalServer",
+    "LogRandInt",
     "LogUniform",
     "MedianTuner",
     "MultiStep",
+    "Normal",
     "NotFound",
     "OneCycle",
     "Part",
@@ -149,7 +150,9 @@ __all__ = [
     "load_state",
     "load_weights",
     "local",
+    "lograndint",
     "loguniform",
+    "normal",
     "randint",
     "uniform",
     "wait_all",
@@ -163,15 +166,14 @@ _HOMES = {
     "space.conditions": ("when",),
     "space.distributions": (
         "Choice",
+        "LogRandInt",
         "LogUniform",
+        "Normal",
         "RandInt",
         "SpaceError",
         "Uniform",
-        "choice",
-        "loguniform",
-        "randint",
-        "uniform",
     ),
+    "space.notation": ("choice", "lograndint", "loguniform", "normal", "randint", "uniform"),
     "errors": (
         "Conflict",
         "Invalid",

@@ -10,7 +10,7 @@ from typing import Any
 from stagetree.sequences import Sequence, SequenceError, end_of
 from stagetree.space import LENGTH, Space
 from stagetree.space.distinct import Distinct
-from stagetree.space.distributions import Distribution, LogUniform, RandInt, Uniform
+from stagetree.space.distributions import Distribution, Range
 from stagetree.spec import SpecError, StudySpec
 from stagetree.spec.tuners import AshaTuner, AsyncHyperbandTuner, FixedTuner, HyperbandTuner, PbtTuner, ShaTuner
 from stagetree.spec.tuners.early_stopping import CurveTuner
@@ -273,7 +273,7 @@ def _distinct(spec: StudySpec, name: str) -> tuple[int, int]:
 def _drawn(space: Space, name: str) -> Mapping[str, Distribution]:
     """What is drawn from a range in the entry of a hyper-parameter."""
     inside = {place: free for place, free in space.parameters().items() if _entry_of(place) == name}
-    return {place: free for place, free in inside.items() if isinstance(free, Uniform | LogUniform | RandInt)}
+    return {place: free for place, free in inside.items() if isinstance(free, Range)}
 
 
 def _entry_of(place: str) -> str:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagetree.errors import StagetreeError
-from stagetree.space.distributions import loguniform, plain, randint, uniform
+from stagetree.space import canonical, plain
+from stagetree.space.notation import lograndint, loguniform, normal, randint, uniform
 
 if TYPE_CHECKING:
     import optuna
@@ -68,17 +70,30 @@ def _parameter(given: Mapping[str, Any], path: str) -> Any:
     if "value" in given:
         return given["value"]
     if "values" in given:
-        if "probabilities" in given:
-            raise StagetreeError(f"{path}.probabilities: has no counterpart: options have equal chances here")
-        return list(given["values"])
+        weighted = "probabilities" in given
+        return canonical({name: given[name] for name in ("values", "probabilities")}) if weighted else given["values"]
+    if given.get("distribution") in ("normal", "q_normal"):
+        mean = given.get("mu", 0)
+        return plain(normal(mean, given.get("sigma", 1), step=_quantum(given, mean, path)))
     if not {"min", "max"} <= given.keys():
         raise StagetreeError(f"{path}: must have value, values, or min and max")
     low, high = given["min"], given["max"]
     is_whole = isinstance(low, int) and isinstance(high, int)
     kind = given.get("distribution", "int_uniform" if is_whole else "uniform")
-    if kind not in _RANGES:
-        raise StagetreeError(f"{path}.distribution: must be one of {', '.join(_RANGES)}, got {kind!r}")
-    return plain(_RANGES[kind](low, high))
+    if kind not in (known := [*_RANGES, *_QUANTISED, "normal", "q_normal"]):
+        raise StagetreeError(f"{path}.distribution: must be one of {', '.join(known)}, got {kind!r}")
+    step = _quantum(given, low, path)
+    return plain(_RANGES[kind](low, high) if step is None else _QUANTISED[kind](low, high, step))
+
+
+def _quantum(given: Mapping[str, Any], anchor: float, path: str) -> float | None:
+    """The `q` whose multiples are drawn: here it is steps from a bound, or the mean, which must be a multiple."""
+    if not str(given.get("distribution", "")).startswith("q_"):
+        return None
+    step = given.get("q", 1)
+    if Decimal(repr(anchor)) % Decimal(repr(step)):
+        raise StagetreeError(f"{path}.q: must divide {anchor!r}, from which steps are counted here, got {step!r}")
+    return float(step)
 
 
 _RANGES: dict[str, Callable[[Any, Any], Any]] = {
@@ -87,6 +102,8 @@ _RANGES: dict[str, Callable[[Any, Any], Any]] = {
     "log_uniform_values": loguniform,
     "log_uniform": lambda low, high: loguniform(math.exp(low), math.exp(high)),
 }
+
+_QUANTISED: dict[str, Callable[[Any, Any, Any], Any]] = {"q_uniform": uniform, "q_log_uniform_values": loguniform}
 
 
 def _tuner(given: Mapping[str, Any]) -> Json:
@@ -156,13 +173,11 @@ def _distribution(name: str, given: Any) -> Any:
     kind = type(given).__name__
     if kind == "CategoricalDistribution":
         return {"choice": list(given.choices)}
-    if given.step not in (None, 1) or (kind == "FloatDistribution" and given.step is not None):
-        count = round((given.high - given.low) / given.step)
-        return {"choice": [given.low + number * given.step for number in range(count + 1)]}
     if kind == "IntDistribution" and given.log:
-        raise StagetreeError(f"{name}: whole numbers on a logarithmic scale have no counterpart: list them as a choice")
-    make = randint if kind == "IntDistribution" else loguniform if given.log else uniform
-    return plain(make(given.low, given.high))
+        return plain(lograndint(given.low, given.high))
+    if kind == "IntDistribution":
+        return plain(randint(given.low, given.high, given.step if given.step > 1 else None))
+    return plain((loguniform if given.log else uniform)(given.low, given.high, given.step))
 
 
 def configurations_from_optuna(study: optuna.Study, best: int | None = None) -> list[Json]:

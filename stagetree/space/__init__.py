@@ -18,8 +18,20 @@ True
 from __future__ import annotations
 
 from stagetree.space.conditions import LENGTH, read_entry
-from stagetree.space.distributions import Choice, Distribution, LogUniform, RandInt, SpaceError, Uniform, plain
-from stagetree.space.patterns import DISTRIBUTIONS, Choose, drawing
+from stagetree.space.distributions import (
+    Choice,
+    Distribution,
+    LogRandInt,
+    LogUniform,
+    Normal,
+    RandInt,
+    Range,
+    SpaceError,
+    Uniform,
+    plain,
+)
+from stagetree.space.notation import DISTRIBUTIONS, canonical
+from stagetree.space.patterns import Choose, drawing
 from stagetree.space.space import Space
 from stagetree.space.where import Where, WhereError
 
@@ -29,13 +41,17 @@ __all__ = [
     "Choice",
     "Choose",
     "Distribution",
+    "LogRandInt",
     "LogUniform",
+    "Normal",
     "RandInt",
+    "Range",
     "Space",
     "SpaceError",
     "Uniform",
     "Where",
     "WhereError",
+    "canonical",
     "drawing",
     "plain",
     "read_entry",

@@ -28,7 +28,7 @@ from random import Random
 from typing import Any
 
 from stagetree.sequences import Constant, Sequence, SequenceError, check_count, did_you_mean, end_of, parse, parse_for
-from stagetree.space.distributions import RandInt, SpaceError, plain
+from stagetree.space.distributions import Range, SpaceError, plain
 from stagetree.space.patterns import count, drawing, fill, is_random, random_parts, read_pattern, unfold_entry
 
 __all__ = ["Condition", "split", "when"]
@@ -188,7 +188,7 @@ class Lengths:
             yield self.steps
             return
         for _, written in unfold_entry(read_pattern(entry, LENGTH), LENGTH):
-            yield from (written.low, written.high) if isinstance(written, RandInt) else (written,)
+            yield from (written.low, written.high) if isinstance(written, Range) else (written,)
 
 
 def read_lengths(entry: Any, names: Iterable[str]) -> Lengths:
@@ -206,7 +206,7 @@ def read_lengths(entry: Any, names: Iterable[str]) -> Lengths:
 
 
 def _check(written: Any, path: str) -> None:
-    if isinstance(written, RandInt):
+    if isinstance(written, Range) and written.is_whole:
         written = written.low
     if is_random(written) or isinstance(written, Mapping):
         example = "[1000, 2000], {randint: [500, 4000]} or {end: lr}"

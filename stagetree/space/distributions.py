@@ -1,34 +1,39 @@
 """Distributions: what stands in a space where a value must be chosen.
 
-Each says where in it a number u stands, 0 <= u < 1: that makes draws, and points of a quasi-random sequence.
+Each says where in it a number u stands, 0 <= u < 1: that makes draws, and points of a quasi-random sequence. How they
+are written is in `stagetree.space.notation`.
 
->>> loguniform(1e-4, 1e-1).to_json()
+>>> LogUniform(1e-4, 1e-1).to_json()
 {'loguniform': [0.0001, 0.1]}
->>> choice([16, 32, 64]).at(0.5)
+>>> Choice((16, 32, 64)).at(0.5)
 1
+>>> Uniform(0.1, 0.5, step=0.2).listed()
+(0.1, 0.3, 0.5)
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from decimal import Decimal
+from itertools import accumulate
+from statistics import NormalDist
+from typing import Any, ClassVar
 
-from stagetree.sequences import Sequence, SequenceError, is_fraction
+from stagetree.sequences import Sequence, SequenceError
 
 __all__ = [
     "Choice",
     "Distribution",
+    "LogRandInt",
     "LogUniform",
+    "Normal",
     "RandInt",
+    "Range",
     "SpaceError",
     "Uniform",
-    "choice",
-    "loguniform",
-    "randint",
-    "uniform",
 ]
 
 
@@ -37,60 +42,137 @@ class SpaceError(SequenceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
+class Range:
+    """Numbers from `low` to `high`, both included. With a `step`, only those that are so many steps above `low`."""
+
+    low: Any
+    high: Any
+    step: Any = None
+    name: ClassVar[str]
+    is_whole: ClassVar[bool] = False
+    is_log: ClassVar[bool] = False
+
+    def at(self, u: float) -> Any:
+        """The value below which a share `u` of the distribution lies."""
+        raise NotImplementedError
+
+    def count(self) -> int | None:
+        """How many values there are; None where they are not counted."""
+        return None if self.step is None else steps_in(self.low, self.high, self.step) + 1
+
+    def listed(self) -> tuple[Any, ...]:
+        """All values, of a range that counts them."""
+        return tuple(self.value(number) for number in range(self.count() or 0))
+
+    def value(self, number: int) -> Any:
+        """The value so many steps above `low`, without the errors of adding up."""
+        found = Decimal(repr(self.low)) + number * Decimal(repr(self.step))
+        return int(found) if self.is_whole else float(found)
+
+    def near(self, value: float) -> Any:
+        """The value that is nearest to a number."""
+        inside = min(max(value, self.low), self.high)
+        if self.step is None:
+            return inside
+        if self.is_whole and isinstance(inside, int):
+            return self.value((2 * (inside - self.low) + self.step) // (2 * self.step))
+        return self.value(math.floor((inside - self.low) / self.step + 0.5))
+
+    def holds(self, value: Any) -> bool:
+        """Whether it can be drawn."""
+        return is_number(value) and not (self.is_whole and not isinstance(value, int)) and self.near(value) == value
+
+    def to_json(self) -> dict[str, Any]:
+        """As a study file writes it."""
+        return {self.name: [self.low, self.high], **({} if self.step is None else {"step": self.step})}
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform(Range):
     """Numbers from `low` to `high`, all alike."""
 
-    low: float
-    high: float
+    name = "uniform"
 
-    def at(self, u: float) -> float:
-        """The value below which a share `u` of the distribution lies."""
+    def at(self, u: float) -> Any:
+        count = self.count()
+        if count is not None:
+            return self.value(min(int(u * count), count - 1))
         return min(self.low + (self.high - self.low) * u, self.high)
 
-    def to_json(self) -> dict[str, Any]:
-        """As a study file writes it."""
-        return {"uniform": [self.low, self.high]}
-
 
 @dataclass(frozen=True, slots=True)
-class LogUniform:
-    """Numbers from `low` to `high` whose logarithms are uniform."""
+class LogUniform(Range):
+    """Numbers from `low` to `high` whose logarithms are uniform; with a `step`, the nearest of those it leaves."""
 
-    low: float
-    high: float
+    name, is_log = "loguniform", True
 
-    def at(self, u: float) -> float:
-        """The value below which a share `u` of the distribution lies."""
+    def at(self, u: float) -> Any:
         low, high = math.log(self.low), math.log(self.high)
-        return min(max(math.exp(low + (high - low) * u), self.low), self.high)
-
-    def to_json(self) -> dict[str, Any]:
-        """As a study file writes it."""
-        return {"loguniform": [self.low, self.high]}
+        return self.near(math.exp(low + (high - low) * u))
 
 
 @dataclass(frozen=True, slots=True)
-class RandInt:
-    """Whole numbers from `low` to `high`, both included."""
+class RandInt(Uniform):
+    """Whole numbers from `low` to `high`, all alike."""
 
-    low: int
-    high: int
-
-    def at(self, u: float) -> int:
-        """The value below which a share `u` of the distribution lies."""
-        return min(self.low + int(u * (self.high - self.low + 1)), self.high)
+    step: int = 1
+    name, is_whole = "randint", True
 
     def to_json(self) -> dict[str, Any]:
-        """As a study file writes it."""
-        return {"randint": [self.low, self.high]}
+        return {self.name: [self.low, self.high], **({} if self.step == 1 else {"step": self.step})}
+
+
+@dataclass(frozen=True, slots=True)
+class LogRandInt(Range):
+    """Whole numbers from `low` to `high`, each as likely as the logarithms that are nearest to it are long."""
+
+    step: int = 1
+    name, is_whole, is_log = "lograndint", True, True
+
+    def at(self, u: float) -> Any:
+        low, high = math.log(self.low - 0.5), math.log(self.high + 0.5)
+        return self.near(math.exp(low + (high - low) * u))
+
+    def to_json(self) -> dict[str, Any]:
+        return {self.name: [self.low, self.high]}
+
+
+TAILS = 4
+"""So many standard deviations from its mean a normal distribution ends: it leaves out 6 draws in 100,000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Normal(Range):
+    """Numbers around a `mean`, by how many standard deviations `sd` they are away, between `low` and `high`.
+
+    written: its options, as the study file has them.
+    """
+
+    mean: float = 0.0
+    sd: float = 1.0
+    written: tuple[tuple[str, float], ...] = ()
+    name = "normal"
+
+    def at(self, u: float) -> Any:
+        whole = NormalDist(self.mean, self.sd)
+        low, high = whole.cdf(self.low), whole.cdf(self.high)
+        share = low + (high - low) * u
+        return self.near(whole.inv_cdf(share) if 0 < share < 1 else self.low)
+
+    def to_json(self) -> dict[str, Any]:
+        return {self.name: [self.mean, self.sd], **dict(self.written)}
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Options with equal chances; its values are their numbers. `path` is where they are written: `path[n]`."""
+    """Options; its values are their numbers. `path` is where they are written: `path[n]`.
+
+    weights: how likely each is beside the others; None for equal chances.
+    """
 
     options: tuple[Any, ...]
     path: str = ""
+    weights: tuple[float, ...] | None = None
 
     @property
     def low(self) -> int:
@@ -103,77 +185,34 @@ class Choice:
         return len(self.options) - 1
 
     def at(self, u: float) -> int:
-        """The number of the option at a share `u` of them."""
-        return min(int(u * len(self.options)), self.high)
+        """The number of the option at a share `u` of their chances."""
+        if self.weights is None:
+            return min(int(u * len(self.options)), self.high)
+        ends = list(accumulate(self.weights))
+        possible = [number for number, weight in enumerate(self.weights) if weight]
+        return next((number for number in possible if u * ends[-1] < ends[number]), possible[-1])
+
+    def holds(self, value: Any) -> bool:
+        """Whether it is the number of an option."""
+        return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
 
     def to_json(self) -> dict[str, Any]:
         """As a study file writes it."""
-        return {"choice": [plain(option) for option in self.options]}
+        weights = {} if self.weights is None else {"weights": list(self.weights)}
+        return {"choice": [plain(option) for option in self.options], **weights}
 
 
-Distribution = Uniform | LogUniform | RandInt | Choice
+Distribution = Range | Choice
 
 
-def uniform(low: float, high: float) -> Uniform:
-    """Numbers from `low` to `high`, all alike. Raises `SpaceError`."""
-    return read_uniform([low, high], "uniform")
-
-
-def loguniform(low: float, high: float) -> LogUniform:
-    """Numbers from `low` to `high`, above 0, whose logarithms are uniform. Raises `SpaceError`."""
-    return read_loguniform([low, high], "loguniform")
-
-
-def randint(low: int, high: int) -> RandInt:
-    """Whole numbers from `low` to `high`, both included. Raises `SpaceError`."""
-    return read_randint([low, high], "randint")
-
-
-def choice(options: Iterable[Any]) -> Choice:
-    """One of the options, with equal chances: values, sequences, or distributions again. Raises `SpaceError`."""
-    options = tuple(options)
-    if not options:
-        raise SpaceError("choice", "must be a list of at least one option, got none")
-    return Choice(options)
-
-
-# ------------------------------------------------------------------------------------------------------------- reading
-
-
-def _read_bounds(value: Any, path: str) -> tuple[Any, Any]:
-    value = plain(value)
-    if not isinstance(value, list) or len(value) != 2 or not all(map(is_number, value)):
-        raise SpaceError(path, f"must be [lowest, highest], two finite numbers, got {value!r}")
-    low, high = value
-    if high < low:
-        raise SpaceError(path, f"must be [lowest, highest], but {low!r} is more than {high!r}")
-    return low, high
+def steps_in(low: float, high: float, step: float) -> int:
+    """How many whole steps there are from `low` to `high`."""
+    return int((Decimal(repr(high)) - Decimal(repr(low))) // Decimal(repr(step)))
 
 
 def is_number(value: Any) -> bool:
     """Whether a value is a finite number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def read_uniform(value: Any, path: str) -> Uniform:
-    """`[low, high]` at `path`. Raises `SpaceError`."""
-    return Uniform(*_read_bounds(value, path))
-
-
-def read_loguniform(value: Any, path: str) -> LogUniform:
-    """`[low, high]` at `path`, both above 0. Raises `SpaceError`."""
-    low, high = _read_bounds(value, path)
-    if low <= 0:
-        raise SpaceError(path, f"must have bounds above 0, since their logarithms are used, got {value!r}")
-    return LogUniform(low, high)
-
-
-def read_randint(value: Any, path: str) -> RandInt:
-    """`[low, high]` at `path`, two whole numbers. Raises `SpaceError`."""
-    low, high = _read_bounds(value, path)
-    if not (isinstance(low, int) and isinstance(high, int)):
-        raise SpaceError(path, f"must be [lowest, highest], two whole numbers, got {value!r}")
-    return RandInt(low, high)
 
 
 def plain(value: Any) -> Any:
@@ -187,90 +226,3 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # of NumPy and torch, scalars and arrays
         value = value.tolist()
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-READERS: dict[str, Callable[[Any, str], Distribution]] = {
-    "uniform": read_uniform,
-    "loguniform": read_loguniform,
-    "randint": read_randint,
-}
-"""How what stands behind a name is read; `choice`, whose options are patterns again, is read by `stagetree.space`."""
-
-
-Values = dict[str, Any]
-
-
-def values_of(pattern: Any, path: str, value: Any, steps: int | None = None) -> Values | None:
-    """The values, by place, with which a pattern becomes JSON; None if it cannot become that.
-
-    steps: of the trial, for the fractions in the pattern.
-    """
-    value = bare(pattern, value)
-    match pattern:
-        case Choice(options=options):
-            inside = [values_of(option, f"{path}[{number}]", value, steps) for number, option in enumerate(options)]
-            return _chosen(pattern, inside, path)
-        case Uniform() | LogUniform() | RandInt():
-            return _drawn(pattern, value, path)
-        case dict():
-            if not isinstance(value, Mapping) or not pattern.keys() <= value.keys():
-                return None
-            return _joined(
-                [_inside(item, f"{path}.{name}", value[name], value, steps) for name, item in pattern.items()]
-            )
-        case list():
-            if not isinstance(value, list) or len(value) != len(pattern):
-                return None
-            pairs = enumerate(zip(pattern, value, strict=True))
-            return _joined([_inside(item, f"{path}[{number}]", old, {}, steps) for number, (item, old) in pairs])
-    return {} if pattern == value else None
-
-
-def _inside(item: Any, path: str, value: Any, owner: Mapping[str, Any], steps: int | None) -> Values | None:
-    """The values in a field of `owner`, or in an item of a list."""
-    if not is_fraction(item):
-        return values_of(item, path, value, steps)
-    whole = owner.get(item["of"]) if "of" in item else steps
-    return None if not whole else _ratio(item["ratio"], f"{path}.ratio", value, whole)
-
-
-def _ratio(pattern: Any, path: str, value: Any, whole: float) -> Values | None:
-    """The values with which a fraction of `whole` is `value`; of all ratios that round to it, the one between."""
-    if isinstance(pattern, Choice):
-        inside = [_ratio(option, f"{path}[{n}]", value, whole) for n, option in enumerate(pattern.options)]
-        return _chosen(pattern, inside, path)
-    is_drawn = isinstance(pattern, Uniform | LogUniform)
-    ratio = min(max(value / whole, pattern.low), pattern.high) if is_drawn else pattern
-    if math.floor(ratio * whole + 0.5) != value:
-        return None
-    return _drawn(pattern, ratio, path) if is_drawn else {}
-
-
-def _chosen(choice: Choice, inside: list[Values | None], path: str) -> Values | None:
-    """The number of the first option that fits, and the values inside it."""
-    for number, values in enumerate(inside):
-        if values is not None:
-            return ({path: number} if choice.low < choice.high else {}) | values
-    return None
-
-
-def _drawn(distribution: Uniform | LogUniform | RandInt, value: Any, path: str) -> Values | None:
-    kind = int if isinstance(distribution, RandInt) else int | float
-    if not isinstance(value, kind) or isinstance(value, bool) or not distribution.low <= value <= distribution.high:
-        return None
-    return {path: value} if distribution.low < distribution.high else {}
-
-
-def _joined(parts: list[Values | None]) -> Values | None:
-    joined: Values = {}
-    for part in parts:
-        if part is None:
-            return None
-        joined |= part
-    return joined
-
-
-def bare(pattern: Any, value: Any) -> Any:
-    """A constant as its bare value, unless the pattern spells the family out."""
-    is_constant = isinstance(value, Mapping) and value.get("family") == "constant"
-    return value["value"] if is_constant and not isinstance(pattern, dict | Choice) else value

@@ -8,17 +8,9 @@ from itertools import chain
 from random import Random
 from typing import Any
 
-from stagetree.sequences import did_you_mean
-from stagetree.space.distributions import (
-    READERS,
-    Choice,
-    Distribution,
-    LogUniform,
-    RandInt,
-    SpaceError,
-    Uniform,
-    is_number,
-)
+from stagetree.sequences import is_fraction
+from stagetree.space.distributions import Choice, Distribution, Range
+from stagetree.space.notation import canonical, read_choice, read_range, written_name
 
 _END = object()
 
@@ -31,32 +23,28 @@ def drawing(rng: Random) -> Choose:
     return lambda path, distribution: distribution.at(rng.random())
 
 
-def _read_choice(value: Any, path: str) -> Choice:
-    if not isinstance(value, list | tuple) or not value:
-        raise SpaceError(path, f"must be a list of at least one option, got {value!r}")
-    return Choice(tuple(_read(option, f"{path}[{number}]") for number, option in enumerate(value)), path)
-
-
-DISTRIBUTIONS: dict[str, Callable[[Any, str], Any]] = {**READERS, "choice": _read_choice}
-
-
 def read_pattern(value: Any, path: str) -> Any:
-    """The pattern of a hyper-parameter: at the top, and only there, a list is a choice."""
-    return _read_choice(value, path) if isinstance(value, list | tuple) else _read(value, path)
+    """The pattern of a hyper-parameter: at the top, and only there, a list is a choice. Raises `SpaceError`."""
+    value = canonical(value, path)
+    return _choice({"choice": value}, path, path) if isinstance(value, list) else _read(value, path)
 
 
 def _read(value: Any, path: str) -> Any:
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return [_read(item, f"{path}[{number}]") for number, item in enumerate(value)]
     if not isinstance(value, Mapping):
         return value
-    if len(value) == 1:
-        [(name, argument)] = value.items()
-        if name in DISTRIBUTIONS:
-            return DISTRIBUTIONS[name](argument, f"{path}.{name}")
-        if hint := did_you_mean(name, DISTRIBUTIONS):
-            raise SpaceError(path, f"must be a value or one of {', '.join(DISTRIBUTIONS)}, got {name!r}{hint}")
+    name = written_name(value, path)
+    if name == "choice":
+        return _choice(value, f"{path}.choice", path)
+    if name is not None:
+        return read_range(value, name, path)
     return {name: _read(item, f"{path}.{name}") for name, item in value.items()}
+
+
+def _choice(value: Mapping[str, Any], path: str, owner: str) -> Choice:
+    options, weights = read_choice(value, path, owner)
+    return Choice(tuple(_read(option, f"{path}[{number}]") for number, option in enumerate(options)), path, weights)
 
 
 def _unfold(pattern: Any) -> Iterator[Any]:
@@ -108,8 +96,8 @@ def has_range(pattern: Any) -> bool:
     match pattern:
         case Choice(options=items) | [*items]:
             return any(map(has_range, items))
-        case Uniform() | LogUniform():
-            return pattern.low < pattern.high
+        case Range():
+            return pattern.count() is None and pattern.low < pattern.high
         case dict():
             return any(map(has_range, pattern.values()))
     return False
@@ -120,8 +108,8 @@ def count_listed(pattern: Any) -> int:
     match pattern:
         case Choice(options=options):
             return sum(map(count_listed, options))
-        case RandInt():
-            return pattern.high - pattern.low + 1
+        case Range():
+            return pattern.count() or 1
         case dict():
             return math.prod(map(count_listed, pattern.values()))
         case list():
@@ -134,10 +122,8 @@ def listed(pattern: Any) -> Any:
     match pattern:
         case Choice(options=options, path=path):
             return Choice(tuple(map(listed, options)), path)
-        case RandInt():
-            return Choice(tuple(range(pattern.low, pattern.high + 1)))
-        case Uniform() | LogUniform():
-            return pattern.at(0.0)
+        case Range():
+            return pattern.at(0.0) if pattern.count() is None else Choice(pattern.listed())
         case dict():
             return {name: listed(item) for name, item in pattern.items()}
         case list():
@@ -161,7 +147,7 @@ def fill(pattern: Any, path: str, choose: Choose) -> Any:
         case Choice():
             number = choose(path, pattern)
             return fill(pattern.options[number], f"{path}[{number}]", choose)
-        case Uniform() | LogUniform() | RandInt():
+        case Range():
             return choose(path, pattern)
         case dict():
             return {name: fill(item, f"{path}.{name}", choose) for name, item in pattern.items()}
@@ -174,7 +160,7 @@ def fill(pattern: Any, path: str, choose: Choose) -> Any:
 def parameters_of(pattern: Any, path: str) -> Iterator[tuple[str, Distribution]]:
     """The distributions of a pattern that leave a choice, by the names that `fill` gives them."""
     match pattern:
-        case Uniform() | LogUniform() | RandInt() | Choice() if pattern.low < pattern.high:
+        case Range() | Choice() if pattern.low < pattern.high:
             yield path, pattern
     match pattern:
         case Choice(options=items) | [*items]:
@@ -183,11 +169,6 @@ def parameters_of(pattern: Any, path: str) -> Iterator[tuple[str, Distribution]]
         case dict():
             for name, item in pattern.items():
                 yield from parameters_of(item, f"{path}.{name}")
-
-
-def holds(distribution: Distribution, value: Any) -> bool:
-    kind = int if isinstance(distribution, RandInt | Choice) else int | float
-    return isinstance(value, kind) and is_number(value) and bool(distribution.low <= value <= distribution.high)
 
 
 def label(name: str) -> str:
@@ -200,8 +181,8 @@ def random_parts(pattern: Any) -> Iterator[str]:
     match pattern:
         case Choice(options=options):
             yield from chain.from_iterable(map(random_parts, options))
-        case Uniform() | LogUniform() | RandInt():
-            yield type(pattern).__name__.lower()
+        case Range():
+            yield pattern.name
         case dict():
             yield from chain.from_iterable(map(random_parts, pattern.values()))
         case list():
@@ -210,3 +191,81 @@ def random_parts(pattern: Any) -> Iterator[str]:
 
 def is_random(unfolded: Any) -> bool:
     return any(True for _ in random_parts(unfolded))
+
+
+Values = dict[str, Any]
+
+
+def values_of(pattern: Any, path: str, value: Any, steps: int | None = None) -> Values | None:
+    """The values, by place, with which a pattern becomes JSON; None if it cannot become that.
+
+    steps: of the trial, for the fractions in the pattern.
+    """
+    value = bare(pattern, value)
+    match pattern:
+        case Choice(options=options):
+            inside = [values_of(option, f"{path}[{number}]", value, steps) for number, option in enumerate(options)]
+            return _chosen(pattern, inside, path)
+        case Range():
+            return _drawn(pattern, value, path)
+        case dict():
+            if not isinstance(value, Mapping) or not pattern.keys() <= value.keys():
+                return None
+            return _joined(
+                [_inside(item, f"{path}.{name}", value[name], value, steps) for name, item in pattern.items()]
+            )
+        case list():
+            if not isinstance(value, list) or len(value) != len(pattern):
+                return None
+            pairs = enumerate(zip(pattern, value, strict=True))
+            return _joined([_inside(item, f"{path}[{number}]", old, {}, steps) for number, (item, old) in pairs])
+    return {} if pattern == value else None
+
+
+def _inside(item: Any, path: str, value: Any, owner: Mapping[str, Any], steps: int | None) -> Values | None:
+    """The values in a field of `owner`, or in an item of a list."""
+    if not is_fraction(item):
+        return values_of(item, path, value, steps)
+    whole = owner.get(item["of"]) if "of" in item else steps
+    return None if not whole else _ratio(item["ratio"], f"{path}.ratio", value, whole)
+
+
+def _ratio(pattern: Any, path: str, value: Any, whole: float) -> Values | None:
+    """The values with which a fraction of `whole` is `value`; of all ratios that round to it, the one between."""
+    if isinstance(pattern, Choice):
+        inside = [_ratio(option, f"{path}[{n}]", value, whole) for n, option in enumerate(pattern.options)]
+        return _chosen(pattern, inside, path)
+    is_drawn = isinstance(pattern, Range)
+    ratio = pattern.near(value / whole) if is_drawn else pattern
+    if math.floor(ratio * whole + 0.5) != value:
+        return None
+    return _drawn(pattern, ratio, path) if is_drawn else {}
+
+
+def _chosen(choice: Choice, inside: list[Values | None], path: str) -> Values | None:
+    """The number of the first option that fits, and the values inside it."""
+    for number, values in enumerate(inside):
+        if values is not None:
+            return ({path: number} if choice.low < choice.high else {}) | values
+    return None
+
+
+def _drawn(distribution: Range, value: Any, path: str) -> Values | None:
+    if not distribution.holds(value):
+        return None
+    return {path: value} if distribution.low < distribution.high else {}
+
+
+def _joined(parts: list[Values | None]) -> Values | None:
+    joined: Values = {}
+    for part in parts:
+        if part is None:
+            return None
+        joined |= part
+    return joined
+
+
+def bare(pattern: Any, value: Any) -> Any:
+    """A constant as its bare value, unless the pattern spells the family out."""
+    is_constant = isinstance(value, Mapping) and value.get("family") == "constant"
+    return value["value"] if is_constant and not isinstance(pattern, dict | Choice) else value

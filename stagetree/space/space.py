@@ -12,7 +12,8 @@ from typing import Any
 from stagetree.sequences import Sequence, SequenceError, needs_length, parse, parse_for
 from stagetree.space import conditions
 from stagetree.space.conditions import CHECKED, LENGTH, Lengths, grid_options, in_order, read_entry
-from stagetree.space.distributions import Distribution, SpaceError, plain, values_of
+from stagetree.space.distributions import Distribution, SpaceError, plain
+from stagetree.space.notation import canonical
 from stagetree.space.patterns import (
     Choose,
     count,
@@ -20,12 +21,12 @@ from stagetree.space.patterns import (
     drawing,
     fill,
     has_range,
-    holds,
     is_random,
     label,
     listed,
     parameters_of,
     unfold_entry,
+    values_of,
 )
 from stagetree.space.where import Where, WhereError, read_where
 
@@ -57,7 +58,7 @@ class Space:
             raise SpaceError("", f"must map at least one hyper-parameter to its values, got {entries!r}")
         if not all(isinstance(name, str) and name for name in entries):
             raise SpaceError("", f"must name its hyper-parameters by strings, got {list(entries)!r}")
-        self._json = {name: plain(entry) for name, entry in entries.items()}
+        self._json = {name: canonical(plain(entry), name) for name, entry in entries.items()}
         self._lengths = conditions.read_lengths(self._json[LENGTH], entries) if has_lengths else Lengths(steps)
         self._conditions = {name: conditions.split(self._json[name], name)[1] for name in self._chosen()}
         lengths = list(dict.fromkeys(self._lengths.looked_at(self._json.get(LENGTH))))
@@ -242,7 +243,7 @@ class Space:
 
         def choose(place: str, distribution: Distribution) -> Any:
             value = values.get(place, distribution.low if distribution.low == distribution.high else None)
-            if not holds(distribution, value):
+            if not distribution.holds(value):
                 raise SpaceError(place, f"must be from {distribution.low} to {distribution.high}, got {value!r}")
             return value
 

@@ -68,6 +68,54 @@ def _is_tag(loc: tuple[int | str, ...], number: int) -> bool:
     return (number == 1 and loc[0] == "tuner") or loc[number] == "[key]"
 
 
+MODES = {"maximize": "max", "minimize": "min"}
+"""What other tools call the modes."""
+
+
+def in_our_words(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a study where others write them elsewhere: `maximize`, `minimize`, and the tuner's `n_trials`.
+
+    Raises `SpecError` where what they say is said already.
+    """
+    found = dict(written)
+    problems = [*_objective(found), *_number_of_trials(found)]
+    if problems:
+        raise SpecError(problems)
+    return found
+
+
+def _objective(found: dict[str, Any]) -> Iterator[Problem]:
+    """`maximize: true`, `minimize: loss`: the mode, and the metric perhaps."""
+    for name in [name for name in MODES if name in found]:
+        given = found.pop(name)
+        if not isinstance(given, bool | str):
+            yield Problem(name, f"must be true, false or the name of a metric, got {given!r}")
+        elif said := [each for each in ("mode", *OTHER_NAMES["mode"]) if each in found]:
+            yield Problem(name, f"must be left out beside {said[0]}, which says it already")
+        elif isinstance(given, str) and "metric" in found:
+            yield Problem(name, "must be true or false beside metric, which names it already")
+        else:
+            found["mode"] = MODES[name] if given else min(set(MODES.values()) - {MODES[name]})
+            found |= {"metric": given} if isinstance(given, str) else {}
+
+
+def _number_of_trials(found: dict[str, Any]) -> Iterator[Problem]:
+    names = ("num_trials", *OTHER_NAMES["num_trials"])
+    for name in [name for name in names if name in found]:
+        given, tuner = found.pop(name), found.get("tuner")
+        if not isinstance(tuner, Mapping):
+            yield Problem(name, "must be a field of the tuner")
+        elif said := [each for each in (*names, "population_size") if each in tuner]:
+            yield Problem(name, f"must be left out beside tuner.{said[0]}, which says it already")
+        else:
+            found["tuner"] = {**tuner, name: given}
+
+
+def as_mode(value: Any) -> Any:
+    """max or min, which others write in full."""
+    return MODES.get(value, value) if isinstance(value, str) else value
+
+
 def missing_length(written: Mapping[str, Any]) -> Iterator[Problem]:
     """Where neither the tuner of a study nor its space says for how many steps each trial is trained."""
     tuner, space = written.get("tuner"), written.get("space")

@@ -27,7 +27,7 @@ from pydantic_core import ErrorDetails
 
 from stagetree.limits import LANES, MOST_LANES
 from stagetree.sequences import SequenceError, did_you_mean, needs_length, parse
-from stagetree.space import plain, read_entry
+from stagetree.space import canonical, plain, read_entry
 from stagetree.space.where import WhereError
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
 
@@ -65,7 +65,7 @@ def as_sequence(value: Any) -> Any:
 
 def as_entry(value: Any) -> Any:
     """The JSON of one entry of a space, after a look whether it is one."""
-    value = as_json(value)
+    value = canonical(as_json(value))
     is_end = isinstance(value, Mapping) and value.keys() == {"end"}  # of `max_steps`: the space knows it
     if not is_end:
         read_entry(value, lengths=() if needs_length(value) else (None,))
@@ -137,17 +137,18 @@ OTHER_NAMES = {
     "max_steps": ("max_t", "max_resource"),
     "min_steps": ("grace_period", "min_resource"),
     "reduction_factor": ("eta",),
-    "num_trials": ("num_samples",),
+    "num_trials": ("num_samples", "n_trials"),
     "sampling_seed": ("seed",),
     "first": ("points_to_evaluate",),
-    "population_size": ("num_trials", "num_samples"),
+    "population_size": ("num_trials", "num_samples", "n_trials"),
     "ready_steps": ("perturbation_interval",),
     "quantile": ("quantile_fraction",),
     "interval": ("evaluation_interval",),
     "epsilon": ("slack_factor",),
     "min_trials": ("min_samples_required",),
     "boundary": ("interval", "evaluation_interval"),
-    "max_time": ("time_budget_s",),
+    "max_time": ("time_budget_s", "timeout"),
+    "mode": ("direction",),
 }
 
 

@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, model_validator
 
 from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import LENGTH, Space, Where, WhereError
-from stagetree.spec.checks import check_limits, missing_length, problem_in
+from stagetree.spec.checks import as_mode, check_limits, in_our_words, missing_length, problem_in
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
 from stagetree.spec.fields import (
     Count,
@@ -28,6 +28,7 @@ from stagetree.spec.fields import (
     Text,
     Width,
     as_where,
+    common,
 )
 from stagetree.spec.reading import BeginFrom, Inputs, Ranks, Shards, absolute, check_arguments, check_ranks
 from stagetree.spec.tuners import KINDS, CurveTuner, FixedTuner, Tuner
@@ -78,7 +79,9 @@ class StudySpec(SpecModel):
     )
     seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
-    mode: Literal["max", "min"] = Field(description="max or min: whether more or less of the metric is better")
+    mode: Annotated[Literal["max", "min"], BeforeValidator(as_mode)] = common(
+        "mode", "max or min: whether more or less of the metric is better"
+    )
     value: Literal["last", "best"] = Field(
         default="last", description="last or best: whether a trial's value is its last result, or the best on its way"
     )
@@ -93,8 +96,8 @@ class StudySpec(SpecModel):
     max_failures: Restarts | None = Field(
         default=None, description="how many trials may fail before the study does, 0 or more"
     )
-    max_time: Seconds | None = Field(
-        default=None, description="a number of seconds above 0: so long after its submission the study ends"
+    max_time: Seconds | None = common(
+        "max_time", "a number of seconds above 0: so long after its submission the study ends", default=None
     )
     patience: Count | None = Field(
         default=None,
@@ -144,6 +147,7 @@ class StudySpec(SpecModel):
     tuner: Tuner = Field(description=f"an object with a kind, which is one of {', '.join(KINDS)}")
 
     def __init__(self, **values: Any) -> None:
+        values = in_our_words(values)
         missing = list(missing_length(values))
         try:
             super().__init__(**values)

@@ -72,8 +72,8 @@ def test_a_sweep_without_early_termination() -> None:
         ({"metric": {}}, "metric.name: is missing"),
         ({"run_cap": None}, "run_cap: is missing"),
         ({"parameters": {"lr": {"min": 1}}}, "parameters.lr: must have value, values, or min and max"),
-        ({"parameters": {"lr": {"min": 1, "max": 2, "distribution": "q_normal"}}}, "parameters.lr.distribution: must"),
-        ({"parameters": {"lr": {"values": [1], "probabilities": [1]}}}, "parameters.lr.probabilities: has no count"),
+        ({"parameters": {"lr": {"min": 1, "max": 2, "distribution": "beta"}}}, "parameters.lr.distribution: must"),
+        ({"parameters": {"lr": {"mu": 1, "q": 3, "distribution": "q_normal"}}}, "parameters.lr.q: must divide 1, from"),
         ({"parameters": {"lr": {"values": [1]}}}, "parameters.epochs.value: is missing"),
         ({"early_terminate": {"type": "envelope"}}, "early_terminate.type: must be hyperband, got 'envelope'"),
     ],
@@ -83,6 +83,21 @@ def test_what_has_no_counterpart(change: dict[str, Any], problem: str) -> None:
     with pytest.raises(StagetreeError) as refused:
         from_wandb(changed)
     assert str(refused.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ({"values": [1, 2], "probabilities": [0.9, 0.1]}, {"choice": [1, 2], "weights": [0.9, 0.1]}),
+        ({"distribution": "q_uniform", "min": 0, "max": 1, "q": 0.25}, {"uniform": [0, 1], "step": 0.25}),
+        ({"distribution": "normal", "mu": 2, "sigma": 3}, {"normal": [2, 3]}),
+        ({"distribution": "q_normal", "mu": 2, "q": 0.5}, {"normal": [2, 1], "step": 0.5}),
+        ({"min": 1, "max": 3}, {"randint": [1, 3]}),
+    ],
+)
+def test_distributions_of_a_sweep(written: dict[str, Any], kept: dict[str, Any]) -> None:
+    sweep = {**RANDOM, "parameters": {**RANDOM["parameters"], "x": written}}
+    assert from_wandb(sweep)["space"]["x"] == kept
 
 
 def test_an_optuna_study() -> None:
@@ -100,7 +115,7 @@ def test_an_optuna_study() -> None:
         "lr": {"loguniform": [1e-4, 0.1]},
         "bs": {"choice": [32, 64]},
         "layers": {"randint": [1, 3]},
-        "dropout": {"choice": [0.0, 0.25, 0.5]},
+        "dropout": {"uniform": [0.0, 0.5], "step": 0.25},
     }
     best = configurations_from_optuna(study, best=2)
     assert best[0] == study.best_params and len(best) == 2

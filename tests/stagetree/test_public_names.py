@@ -124,7 +124,7 @@ def test_a_tuner_that_cannot_be_says_what_would_be_right(make: Callable[[], obje
         (lambda: uniform(2, 1), "uniform: must be [lowest, highest], but 2 is more than 1"),
         (lambda: loguniform(0, 1), "loguniform: must have bounds above 0, since their logarithms are used, got [0, 1]"),
         (lambda: randint(1, 2.5), "randint: must be [lowest, highest], two whole numbers, got [1, 2.5]"),
-        (lambda: choice([]), "choice: must be a list of at least one option, got none"),
+        (lambda: choice([]), "choice: must be a list of at least one option, got []"),
     ],
 )
 def test_distributions_that_cannot_be(make: object, problem: str) -> None:

@@ -23,7 +23,7 @@ from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.tuning.samplers.base import Proposal, Values, distinct_of, to_json
 from stagetree.sequences import SequenceError, parse
-from stagetree.space import Choice, Choose, Distribution, LogUniform, RandInt, drawing
+from stagetree.space import Choice, Choose, Distribution, drawing
 from stagetree.space.distinct import Configuration, Distinct
 from stagetree.spec import StudySpec
 
@@ -258,22 +258,23 @@ def _sampler(kind: str, seed: int) -> BaseSampler:
 
 
 def _suggest(trial: Trial, place: str, free: Distribution) -> Any:
-    match free:
-        case Choice():
-            return trial.suggest_categorical(place, range(len(free.options)))
-        case RandInt():
-            return trial.suggest_int(place, free.low, free.high)
-        case _:
-            return trial.suggest_float(place, free.low, free.high, log=isinstance(free, LogUniform))
+    if isinstance(free, Choice):
+        return trial.suggest_categorical(place, range(len(free.options)))
+    if free.is_whole:
+        return trial.suggest_int(place, free.low, free.high, step=free.step, log=free.is_log)
+    return free.near(trial.suggest_float(place, free.low, free.high, step=_float_step(free), log=free.is_log))
 
 
 def _distribution(free: Distribution) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    match free:
-        case Choice():
-            return CategoricalDistribution(range(len(free.options)))
-        case RandInt():
-            return IntDistribution(free.low, free.high)
-        case _:
-            return FloatDistribution(free.low, free.high, log=isinstance(free, LogUniform))
+    if isinstance(free, Choice):
+        return CategoricalDistribution(range(len(free.options)))
+    if free.is_whole:
+        return IntDistribution(free.low, free.high, step=free.step, log=free.is_log)
+    return FloatDistribution(free.low, free.high, step=_float_step(free), log=free.is_log)
+
+
+def _float_step(free: Distribution) -> float | None:
+    """Optuna has no steps of logarithms: it is asked for any number there, and the nearest one is taken."""
+    return None if isinstance(free, Choice) or free.is_log else free.step

@@ -1,8 +1,8 @@
 """Other values near given ones: PBT's explore (ASHA paper, A.3), and how a trial's sequences change in the middle.
 
-A value drawn from a distribution is multiplied by one of the factors and kept inside the bounds; a whole number moves
-by one at least, a choice to an option beside it; what the space holds fixed stays. That goes for every distribution,
-wherever it stands in a sequence.
+A value drawn from a distribution is multiplied by one of the factors and kept inside the bounds; a whole number, or one
+of a range with steps, moves by one step at least, a choice to an option beside it; what the space holds fixed stays.
+That goes for every distribution, wherever it stands in a sequence.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from random import Random
 from typing import Any
 
 from stagetree.sequences import SequenceError, is_fraction, parse
-from stagetree.space import Choice, LogUniform, RandInt, Uniform
-from stagetree.space.distributions import bare, values_of
+from stagetree.space import Choice, Range
+from stagetree.space.patterns import bare, values_of
 from stagetree.spec import StudySpec
 
 Hp = dict[str, Any]
@@ -64,7 +64,7 @@ def drawn(pattern: Any, rng: Random) -> Any:
     match pattern:
         case Choice():
             return drawn(pattern.options[pattern.at(rng.random())], rng)
-        case Uniform() | LogUniform() | RandInt():
+        case Range():
             return pattern.at(rng.random())
         case dict():
             return {name: drawn(item, rng) for name, item in pattern.items()}
@@ -79,10 +79,10 @@ def perturbed(pattern: Any, value: Any, rng: Random, factors: Sequence[float]) -
     match pattern:
         case Choice():
             return _beside(pattern, value, rng, factors)
-        case RandInt():
-            return _whole(pattern, value, factors[int(rng.random() * len(factors))])
-        case Uniform() | LogUniform():
-            return min(max(value * factors[int(rng.random() * len(factors))], pattern.low), pattern.high)
+        case Range() if pattern.step is not None:
+            return _stepped(pattern, value, factors[int(rng.random() * len(factors))])
+        case Range():
+            return pattern.near(value * factors[int(rng.random() * len(factors))])
         case dict() if is_fraction(pattern):
             return value  # so many steps, as when the trial began
         case dict():
@@ -93,11 +93,11 @@ def perturbed(pattern: Any, value: Any, rng: Random, factors: Sequence[float]) -
     return value
 
 
-def _whole(bounds: RandInt, value: int, factor: float) -> int:
-    """Another whole number in the direction of the factor, or the one beside it on the other side of a bound."""
-    moved = min(max(round(value * factor), bounds.low), bounds.high)
-    beside = (value + 1, value - 1) if factor > 1 else (value - 1, value + 1)
-    return next((near for near in (moved, *beside) if near != value and bounds.low <= near <= bounds.high), value)
+def _stepped(among: Range, value: Any, factor: float) -> Any:
+    """Another of its values in the direction of the factor, or the one beside it on the other side of a bound."""
+    up, down = among.near(value + among.step), among.near(value - among.step)
+    moved = among.near(round(value * factor) if among.is_whole else value * factor)
+    return next((near for near in (moved, *((up, down) if factor > 1 else (down, up))) if near != value), value)
 
 
 def _beside(choice: Choice, value: Any, rng: Random, factors: Sequence[float]) -> Any:

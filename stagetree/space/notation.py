@@ -1,0 +1,246 @@
+"""How distributions are written: one form that is kept and recorded, and those that people know from elsewhere.
+
+`canonical` puts the first in the place of the others, wherever they stand in an entry. All else reads that form alone.
+
+>>> canonical({"min": 0.1, "max": 0.5})
+{'uniform': [0.1, 0.5]}
+>>> canonical({"int": [16, 128], "step": 16})
+{'randint': [16, 128], 'step': 16}
+>>> loguniform(1e-4, 1e-1).to_json()
+{'loguniform': [0.0001, 0.1]}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from stagetree.sequences import did_you_mean, is_fraction
+from stagetree.space.distributions import (
+    TAILS,
+    Choice,
+    LogRandInt,
+    LogUniform,
+    Normal,
+    RandInt,
+    Range,
+    SpaceError,
+    Uniform,
+    is_number,
+    plain,
+    steps_in,
+)
+
+__all__ = ["DISTRIBUTIONS", "canonical", "choice", "lograndint", "loguniform", "normal", "randint", "uniform"]
+
+DISTRIBUTIONS: dict[str, frozenset[str]] = {
+    "uniform": frozenset({"step"}),
+    "loguniform": frozenset({"step"}),
+    "randint": frozenset({"step"}),
+    "lograndint": frozenset(),
+    "normal": frozenset({"min", "max", "step"}),
+    "choice": frozenset({"weights"}),
+}
+"""The distributions by name, each with what may be written beside its name."""
+
+_RANGES = {kind.name: kind for kind in (Uniform, LogUniform, RandInt, LogRandInt)}
+
+_SAME = {"log_uniform": "loguniform", "int": "randint", "float": "uniform", "log_int": "lograndint", "values": "choice"}
+"""Other names of distributions."""
+
+_LOGARITHMIC = {"uniform": "loguniform", "randint": "lograndint"}
+
+
+def uniform(low: float, high: float, step: float | None = None) -> Range:
+    """Numbers from `low` to `high`, all alike; with a `step`, only `low`, `low + step`, ... Raises `SpaceError`."""
+    return _written("uniform", [low, high], step=step)
+
+
+def loguniform(low: float, high: float, step: float | None = None) -> Range:
+    """Numbers from `low` to `high`, above 0, whose logarithms are uniform. Raises `SpaceError`.
+
+    step: each draw is the nearest of `low`, `low + step`, ...
+    """
+    return _written("loguniform", [low, high], step=step)
+
+
+def randint(low: int, high: int, step: int | None = None) -> Range:
+    """Whole numbers from `low` to `high`, both included; with a `step`, only `low`, `low + step`, ...
+
+    Raises `SpaceError`.
+    """
+    return _written("randint", [low, high], step=step)
+
+
+def lograndint(low: int, high: int) -> Range:
+    """Whole numbers from `low`, above 0, to `high`, both included, evenly by logarithm. Raises `SpaceError`."""
+    return _written("lograndint", [low, high])
+
+
+def normal(
+    mean: float, sd: float, *, min: float | None = None, max: float | None = None, step: float | None = None
+) -> Range:
+    """Numbers with this mean and standard deviation, cut off at `min` and `max`, and at four deviations at most.
+
+    step: only the mean and what is whole steps away from it. Raises `SpaceError`.
+    """
+    return _written("normal", [mean, sd], min=min, max=max, step=step)
+
+
+def choice(options: Iterable[Any], weights: Iterable[float] | None = None) -> Choice:
+    """One of the options, each as likely as its weight says: values, sequences, or distributions again.
+
+    Raises `SpaceError`.
+    """
+    written = {"choice": list(options), **({} if weights is None else {"weights": list(weights)})}
+    kept, shares = read_choice(written, "choice", "")
+    return Choice(tuple(kept), weights=shares)
+
+
+def _written(name: str, arguments: list[Any], **options: Any) -> Range:
+    given = {option: plain(value) for option, value in options.items() if value is not None}
+    return read_range({name: plain(arguments), **given}, name, "")
+
+
+# ------------------------------------------------------------------------------------------ one form for all of them
+
+
+def canonical(entry: Any, path: str = "") -> Any:
+    """The JSON of an entry of a space with the one form for each distribution in it. Raises `SpaceError`."""
+    if isinstance(entry, list | tuple):
+        return [canonical(item, f"{path}[{number}]") for number, item in enumerate(entry)]
+    if not isinstance(entry, Mapping):
+        return entry
+    kept = {"when"} if "value" in entry else set()
+    inside = {name: item if name in kept else canonical(item, _at(path, name)) for name, item in entry.items()}
+    return inside if "family" in inside or is_fraction(inside) else _renamed(inside, path)
+
+
+def _renamed(value: dict[str, Any], path: str) -> dict[str, Any]:
+    if {"min", "max"} & value.keys() and not value.keys() & {*DISTRIBUTIONS, *_SAME}:
+        value = _between(value, path)
+    if len(names := [name for name in value if name in _SAME]) == 1 and _SAME[names[0]] not in value:
+        value = {_SAME.get(name, name): item for name, item in value.items()}
+    if "choice" in value and "probabilities" in value and "weights" not in value:
+        value = {"weights" if name == "probabilities" else name: item for name, item in value.items()}
+    return _without_log(value, path)
+
+
+def _between(value: dict[str, Any], path: str) -> dict[str, Any]:
+    """`min` and `max` as two bounds: of whole numbers where both are, as in W&B's sweeps."""
+    if not {"min", "max"} <= value.keys():
+        raise SpaceError(path, f"must have both min and max, got {value!r}")
+    bounds = [value["min"], value["max"]]
+    is_whole = all(isinstance(each, int) and not isinstance(each, bool) for each in bounds)
+    is_whole = is_whole and isinstance(value.get("step", 1), int)
+    rest = {name: item for name, item in value.items() if name not in ("min", "max")}
+    return {"randint" if is_whole else "uniform": bounds, **rest}
+
+
+def _without_log(value: dict[str, Any], path: str) -> dict[str, Any]:
+    """`log: true` as the distribution of that kind."""
+    names = [name for name in value if name in _LOGARITHMIC]
+    if "log" not in value or len(names) != 1:
+        return value
+    if not isinstance(value["log"], bool):
+        raise SpaceError(_at(path, "log"), f"must be true or false, got {value['log']!r}")
+    name = _LOGARITHMIC[names[0]] if value["log"] else names[0]
+    return {name if old == names[0] else old: item for old, item in value.items() if old != "log"}
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def written_name(value: Mapping[str, Any], path: str) -> str | None:
+    """Which distribution an object writes; None where it writes none. Raises `SpaceError`."""
+    names = [name for name in value if name in DISTRIBUTIONS]
+    if "family" in value or not names:
+        if len(value) == 1 and (hint := did_you_mean(next(iter(value)), DISTRIBUTIONS)):
+            got = next(iter(value))
+            raise SpaceError(path, f"must be a value or one of {', '.join(DISTRIBUTIONS)}, got {got!r}{hint}")
+        return None
+    name = names[0]
+    for other in value:
+        if other != name and other not in DISTRIBUTIONS[name]:
+            beside = " or ".join(sorted(DISTRIBUTIONS[name]))
+            may = f"must be left out: beside {name} there may be {beside}" if beside else f"must not be beside {name}"
+            raise SpaceError(_at(path, other), may)
+    return name
+
+
+def read_choice(value: Mapping[str, Any], path: str, owner: str) -> tuple[list[Any], tuple[float, ...] | None]:
+    """The options at `path` and their weights, if they have some. Raises `SpaceError`."""
+    options, weights = value["choice"], value.get("weights")
+    if not isinstance(options, list) or not options:
+        raise SpaceError(path, f"must be a list of at least one option, got {options!r}")
+    if weights is None:
+        return options, None
+    at = _at(owner, "weights")
+    if not isinstance(weights, list) or len(weights) != len(options):
+        raise SpaceError(at, f"must be a list of {len(options)} numbers, one for each option, got {weights!r}")
+    if not all(is_number(weight) and weight >= 0 for weight in weights) or not 0 < math.fsum(weights) < math.inf:
+        raise SpaceError(at, f"must be numbers, 0 or more, of which one is above 0, got {weights!r}")
+    return options, tuple(weights)
+
+
+def read_range(value: Mapping[str, Any], name: str, path: str) -> Range:
+    """The distribution of numbers that an object writes. Raises `SpaceError`."""
+    at, given = _at(path, name), value[name]
+    if not isinstance(given, list) or len(given) != 2 or not all(map(is_number, given)):
+        what = "[mean, standard deviation]" if name == "normal" else "[lowest, highest]"
+        raise SpaceError(at, f"must be {what}, two finite numbers, got {given!r}")
+    step = _step(value, name, path)
+    return _normal(given, value, step, path) if name == "normal" else _bounded(given, name, step, at)
+
+
+def _bounded(given: list[Any], name: str, step: Any, at: str) -> Range:
+    low, high = given
+    kind = _RANGES[name]
+    if high < low:
+        raise SpaceError(at, f"must be [lowest, highest], but {low!r} is more than {high!r}")
+    if kind.is_whole and not (isinstance(low, int) and isinstance(high, int)):
+        raise SpaceError(at, f"must be [lowest, highest], two whole numbers, got {given!r}")
+    if kind.is_log and low <= 0:
+        raise SpaceError(at, f"must have bounds above 0, since their logarithms are used, got {given!r}")
+    if step is None:
+        return kind(low, high)
+    found = kind(low, high, step)
+    return kind(low, found.value(steps_in(low, high, step)), step)  # what is above the last step is never drawn
+
+
+def _step(value: Mapping[str, Any], name: str, path: str) -> Any:
+    if (step := value.get("step")) is None:
+        return None
+    is_whole = name == "randint"
+    if not is_number(step) or step <= 0 or (is_whole and not isinstance(step, int)):
+        raise SpaceError(_at(path, "step"), f"must be a {'whole ' * is_whole}number above 0, got {step!r}")
+    return step
+
+
+def _normal(given: list[Any], value: Mapping[str, Any], step: Any, path: str) -> Normal:
+    (mean, sd), at = given, _at(path, "normal")
+    if sd <= 0:
+        raise SpaceError(at, f"must be [mean, standard deviation], the second above 0, got {given!r}")
+    low, high = _cut(value, "min", mean - TAILS * sd, path), _cut(value, "max", mean + TAILS * sd, path)
+    low, high = max(low, mean - TAILS * sd), min(high, mean + TAILS * sd)
+    if step is not None and low <= high:
+        grid = Uniform(mean, math.inf, step)
+        low, high = (
+            grid.value(number) for number in (math.ceil((low - mean) / step), math.floor((high - mean) / step))
+        )
+    if high < low:
+        raise SpaceError(at, f"must leave a number within its bounds and {TAILS} deviations of its mean, got {given!r}")
+    options = tuple((name, value[name]) for name in ("min", "max", "step") if name in value)
+    return Normal(low, high, step, mean, sd, options)
+
+
+def _cut(value: Mapping[str, Any], name: str, otherwise: float, path: str) -> Any:
+    cut = value.get(name, otherwise)
+    if not is_number(cut):
+        raise SpaceError(_at(path, name), f"must be a finite number, got {cut!r}")
+    return cut
+
+
+def _at(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
