@@ -43,7 +43,7 @@ class SpaceError(SequenceError):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high`, both included. With a `step`, only those that are so many steps above `low`."""
+    """Numbers from `low` to `high`, both included. With a `step`, only numbers that are so many steps above `low`."""
 
     low: Any
     high: Any

@@ -1,4 +1,4 @@
-"""How distributions are written: one form that is kept and recorded, and those that people know from elsewhere.
+"""How distributions are written: one form that is kept and recorded, and forms that people know from elsewhere.
 
 `canonical` puts the first in the place of the others, wherever they stand in an entry. All else reads that form alone.
 
@@ -83,7 +83,7 @@ def normal(
 ) -> Range:
     """Numbers with this mean and standard deviation, cut off at `min` and `max`, and at four deviations at most.
 
-    step: only the mean and what is whole steps away from it. Raises `SpaceError`.
+    step: only the mean and numbers whole steps away from it. Raises `SpaceError`.
     """
     return _written("normal", [mean, sd], min=min, max=max, step=step)
 
@@ -206,7 +206,7 @@ def _bounded(given: list[Any], name: str, step: Any, at: str) -> Range:
     if step is None:
         return kind(low, high)
     found = kind(low, high, step)
-    return kind(low, found.value(steps_in(low, high, step)), step)  # what is above the last step is never drawn
+    return kind(low, found.value(steps_in(low, high, step)), step)  # nothing above the last step is drawn
 
 
 def _step(value: Mapping[str, Any], name: str, path: str) -> Any:

@@ -1,4 +1,4 @@
-"""Distributions as people write them: one form is kept, and what is drawn is what was written."""
+"""Distributions as people write them: one form is kept, and draws are among the values written."""
 
 from __future__ import annotations
 

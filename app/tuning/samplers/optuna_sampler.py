@@ -276,5 +276,5 @@ def _distribution(free: Distribution) -> BaseDistribution:
 
 
 def _float_step(free: Distribution) -> float | None:
-    """Optuna has no steps of logarithms: it is asked for any number there, and the nearest one is taken."""
+    """Optuna has no steps of logarithms: any number is asked for there, and the nearest step taken."""
     return None if isinstance(free, Choice) or free.is_log else free.step
