@@ -1,4 +1,4 @@
-"""`stagetree preview`: what a study would cost, of packs by what earlier studies have measured of them."""
+"""`stagetree preview`: what a study would cost, of packs and gangs by what earlier studies have measured of them."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from app.cli.output import Format, one_line, plural, print_json
 from stagetree.text import percent
 
 if TYPE_CHECKING:
-    from app.simulation.preview import Measured
+    from app.simulation.preview import Measurements
     from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 
 
 @contextmanager
-def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterator[Measured]:
+def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterator[Measurements]:
     """What the studies in a folder have measured of the trainer that a study file would be run with."""
     from app.cli import stacks
     from app.registry import Catalogue
+    from app.simulation.preview import nothing
 
     where = folder or DEFAULT_DIR
-    if not spec.packing or not (folder or is_store(where)):
-        yield lambda batch: None
+    if not (spec.packing or spec.shards) or not (folder or is_store(where)):
+        yield nothing
         return
     from app.cli.store import Store
     from app.service.submitting import opened
 
     source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
     with Store(where) as store:
-        yield lambda batch: store.profile(opened(spec, source), batch) if source else None
+        yield lambda batch, what: store.profile(opened(spec, source), batch, what) if source else None
 
 
 def choice_lines(choices: list[Json]) -> Iterator[str]:
@@ -69,8 +70,13 @@ def packed_text(costs: Json) -> str:
 
 def ranks_text(costs: Json) -> str:
     """How many times faster several devices are taken to be, in a line."""
-    faster = ", ".join(f"{ranks}: {times}" for ranks, times in costs["ranks"]["times_faster"].items())
-    return f"times faster, by how many devices train a stage: {faster}; nothing was measured yet"
+    known, assumed = costs["ranks"]["times_faster"], costs["ranks"]["assumed"]
+    faster = ", ".join(f"{ranks}: {times}" for ranks, times in known.items())
+    how = "nothing was measured yet"
+    if kind := costs["ranks"]["kind"]:
+        how = f"measured on {one_line(kind)}"
+        how += f", but for {', '.join(map(str, assumed))}" if assumed else ""
+    return f"times faster, by how many devices train a stage: {faster}; {how}"
 
 
 def preview(

@@ -14,7 +14,7 @@ from typing import Any
 
 from app.cli.errors import FAILED, fail
 from app.cli.options import places
-from app.domain.events import PackingProfiled, PlanOpened
+from app.domain.events import PlanOpened, Profile
 from app.events import Database, Decide, Plans, SqlRecords, StoredEvent, Write, last_profile, transact
 from app.registry import Catalogue
 from app.service import exporting, reading
@@ -109,9 +109,9 @@ class Store:
     def release_slot(self, slot: str) -> None:
         release_slot(self._use, slot)
 
-    def profile(self, opened: PlanOpened, batch: Json) -> PackingProfiled | None:
-        """What was measured last of packs of the same trainer, with such a batch."""
-        return last_profile(self._use.log, opened, batch)
+    def profile(self, opened: PlanOpened, batch: Json, what: type[Profile]) -> Profile | None:
+        """The last measurement of the same trainer, with such a batch."""
+        return last_profile(self._use.log, opened, batch, what)
 
     def trial_log(self, study: str, number: int) -> str:
         return "".join(reading.trial_log(self._use, self._use.find(study), number))

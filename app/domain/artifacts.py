@@ -6,7 +6,7 @@ And what people write about it, or delete. See `app.domain.events`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from app.domain.terms import ChainId, NodeId, ProofKind, StudyId
 
@@ -159,15 +159,33 @@ class PackingChosen:
 class RanksProfiled:
     """How long a step of the plan's models takes on several devices of a kind, seen here or in another plan.
 
-    step_seconds: by how many ranks train it, for the powers of two that were measured, 1 among them. batch: the
-    hyper-parameters that decided how large its batch was. refusal: why several cannot train it; then nothing else is
-    known.
+    step_seconds: by how many ranks train it, for the powers of two that were measured, 1 among them unless so few have
+    too little memory. batch: the hyper-parameters that decided how large its batch was. refusal: why several cannot
+    train it; then nothing else is known.
     """
 
     kind: str
     step_seconds: dict[str, float]
     batch: dict[str, Any]
     refusal: str = ""
+
+
+Profile = TypeVar("Profile", PackingProfiled, RanksProfiled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeedsMore:
+    """A stage in `node` was out of memory, past `step`, on so many devices of a kind: it is tried with twice as many.
+
+    So are others whose batches are as large; batch: the hyper-parameters that decide it. A trial that may have no more
+    devices has failed instead.
+    """
+
+    node: NodeId
+    step: int
+    kind: str
+    ranks: int
+    batch: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +258,7 @@ Artifact = (
     | PackingProfiled
     | PackingChosen
     | RanksProfiled
+    | NeedsMore
     | InputsSeen
     | EnvironmentSeen
     | WeightsDropped

@@ -15,11 +15,11 @@ from app.domain.events import Stage
 Ahead = tuple[int, tuple[int, ...]]
 """Where more is wanted of a model than that it is evaluated, and the steps up to there at which that is wanted."""
 
-FORMAT = 9
-READABLE = (2, 3, 4, 5, 6, 7, 8, FORMAT)
+FORMAT = 10
+READABLE = (2, 3, 4, 5, 6, 7, 8, 9, FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
 none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience, 8 no
-members."""
+members, 9 no bound for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ class ChainAssignment:
     patient: whether each step may take as long as the first one may, since what is learnt from others may not fit.
     members: the slots of the same machine that are lent to it: it is trained by a rank on the slot's device, and one on
     that of each, in this order. shards: as in `PlanOpened`. measures_ranks: only see how fast the powers of two of
-    these devices are on batches that these hyper-parameters decide, and train nothing; None is to train.
+    these devices are on batches that these hyper-parameters decide, and train nothing; None is to train. most_ranks: so
+    many devices it could have if these had too little memory.
     """
 
     plan: str
@@ -118,6 +119,7 @@ class ChainAssignment:
     members: tuple[str, ...] = ()
     shards: int = 0
     measures_ranks: Mapping[str, Any] | None = None
+    most_ranks: int = 1
 
     @property
     def ranks(self) -> int:

@@ -22,9 +22,11 @@ from app.domain.artifacts import ExactnessLost as ExactnessLost
 from app.domain.artifacts import ExactnessTested as ExactnessTested
 from app.domain.artifacts import InputsSeen as InputsSeen
 from app.domain.artifacts import Metrics as Metrics
+from app.domain.artifacts import NeedsMore as NeedsMore
 from app.domain.artifacts import NoteAdded as NoteAdded
 from app.domain.artifacts import PackingChosen as PackingChosen
 from app.domain.artifacts import PackingProfiled as PackingProfiled
+from app.domain.artifacts import Profile as Profile
 from app.domain.artifacts import RanksProfiled as RanksProfiled
 from app.domain.artifacts import StudyDeleted as StudyDeleted
 from app.domain.artifacts import StudyIsolated as StudyIsolated

@@ -1,16 +1,17 @@
 """What did happen: the append-only log and the rows that stand beside it. SQL lives here and nowhere else.
 
 `app.domain.events` says what may happen; this package stores what did. Reading order: `codec` (event to JSON and back),
-`database` and `tables`, `log` (positions without gaps, in commit order), `plans` (folded, in memory), `rows` (who may
-write for a chain; slots; how studies stand), `records` (both behind one door, and the only way to write), `memory`
-(all of it without a database, for tests and simulations).
+`database` and `tables`, `log` (positions without gaps, in commit order), `plans` (folded, in memory) and `past` (as
+they were), `rows` (who may write for a chain; slots; how studies stand), `records` (both behind one door, and the only
+way to write), `memory` (all of it without a database, for tests and simulations).
 """
 
 from __future__ import annotations
 
 from app.events.database import Database, DatabaseUnavailable
 from app.events.log import Alongside, EventLog, Idempotency, StoredEvent, VersionConflict
-from app.events.plans import Plans, PlanUnusable, Snapshots, last_profile, profiles_on_record
+from app.events.past import Snapshots, last_profile, packs_on_record, profiles_on_record
+from app.events.plans import Plans, PlanUnusable
 from app.events.records import OPTIMISTIC, Decide, Moved, Records, SqlRecords, Write, change, transact
 from app.events.rows import (
     ChainFlags,
@@ -60,6 +61,7 @@ __all__ = [
     "change",
     "has_expired",
     "last_profile",
+    "packs_on_record",
     "profiles_on_record",
     "transact",
 ]

@@ -1,9 +1,6 @@
 """The folded plan of each stream, in memory: folded when it is asked for, let go when nobody needs it.
 
-Plans as they were at an earlier moment are folded from the log. A few of them stay in memory, and go on from where
-they are: whoever moves through a log forwards folds each event once.
-
-Measurements of packs are read from the log: all plans of one trainer, version and arguments count, with any seed.
+See `app.events.past` for plans as they were at an earlier moment.
 """
 
 from __future__ import annotations
@@ -12,10 +9,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Lock, RLock
 
-from app.domain.events import Json, PackingProfiled, PlanOpened
 from app.domain.evolve import collector_paused, evolve, strikes
 from app.domain.search_plan import SearchPlan
 from app.events.codec import UnknownEvent
@@ -217,82 +213,3 @@ def _is_unused(entry: _Entry) -> bool:
             return False
         lock.release()
     return True
-
-
-MOMENTS_KEPT = 4
-MOMENT_BATCH = 5_000
-
-
-class Snapshots:
-    """The plans of earlier moments. Safe to share between threads; one looks at a time."""
-
-    def __init__(self, log: EventLog, kept: int = MOMENTS_KEPT) -> None:
-        self._log, self._kept = log, kept
-        self._plans: list[tuple[str, SearchPlan]] = []  # the one used last is last
-        self._lock = Lock()
-
-    @contextmanager
-    def holding(self, stream: str, version: int) -> Iterator[SearchPlan]:
-        """The plan of a stream after its event `version`, which there must be. Nobody changes it within the block."""
-        with self._lock:
-            plan = self._nearest(stream, version)
-            if not self._fold(stream, plan, version):  # a study was struck since: none of its events counts
-                plan = SearchPlan(struck=self._log.struck(stream))
-                self._fold(stream, plan, version)
-            self._plans = [*self._plans, (stream, plan)][-self._kept :]
-            yield plan
-
-    def _nearest(self, stream: str, version: int) -> SearchPlan:
-        """The latest one that is not past the moment, taken out; or an empty one."""
-        earlier = [each for each in self._plans if each[0] == stream and each[1].version <= version]
-        if not earlier:
-            return SearchPlan(struck=self._log.struck(stream))
-        nearest = max(earlier, key=lambda each: each[1].version)
-        self._plans = [each for each in self._plans if each is not nearest]
-        return nearest[1]
-
-    def _fold(self, stream: str, plan: SearchPlan, version: int) -> bool:
-        """Go on to the moment. False where a struck study is in the plan."""
-        with collector_paused():
-            while plan.version < version:
-                limit = min(MOMENT_BATCH, version - plan.version)
-                batch = self._log.read(stream, after=plan.version, limit=limit)
-                if not batch or not strikes(each.event for each in batch) <= plan.struck:
-                    return False
-                for each in batch:
-                    evolve(plan, each.event)
-                    plan.version = each.version
-        return True
-
-
-def profiles_on_record(log: EventLog, opened: PlanOpened, batch: Json) -> dict[str, PackingProfiled]:
-    """The last one of each kind of device that was measured with such a batch, the newest last.
-
-    Whether packs were exact is said of the plan's own only, since that goes by their width. Raises
-    `DatabaseUnavailable`.
-    """
-    found: dict[str, PackingProfiled] = {}
-    for recorded in log.profiles():
-        profile = recorded.event
-        if isinstance(profile, PackingProfiled) and profile.batch == batch and is_alike(log, recorded.stream, opened):
-            found.pop(profile.device, None)
-            found[profile.device] = replace(profile, exact=False)
-    return found
-
-
-def last_profile(log: EventLog, opened: PlanOpened, batch: Json) -> PackingProfiled | None:
-    """On whatever device it was measured."""
-    return next(reversed(profiles_on_record(log, opened, batch).values()), None)
-
-
-def is_alike(log: EventLog, stream: str, opened: PlanOpened) -> bool:
-    """Whether the models of a plan are the same; not if this version cannot read that."""
-    try:
-        other = log.read(stream, limit=1)[0].event
-    except UnknownEvent:
-        return False
-    return isinstance(other, PlanOpened) and _trained(other) == _trained(opened)
-
-
-def _trained(opened: PlanOpened) -> tuple[object, ...]:
-    return opened.trainer, opened.trainer_version, opened.trainer_args, opened.shards

@@ -12,18 +12,19 @@ a time, and a gang is taken as a whole or not at all, so no two can wait for eac
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
 from app.domain.assignment import ResumePoint, SlotDescription, shared_gpu
 from app.domain.events import RanksProfiled
-from app.domain.search_plan import SearchPlan, Study
+from app.domain.search_plan import SearchPlan, Study, speed_up
 from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, PlanId, ProofKind, StudyId
 from app.scheduling.assignment import Candidates, has_trainer, leaders
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.packs import batch_of
 
 PAYS = 0.6
 """So many ranks are worth their slots if they are at least so many times as fast as one, for each of them."""
@@ -46,12 +47,16 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class GangPath:
-    """The slots that take a path, or the first part of it. measures: only to see how many of them would pay."""
+    """The slots that take a path, or the first part of it. measures: only to see how many of them would pay.
+
+    most: so many slots there are that it could have, should these have too little memory.
+    """
 
     frontier: Frontier
     gang: Gang
     spans: Sequence[Span]
     measures: bool = False
+    most: int = 1
 
 
 def may_have_gangs(plan: SearchPlan, span: Span) -> bool:
@@ -78,14 +83,35 @@ def paths_ready(frontiers: Iterable[Frontier], most: int) -> int:
     return sum(1 for _ in islice(heads, most))
 
 
-def room_for(study: Study, spare: int, group: int, used: int) -> int:
+def least_ranks(plan: SearchPlan, spans: Sequence[Span], kind: str) -> int:
+    """As few slots of a kind may train a path: as its study says, or as many as its batches were found to need."""
+    study = plan.studies[charged_to(spans)]
+    needed = max(plan.ranks_needed(kind, batch_of(plan.nodes[span.node])) for span in spans) if plan.needs else 1
+    return min(study.most_ranks, max(study.least_ranks, needed))
+
+
+def charged_to(spans: Sequence[Span]) -> StudyId:
+    """The study on whose behalf a path was chosen."""
+    study = spans[0].study
+    assert study is not None  # what is trained is trained for somebody
+    return study
+
+
+def most_there(plan: SearchPlan, spans: Sequence[Span], kind: str, well: Iterable[SlotDescription]) -> int:
+    """The most slots of a kind that a path could ever have on one machine."""
+    groups = groups_of(plan, [slot for slot in well if slot.kind == kind]).values()
+    largest = max(map(len, groups), default=1)
+    return min(plan.studies[charged_to(spans)].most_ranks, 1 << (largest.bit_length() - 1))
+
+
+def room_for(study: Study, spare: int, group: int, used: int, least: int) -> int:
     """The most slots that one path of a study can have. spare: how many are left if each other path gets one.
 
-    group: the free ones of one machine and kind. used: how many the study has.
+    group: the free ones of one machine and kind. used: how many the study has. least: as few as may be.
     """
     cap = study.max_slots or inf
     most = int(max(1, min(study.most_ranks, spare, group, cap - used)))
-    return max(study.least_ranks, 1 << (most.bit_length() - 1))
+    return max(least, 1 << (most.bit_length() - 1))
 
 
 def ranks_that_pay(profile: RanksProfiled | None, least: int, most: int) -> int:
@@ -96,7 +122,7 @@ def ranks_that_pay(profile: RanksProfiled | None, least: int, most: int) -> int:
 
 
 def pays(step_seconds: Mapping[str, float], ranks: int) -> bool:
-    return step_seconds["1"] / step_seconds[str(ranks)] >= PAYS * ranks
+    return speed_up(step_seconds, ranks) >= PAYS * ranks
 
 
 def is_measured(profile: RanksProfiled | None, most: int) -> bool:
@@ -124,8 +150,12 @@ def groups_of(plan: SearchPlan, slots: Iterable[SlotDescription]) -> dict[Kind, 
     return found
 
 
+Count = Callable[[str], int]
+"""How many slots of a kind a path must have."""
+
+
 def gather(
-    plan: SearchPlan, id: PlanId, spans: Sequence[Span], resume: ResumePoint | None, slots: Candidates, ranks: int
+    plan: SearchPlan, id: PlanId, spans: Sequence[Span], resume: ResumePoint | None, slots: Candidates, count: Count
 ) -> Gang | None:
     """The free slots that take these spans together; None where there are not so many.
 
@@ -135,8 +165,8 @@ def gather(
     best: tuple[tuple[bool, int], Gang] | None = None
     model = resume and {"plan": id, "node": resume.node, "step": resume.step}
     able = {slot.name for slot in leaders(plan, spans, slots)}
-    for group in groups_of(plan, slots.free).values():
-        leading = [slot for slot in group if slot.name in able]
+    for (_, kind), group in groups_of(plan, slots.free).items():
+        leading, ranks = [slot for slot in group if slot.name in able], count(kind)
         if len(group) < ranks or not leading:
             continue
         leader = next((slot for slot in leading if model and slot.resident_model == model), leading[0])
@@ -186,14 +216,15 @@ def occupants(frontiers: Iterable[Frontier]) -> dict[str, Occupant]:
 def reserve(
     frontier: Frontier,
     spans: Sequence[Span],
-    ranks: int,
+    count: Count,
     slots: Candidates,
     busy: Mapping[str, Occupant],
     now: float,
 ) -> Reservation | None:
     """The slots of one machine and kind that are free soonest; None where no machine has so many that are well."""
     best: tuple[float, Sequence[SlotDescription]] | None = None
-    for group in groups_of(frontier.plan, slots.well).values():
+    for (_, kind), group in groups_of(frontier.plan, slots.well).items():
+        ranks = count(kind)
         soonest = sorted(group, key=lambda slot: (_seconds(busy, slot), slot.name))[:ranks]
         if len(soonest) == ranks and (best is None or _seconds(busy, soonest[-1]) < best[0]):
             best = _seconds(busy, soonest[-1]), soonest
@@ -201,9 +232,8 @@ def reserve(
         return None
     names = frozenset(slot.name for slot in best[1])
     stages = {busy[name].chain: busy[name].index for name in names if name in busy}
-    study = spans[0].study
-    assert study is not None  # what is trained is trained for somebody
-    return Reservation(frontier.id, (spans[0].node, spans[0].start), study, names, now + best[0], stages)
+    head = (spans[0].node, spans[0].start)
+    return Reservation(frontier.id, head, charged_to(spans), names, now + best[0], stages)
 
 
 def _seconds(busy: Mapping[str, Occupant], slot: SlotDescription) -> float:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment, ResumePoint
+from app.domain.search_plan import speed_up
 from app.scheduling.gangs import powers
 from app.workers.slot.execution import Action, Evaluate, Save
 from stagetree.limits import MOST_LANES
@@ -89,10 +91,22 @@ def even_packs(times: float) -> e.PackingProfiled:
     return e.PackingProfiled(device="cpu", batch_seconds=seconds, peak_bytes={})
 
 
-def even_ranks(share: float, most: int) -> e.RanksProfiled:
-    """Each doubling of the ranks is so many times as fast as it could be at best. most: ranks."""
-    seconds = {str(ranks): (1 / (2 * share)) ** (ranks.bit_length() - 1) for ranks in powers(1, most)}
+def even_ranks(share: float, most: int, known: Mapping[str, float] | None = None) -> e.RanksProfiled:
+    """Each doubling of the ranks is so many times as fast as it could be at best, where it was not measured.
+
+    most: ranks. known: as the `step_seconds` of a profile, for any powers of two in a row.
+    """
+    seconds = dict(known or {"1": 1.0})
+    fewest = min(map(int, seconds))
+    seconds["1"] = speed_up(seconds, fewest) * seconds[str(fewest)]
+    for ranks in powers(2, most):
+        seconds.setdefault(str(ranks), seconds[str(ranks // 2)] / (2 * share))
     return e.RanksProfiled(kind=KIND, step_seconds=seconds, batch={})
+
+
+def faster(profile: e.RanksProfiled, most: int) -> dict[str, float]:
+    """How many times as fast as one device so many are, for the powers of two."""
+    return {str(ranks): round(speed_up(profile.step_seconds, ranks), 2) for ranks in powers(2, most)}
 
 
 def rank_times(profile: e.RanksProfiled | None, work: ChainAssignment) -> float:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -22,7 +21,7 @@ from app.domain.accounting import choices, cost
 from app.domain.search_plan import Node
 from app.domain.terms import StudyId
 from app.scheduling.packs import batch_of
-from app.simulation.pace import KIND, even_packs, even_ranks
+from app.simulation.pace import even_packs, even_ranks, faster
 from app.simulation.simulator import Simulator
 from app.tuning.samplers import NEEDED
 from stagetree.advice import advice
@@ -33,12 +32,19 @@ MOST_EVENTS = 2_000_000
 ENDINGS = ("target", "patience", "max_time")
 STUDY = StudyId("preview")
 
-Measured = Callable[[e.Json], e.PackingProfiled | None]
-"""What is known of packs on batches that these hyper-parameters decide."""
-
-
 DOUBLING_EFFICIENCY = 0.9
 """Each doubling of the ranks is taken to be 1.8 times as fast, as long as nothing was measured."""
+
+
+class Measurements(Protocol):
+    """The measurements of packs, or of several devices, on batches that these hyper-parameters decide."""
+
+    def __call__(self, batch: e.Json, what: type[e.Profile]) -> e.Profile | None: ...
+
+
+def nothing(batch: e.Json, what: type[e.Profile]) -> e.Profile | None:
+    """Nothing was measured yet."""
+    return None
 
 
 class PreviewTooLong(Exception):
@@ -51,13 +57,12 @@ def preview(
     slots: int,
     limits: Limits = LIMITS,
     is_over: Callable[[], bool] = lambda: False,
-    measured: Measured = lambda batch: None,
-    ranks: e.RanksProfiled | None = None,
+    measured: Measurements = nothing,
 ) -> dict[str, Any]:
     """The steps asked for and needed, the longest path, and the time on `slots` slots, all counted in steps.
 
-    Where several devices may train a stage, `ranks` says how many times faster they are taken to be, and on which kind
-    that was measured: None where it was not.
+    Where several devices may train a stage, `ranks` says how many times faster they are taken to be, on which kind that
+    was measured, None where it was not, and for which numbers it is `assumed`.
 
     Where the study packs, `packed_makespan_steps` is the time with packs, and `packing` says how wide they are and on
     which device that was measured: None where it was not, and a pack is taken to take no longer than one trial.
@@ -68,14 +73,13 @@ def preview(
     def count(other: StudySpec) -> int | None:
         return previewed.unique if other is spec else count_steps(other, limits=limits, is_over=is_over)
 
-    gangs = _gangs(spec, ranks)
-    simulated = _run(spec, slots, limits, is_over, gangs=gangs)
+    simulated, ranks = _with_gangs(spec, measured, partial(_run, spec, slots, limits, is_over))
     previewed, makespan = simulated.plan.studies[STUDY], simulated.now
     costs = cost(simulated.plan, previewed)
     packed = {}
     if spec.packing:
         roots = simulated.plan.roots
-        profile = measured(batch_of(simulated.plan.nodes[roots[0]])) if roots else None
+        profile = measured(batch_of(simulated.plan.nodes[roots[0]]), e.PackingProfiled) if roots else None
         packed = _packed(spec, profile, lambda known: _run(spec, slots, limits, is_over, known))
     return {
         "trials": len(previewed.trials),
@@ -89,7 +93,7 @@ def preview(
         "makespan_steps": round(makespan),
         "slots": slots,
         **packed,
-        **_ranks(gangs, ranks),
+        **ranks,
         "choices": choices(simulated.plan, previewed),
         "advice": advice(spec, count),
     }
@@ -133,20 +137,25 @@ def _run(
     return simulator
 
 
-def _gangs(spec: StudySpec, measured: e.RanksProfiled | None) -> e.RanksProfiled | None:
-    """How fast several devices are, or are taken to be; None where a stage has one."""
+def _with_gangs(
+    spec: StudySpec, measured: Measurements, run: Callable[..., Simulator]
+) -> tuple[Simulator, dict[str, Any]]:
+    """The study after its run, and how many times faster several devices are, or are taken to be, where it has some."""
     most = spec.ranks if isinstance(spec.ranks, int) else spec.ranks["most"]
     if most == 1:
-        return None
-    return even_ranks(DOUBLING_EFFICIENCY, most) if measured is None else replace(measured, kind=KIND)
-
-
-def _ranks(gangs: e.RanksProfiled | None, measured: e.RanksProfiled | None) -> dict[str, Any]:
-    if gangs is None:
-        return {}
-    seconds = gangs.step_seconds
-    faster = {ranks: round(seconds["1"] / each, 2) for ranks, each in seconds.items() if ranks != "1"}
-    return {"ranks": {"times_faster": faster, "kind": measured and measured.kind}}
+        return run(), {}
+    gangs = even_ranks(DOUBLING_EFFICIENCY, most)
+    simulated = run(gangs=gangs)  # which also tells what its batches are
+    roots = simulated.plan.roots
+    profile = measured(batch_of(simulated.plan.nodes[roots[0]]), e.RanksProfiled) if roots else None
+    known = profile.step_seconds if profile else {}
+    if known:
+        gangs = even_ranks(DOUBLING_EFFICIENCY, most, known)
+        simulated = run(gangs=gangs)
+    times = faster(gangs, most)
+    assumed = [int(ranks) for ranks in times if ranks not in known]
+    how = {"times_faster": times, "kind": profile.kind if profile and known else None, "assumed": assumed}
+    return simulated, {"ranks": how}
 
 
 def count_steps(spec: StudySpec, *, limits: Limits = LIMITS, is_over: Callable[[], bool] = lambda: False) -> int | None:

@@ -164,7 +164,8 @@ class TrainerConnection:
                 continue
             self.step = message["step"]
             if "failed" in message:
-                raise TrainerFailed(message["failed"], message["error"], self.step, message["signature"])
+                how = {"may_divide": message.get("may_divide", False)}
+                raise TrainerFailed(message["failed"], message["error"], self.step, message["signature"], **how)
             return message, fds
 
     def _receive(self) -> tuple[Message, list[int]] | None:

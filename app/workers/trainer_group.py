@@ -222,7 +222,8 @@ class TrainerGroup(TrainerProcess):
             return TrainerKilled("the trainer's processes were ended on purpose")
         kind = "rank" if failed.kind == "crash" else failed.kind
         text = f"In rank {rank} of {len(self._all)}:\n{failed.error}"
-        return _Verdict(kind, text, failed.step or self.step, failed.signature)
+        step, may_divide = failed.step or self.step, failed.may_divide
+        return _Verdict(kind, text, step, failed.signature, may_divide=may_divide)
 
     def _hung(self, do: str, seconds: float) -> TrainerFailed:
         """Kill all, and say where each was. A rank that somebody has stopped is an accident."""

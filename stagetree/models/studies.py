@@ -266,7 +266,9 @@ class Preview(Answer):
         default=None, description="the same with packs, by what was measured of them; of a study that packs"
     )
     ranks: dict[str, Any] | None = Field(
-        None, description="how many `times_faster` several devices are taken to be, and the `kind` if measured"
+        None,
+        description="how many `times_faster` several devices are, by what was measured on a `kind` of them; for the "
+        "`assumed` numbers, each doubling is taken to be 1.8 times as fast",
     )
     packing: dict[str, Any] | None = Field(
         default=None,

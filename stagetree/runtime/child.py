@@ -29,6 +29,7 @@ from stagetree.runtime.model import HpTimeline, Journal, Model, print_to
 from stagetree.runtime.packed import Lanes
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import ranks
+from stagetree.trainer.data import DataTrainer
 
 PROGRESS_SECONDS = 0.1
 """How often it says how far it is; after each step, if steps are longer."""
@@ -59,7 +60,7 @@ class Child:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._device, self._file = "cpu", ""
+        self._device, self._file, self._may_divide = "cpu", "", False
         self._machine: dict[str, Any] = {}
         self._waiting: tuple[Message, list[int]] | None = None
         self._model: Model | None = None
@@ -95,6 +96,7 @@ class Child:
             kind = "device" if kind_of(error) == "device" else "internal"
             answer = {"failed": kind, "error": plain(traceback.format_exc()), "signature": signature_of(error)}
         if answer.get("failed") == "out_of_memory":
+            answer["may_divide"] = self._may_divide
             self._collect()
         for fd in fds:
             os.close(fd)
@@ -133,6 +135,7 @@ class Child:
         if self._model is None:
             with user_code():
                 trainer = load_trainer(self._file, message["name"])
+            self._may_divide = not issubclass(trainer, DataTrainer)  # a pass is a shard, on any rank
             self._model = Model.build(trainer, message["args"], message["seed"], self._device)
         code = imports_of(Path(self._file).resolve())
         if len(sys.modules) != self._modules:  # there are thousands, and few models import another one

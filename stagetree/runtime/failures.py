@@ -107,12 +107,13 @@ class TrainerFailed(Exception):
     kind: `exception`, `out_of_memory` or `device` out of its code; `hang` or `crash` of its process; `rank` if another
     process of the same trial is gone, or can no longer be reached; `internal` is our own fault. error: a text for its
     user. step: how many steps it has been trained for. signature: equal for equal errors, in whatever process on
-    whatever machine.
+    whatever machine. may_divide: where it is out of memory, whether each of more ranks may need less.
     """
 
-    def __init__(self, kind: str, error: str, step: int = 0, signature: str = "") -> None:
+    def __init__(self, kind: str, error: str, step: int = 0, signature: str = "", *, may_divide: bool = False) -> None:
         super().__init__(error)
         self.kind, self.error, self.step, self.signature = kind, error, step, signature or kind
+        self.may_divide = may_divide
 
     @classmethod
     def of(cls, error: BaseException) -> TrainerFailed:

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from app.domain import events as e
 from app.domain.terms import StudyId
-from app.events.plans import Snapshots
+from app.events import Snapshots
 from app.service.services import Services
 from tests.api.world import STUDY, Workers
 

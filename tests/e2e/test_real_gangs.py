@@ -37,6 +37,9 @@ def test_a_trunk_has_two_slots_and_its_leaves_one_each(stack: Service) -> None:
     assert leaves == [(TRUNK, END, 1)] * 2
     (profile,) = [each["data"] for each in stack.client.events(done["study"]) if each["type"] == "RanksProfiled"]
     assert profile["step_seconds"].keys() == {"1", "2"}
+    foretold = stack.client.preview(study("moldable", 0.1, ranks={"least": 1, "most": 2}), slots=2)["ranks"]
+    assert (foretold["kind"], foretold["assumed"]) == (profile["kind"], [])
+    assert foretold["times_faster"] == {"2": round(profile["step_seconds"]["1"] / profile["step_seconds"]["2"], 2)}
     assert done["steps"]["executed"] == done["steps"]["unique"]
     assert stack.client.replay(done["study"])["identical"]
 

@@ -1,4 +1,4 @@
-"""What was measured of packs for one plan is known for others of the same trainer."""
+"""What was measured of packs and gangs for one plan is known for others of the same trainer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.events import PackingProfiled, PlanOpened
+from app.domain.events import PackingProfiled, PlanOpened, RanksProfiled
+from app.events import last_profile, packs_on_record, profiles_on_record
 from app.events.log import EventLog
 from app.events.memory import MemoryLog
-from app.events.plans import last_profile, profiles_on_record
 
 OPENED = PlanOpened(trainer="t", trainer_version="1", trainer_args={"width": 4}, seed=0, packing=None)
 BATCH = {"bs": 8}
@@ -28,23 +28,31 @@ def log() -> EventLog:
 
 
 def test_a_plan_with_another_seed_or_width_has_measured_the_same(log: EventLog) -> None:
-    found = profiles_on_record(log, replace(OPENED, seed=1, packing=8, determinism="off"), BATCH)
+    found = packs_on_record(log, replace(OPENED, seed=1, packing=8, determinism="off"), BATCH)
     assert found == {"cpu": profile("cpu"), "gpu": profile("gpu")}, "exact is of the other plan's width"
 
 
 def test_the_last_one_counts(log: EventLog) -> None:
     log.append("other", [replace(OPENED, seed=2), profile("cpu", 5.0)], expected=0, at=0.0)
-    assert profiles_on_record(log, OPENED, BATCH)["cpu"] == profile("cpu", 5.0)
-    assert last_profile(log, OPENED, BATCH) == profile("cpu", 5.0)
+    assert packs_on_record(log, OPENED, BATCH)["cpu"] == profile("cpu", 5.0)
+    assert last_profile(log, OPENED, BATCH, PackingProfiled) == profile("cpu", 5.0)
 
 
 @pytest.mark.parametrize("other", [{"trainer": "u"}, {"trainer_version": "2"}, {"trainer_args": {"width": 8}}])
 def test_what_was_measured_of_another_model_says_nothing(log: EventLog, other: dict[str, object]) -> None:
-    assert last_profile(log, replace(OPENED, **other), BATCH) is None  # type: ignore[arg-type]
+    assert last_profile(log, replace(OPENED, **other), BATCH, PackingProfiled) is None  # type: ignore[arg-type]
 
 
 def test_what_was_measured_with_other_batches_says_nothing(log: EventLog) -> None:
-    assert last_profile(log, OPENED, {"bs": 16}) is None
-    assert last_profile(log, OPENED, {}) is None
+    assert last_profile(log, OPENED, {"bs": 16}, PackingProfiled) is None
+    assert last_profile(log, OPENED, {}, PackingProfiled) is None
     log.append("old", [replace(OPENED, seed=3), profile("cpu", batch=None)], expected=0, at=0.0)
-    assert last_profile(log, OPENED, {}) is None, "nobody knows which batch that was"
+    assert last_profile(log, OPENED, {}, PackingProfiled) is None, "nobody knows which batch that was"
+
+
+def test_gangs_are_told_apart_from_packs_and_by_their_kind(log: EventLog) -> None:
+    seen = [RanksProfiled(kind=kind, step_seconds={"1": 1.0, "2": 0.6}, batch=BATCH) for kind in ("A100", "H100")]
+    log.append("gangs", [OPENED, *seen], expected=0, at=0.0)
+    assert profiles_on_record(log, OPENED, BATCH, RanksProfiled) == {"A100": seen[0], "H100": seen[1]}
+    assert last_profile(log, OPENED, BATCH, RanksProfiled) == seen[1]
+    assert last_profile(log, OPENED, {"bs": 16}, RanksProfiled) is None

@@ -13,22 +13,28 @@ from stagetree import Trainer
 
 
 class Added(Trainer):
-    """mishap: `kill`, `stop`, `raise`, `memory` or `loop`, in rank `who`, when `call` is called."""
+    """mishap: `kill`, `stop`, `raise`, `memory` or `loop`, in rank `who`, when `call` is called. needs: as few ranks
+    have the memory for a batch of 64; half of that will do for one of 32."""
 
     name = "added"
 
-    def __init__(self, *, seed: int, device: str, mishap: str = "", call: str = "train", who: int = 1) -> None:
+    def __init__(
+        self, *, seed: int, device: str, mishap: str = "", call: str = "train", who: int = 1, needs: int = 1
+    ) -> None:
         super().__init__(seed=seed, device=device)
-        self._mishap, self._call, self._who = mishap, call, who
+        self._mishap, self._call, self._who, self._needs = mishap, call, who, needs
+        self.size = 64
         self.weights, self.steps = torch.zeros(5), 0
         self._may_fail("build")
 
     def setup(self, hp: dict[str, Any]) -> None:
-        self.lr = hp["lr"]
+        self.lr, self.size = hp.get("lr", 0.1), hp.get("bs", self.size)
 
     def train(self) -> None:
         if self.steps == 3:
             self._may_fail("train")
+        if self.ranks.world * 64 < self._needs * self.size:
+            raise torch.OutOfMemoryError("CUDA out of memory")
         (total,) = self.ranks.sum([self._part(shard)] for shard in self.ranks.own(self.ranks.shards or 4))
         self.weights, self.steps = self.weights - self.lr * total, self.steps + 1
 

@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 
 class InShards(TorchTrainer):
-    """counts: whether the loss is given as (sum, count). samples: of the training data."""
+    """counts: whether the loss is given as (sum, count). samples: of the training data. hungry: for memory."""
 
     name = "in_shards"
 
@@ -46,6 +46,7 @@ class InShards(TorchTrainer):
         norm: str = "batch",
         counts: bool = False,
         clip: float | None = 0.5,
+        hungry: bool = False,
         **more: Any,
     ) -> None:
         images, labels = load_digits(return_X_y=True)
@@ -54,7 +55,7 @@ class InShards(TorchTrainer):
         settings: dict[str, Any] = {"batches_per_step": 1, "clip_grad_norm": clip, "eval_batch_size": 33, **more}
         model = Net(width, dropout, norm)
         super().__init__(seed=seed, device=device, model=model, train_data=train, valid_data=valid, **settings)
-        self._counts = counts
+        self._counts, self._hungry = counts, hungry
 
     def make_optimizer(self, hp: dict[str, Any]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.model.parameters(), lr=hp["lr"])
@@ -65,6 +66,8 @@ class InShards(TorchTrainer):
 
     def loss(self, batch: Any) -> Any:
         images, labels = batch
+        if self._hungry:
+            raise torch.OutOfMemoryError("CUDA out of memory")
         outputs = self.model(images)
         if self._counts:
             return cross_entropy(outputs, labels, reduction="sum"), len(labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -169,6 +170,44 @@ def test_where_paths_are_as_many_as_slots_each_has_one() -> None:
     )
     at.scheduler.tick()
     assert gangs(at) == [("a-gpu0",), ("a-gpu1",)]
+
+
+# ------------------------------------------------------------------------------------------------ what has no room
+
+NEEDS = e.NeedsMore(node="n", step=0, kind="H200", ranks=2, batch={"bs": 64})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("size", "ranks"), [(64, 4), (128, 4), (32, 1)])
+def test_a_batch_as_large_as_one_that_had_no_room_has_more_slots(size: int, ranks: int) -> None:
+    at = scene({"a": 4})
+    hp = {"lr": 0.1, "bs": size}
+    tuner = {"kind": "trials", "trials": [{"hp": hp | {"lr": 0.1 * n}, "steps": 10} for n in (1, 2, 3, 4, 5)]}
+    at.submit(tuner, opened=SHARDED, shards=8, ranks={"least": 1, "most": 8})
+    at.records.inner.log.append("plan", [NEEDS], expected=None, at=0.0)
+    at.scheduler.tick()
+    assert [len(gang) for gang in gangs(at)] == [ranks] * (4 // ranks)
+    with at.records.read() as rows:
+        row = rows.chains.get("chain0")
+    assert row is not None and isinstance(row.assignment, ChainAssignment)
+    assert row.assignment.most_ranks == 4  # more than the machine has would be asked for in vain
+
+
+def test_what_needs_more_than_there_is_waits_and_says_so() -> None:
+    at = scene({"a": 4})
+    submit(at, 10, ranks={"least": 1, "most": 8})
+    at.records.inner.log.append("plan", [dataclasses.replace(NEEDS, ranks=4, batch={})], expected=None, at=0.0)
+    at.scheduler.tick()
+    assert gangs(at) == []
+    (problem,) = at.scheduler.problems().values()
+    assert "it needs 8 devices for its memory, and no machine has so many" in problem
+
+
+def test_what_was_out_of_memory_on_another_kind_says_nothing() -> None:
+    at = scene({"a": 4})
+    submit(at, 10, ranks={"least": 1, "most": 4}, max_slots=1)
+    at.records.inner.log.append("plan", [dataclasses.replace(NEEDS, kind="A100", batch={})], expected=None, at=0.0)
+    at.scheduler.tick()
+    assert gangs(at) == [("a-gpu0",)]
 
 
 # ------------------------------------------------------------------------------------------------ what goes wrong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from app.domain import events as e
 from app.scheduling.fair_share import POLICIES
 from app.simulation.pace import even_ranks
-from app.simulation.preview import preview
+from app.simulation.preview import PreviewTooLong, preview
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 
@@ -62,7 +63,7 @@ def test_a_preview_is_what_a_run_comes_to() -> None:
     world.submit("s", spec)
     found = preview(StudySpec.from_dict(spec), slots=8)
     assert found["makespan_steps"] == round(world.run())
-    assert found["ranks"] == {"times_faster": {"2": 1.8, "4": 3.24, "8": 5.83}, "kind": None}
+    assert found["ranks"] == {"times_faster": {"2": 1.8, "4": 3.24, "8": 5.83}, "kind": None, "assumed": [2, 4, 8]}
     alone = preview(StudySpec.from_dict(study(leaves(8), shards=8)), slots=8)
     assert (alone["makespan_steps"], "ranks" in alone) == (TRUNK + DECAY, False)
 
@@ -73,6 +74,37 @@ RANKS = st.sampled_from([1, 1, 2, 4, {"least": 1, "most": 4}, {"least": 2, "most
 TRIALS = st.lists(
     st.tuples(st.integers(1, 30), st.integers(1, 30), st.sampled_from([0.1, 0.5, 1.0])), min_size=1, max_size=5
 )
+
+
+SECONDS = st.lists(st.sampled_from([0.5, 0.55, 0.7, 0.9, 1.2]), min_size=1, max_size=3)
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    slots=st.integers(1, 8),
+    drawn=TRIALS,
+    ranks=st.sampled_from([{"least": 1, "most": 8}, {"least": 1, "most": 2}, {"least": 2, "most": 4}, 2]),
+    seconds=SECONDS,
+)
+def test_a_preview_by_what_was_measured_is_what_a_run_comes_to(
+    slots: int, drawn: list[tuple[int, int, float]], ranks: Any, seconds: list[float]
+) -> None:
+    """seconds: of each doubling of the ranks, how much of a step's time is left."""
+    known = {str(2**n): math.prod(seconds[:n]) for n in range(len(seconds) + 1)}
+    profile = e.RanksProfiled(kind="H200", step_seconds=known, batch={})
+    spec = study(trials(drawn), shards=8, ranks=ranks)
+    try:
+        found = preview(StudySpec.from_dict(spec), slots=slots, measured=lambda batch, what: profile)  # type: ignore[arg-type,return-value]
+    except PreviewTooLong as refusal:
+        assert "slots are fewer" in str(refusal)
+        return
+    world = Simulator(slots=slots, measure=lambda node, step: {"m": 0.0}, ranks=even_ranks(0.9, 8, known))
+    world.submit("s", spec)
+    assert found["makespan_steps"] == round(world.run())
+    assert found["ranks"]["kind"] == "H200"
+    most = max(map(int, found["ranks"]["times_faster"]))
+    assert found["ranks"]["assumed"] == [each for each in (2, 4, 8) if each <= most and str(each) not in known]
+    assert found["ranks"]["times_faster"]["2"] == round(1 / seconds[0], 2)
 
 
 def trials(drawn: list[tuple[int, int, float]]) -> list[Json]:

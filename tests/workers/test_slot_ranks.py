@@ -22,13 +22,21 @@ from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 
 FILE = str(Path(__file__).parents[1] / "ranks" / "in_shards.py")
+ADDED = str(Path(__file__).parents[1] / "ranks" / "added.py")
 HP = {"lr": 0.01, "bs": 30}
 TRIALS = (({**HP, "lr": switch(0.01, 0.002, 4)}, 7), ({**HP, "lr": switch(0.01, 0.005, 4), "bs": switch(30, 46, 5)}, 7))
 
 
-def study(ranks: Any, *trials: Any, **fields: Any) -> dict[str, Any]:
-    named = {"trainer": "in_shards", "trainer_args": {"samples": 101}, "metric": "val_accuracy", "max_slots": 2}
+def study(ranks: Any, *trials: Any, hungry: bool = False, **fields: Any) -> dict[str, Any]:
+    args = {"samples": 101} | ({"hungry": True} if hungry else {})
+    named = {"trainer": "in_shards", "trainer_args": args, "metric": "val_accuracy", "max_slots": 2}
     return spec(*(trials or TRIALS), **named, ranks=ranks, shards=4, eval_every=2, **fields)
+
+
+def added(args: dict[str, Any], *trials: Any, **fields: Any) -> dict[str, Any]:
+    """Of a trainer whose ranks have a part of the memory each."""
+    named: dict[str, Any] = {"trainer": "added", "trainer_args": args, "metric": "sum", "shards": 4}
+    return spec(*trials, **named, ranks={"least": 1, "most": 4}, **fields)
 
 
 class Ranked(Cluster):
@@ -38,6 +46,7 @@ class Ranked(Cluster):
         self.begun, self.kill_at, self._warm = list[int](), -1, warm
         super().__init__(database, folder, slots=2, start=self._started, silence=60.0)
         self.sources["in_shards"] = TrainerSource(FILE, "1")
+        self.sources["added"] = TrainerSource(ADDED, "1")
 
     def _started(self, members: Sequence[str] = ()) -> TrainerProcess:
         self.begun.append(1 + len(members))
@@ -105,6 +114,44 @@ def test_a_study_of_one_rank_goes_on_with_two(make: Make) -> None:
     assert moved.values(done.id) == expected
     assert set(moved.begun[:begun]) == {1} and set(moved.begun[begun:]) == {2}
     assert done.executed < done.unique
+
+
+def test_what_has_no_room_on_one_device_is_tried_on_two_and_charged_to_nobody(make: Make) -> None:
+    """The large batches: one that is out of memory says so for all. The small ones stay on one device each."""
+    alone, cluster = make(), make()
+    hps = [{"lr": lr, "bs": size} for size in (64, 32) for lr in (0.1, 0.2)]
+    found = []
+    for each, needs in ((alone, 1), (cluster, 2)):
+        done = each.run(each.submit(added({"needs": needs}, *((hp, 5) for hp in hps))))
+        found.append([each.plan.metrics(trial, 5) for trial in done.trials])
+        assert done.state == "completed"
+    assert [seen["sum"] for seen in found[1]] == [seen["sum"] for seen in found[0]]
+    assert cluster.events(e.StageFailed) == []
+    (needed,) = cluster.events(e.NeedsMore)
+    assert (needed.ranks, needed.kind, needed.batch) == (1, "cpu", {"bs": 64})
+    sizes = [len(event.members) for event in cluster.events(e.ChainAssigned)]
+    assert sizes.count(0) == 3, "the other large one has two at once"
+    assert [node.failures for node in cluster.plan.nodes.values()] == [{}] * 4
+
+
+def test_what_has_no_room_on_all_devices_there_are_is_a_failure(make: Make) -> None:
+    cluster = make()
+    done = cluster.run(cluster.submit(added({"needs": 4}, ({"lr": 0.1, "bs": 64}, 5), max_restarts=0)))
+    assert [trial.state for trial in done.trials] == ["failed"]
+    (failed,) = cluster.events(e.StageFailed)
+    assert failed.kind == "out_of_memory"
+    assert "It had 2 devices, the most that `ranks` and the machines allow" in failed.error
+    assert [each.ranks for each in cluster.events(e.NeedsMore)] == [1]
+
+
+def test_more_devices_are_no_help_to_shards(make: Make) -> None:
+    """Of a batch in shards, a device has one at a time, however many devices there are."""
+    cluster = make()
+    ranks = {"least": 1, "most": 2}
+    done = cluster.run(cluster.submit(study(ranks, (HP, 3), (HP | {"lr": 0.1}, 3), max_restarts=0, hungry=True)))
+    assert [trial.state for trial in done.trials] == ["failed", "failed"]
+    assert cluster.events(e.NeedsMore) == []
+    assert all("more shards need less memory" in each.error for each in cluster.events(e.StageFailed))
 
 
 def test_an_error_in_a_rank_is_the_users(make: Make) -> None:

@@ -204,7 +204,7 @@ def preview_study(given: StudyBody, use: ServicesDep, slots: Slots = 1) -> Previ
             slots=slots,
             limits=use.limits,
             is_over=lambda: time.monotonic() > until,
-            measured=lambda batch: last_profile(use.log, submitting.opened(spec, trainer), batch),
+            measured=lambda batch, what: last_profile(use.log, submitting.opened(spec, trainer), batch, what),
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None

@@ -116,7 +116,13 @@ def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float, erro
 
 
 SurroundingEvent = (
-    e.PackingProfiled | e.PackingChosen | e.RanksProfiled | e.InputsSeen | e.EnvironmentSeen | e.WeightsDropped
+    e.PackingProfiled
+    | e.PackingChosen
+    | e.RanksProfiled
+    | e.NeedsMore
+    | e.InputsSeen
+    | e.EnvironmentSeen
+    | e.WeightsDropped
 )
 
 
@@ -129,6 +135,8 @@ def take_surroundings(plan: SearchPlan, event: SurroundingEvent) -> None:
             plan.packing, plan.packing_reason = event.width, event.reason
         case e.RanksProfiled():
             plan.ranks_profiles[event.kind] = event
+        case e.NeedsMore():
+            plan.needs.setdefault(event.kind, []).append(event)
         case e.InputsSeen():
             _see_inputs(plan, event)
         case e.EnvironmentSeen():

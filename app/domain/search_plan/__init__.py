@@ -18,7 +18,16 @@ from app.domain.search_plan.node import (
     Progresses,
     Raised,
 )
-from app.domain.search_plan.plan import Chain, SearchPlan, Witness, open_study_of, still_open, study_of, trial_of
+from app.domain.search_plan.plan import (
+    Chain,
+    SearchPlan,
+    Witness,
+    open_study_of,
+    speed_up,
+    still_open,
+    study_of,
+    trial_of,
+)
 from app.domain.search_plan.study import MAX_RESTARTS, Note, Study, Trial, TrialEvent
 
 __all__ = [
@@ -41,6 +50,7 @@ __all__ = [
     "TrialEvent",
     "Witness",
     "open_study_of",
+    "speed_up",
     "still_open",
     "study_of",
     "trial_of",

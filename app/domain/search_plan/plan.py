@@ -73,7 +73,7 @@ class SearchPlan:
     nothing begins with any more and whose objects must be deleted, by key. profiles: of packs, by kind of device.
     packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that must be chosen.
     weights: the objects that studies begin with, by key. environments: what it was trained with, by kind of device.
-    ranks_profiles: how long steps take on several devices, by their kind.
+    ranks_profiles: how long steps take on several devices, by their kind; needs: how many had too little memory.
     packing_reason: why it was chosen so. measurements: how many chains were assigned before, each to find that out.
     tests: what comparing states has shown. spans: by kind of device, from which break to which step training came out
     as it does without a break. proofs_in_vain: how many chains of each kind ended before they could tell.
@@ -116,6 +116,7 @@ class SearchPlan:
     weights: dict[str, Checkpoint] = field(default_factory=dict)
     environments: dict[str, e.EnvironmentSeen] = field(default_factory=dict)
     ranks_profiles: dict[str, e.RanksProfiled] = field(default_factory=dict)
+    needs: dict[str, list[e.NeedsMore]] = field(default_factory=dict)
 
     def node(self, name: NodeId) -> Node:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""
@@ -127,7 +128,11 @@ class SearchPlan:
         """How many times as fast as one such device so many get on together; as many times before any profile."""
         profile = self.ranks_profiles.get(kind)
         seconds = {} if profile is None or ranks == 1 else profile.step_seconds
-        return seconds["1"] / seconds[str(ranks)] if str(ranks) in seconds else float(ranks)
+        return speed_up(seconds, ranks) if str(ranks) in seconds else float(ranks)
+
+    def ranks_needed(self, kind: str, batch: Mapping[str, Any]) -> int:
+        """As few devices of a kind may train such a batch, for their memory, by what is known of smaller ones."""
+        return max((2 * known.ranks for known in self.needs.get(kind, ()) if _holds(batch, known.batch)), default=1)
 
     def trial(self, key: TrialKey) -> Trial:
         return self.studies[key[0]].trials[key[1]]
@@ -209,6 +214,23 @@ class SearchPlan:
             else:
                 yield child
                 ways.append(self.nodes[name] for name in child.children if self.nodes[name].start > step)
+
+
+def speed_up(step_seconds: Mapping[str, float], ranks: int) -> float:
+    """How many times as fast as one so many are that were measured; the fewest of all count as fast as they can be."""
+    fewest = min(map(int, step_seconds))
+    return fewest * step_seconds[str(fewest)] / step_seconds[str(ranks)]
+
+
+def _holds(batch: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether a batch is as large as another one, or larger; each by the hyper-parameters that decide it."""
+    if batch.keys() != other.keys():
+        return False
+    return all(value == other[name] or _is_larger(value, other[name]) for name, value in batch.items())
+
+
+def _is_larger(one: object, other: object) -> bool:
+    return isinstance(one, int | float) and isinstance(other, int | float) and one > other
 
 
 def study_of(plan: SearchPlan, study: StudyId) -> Study:

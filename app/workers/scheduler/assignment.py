@@ -19,7 +19,7 @@ from app.domain.proofs import is_checked
 from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, PlanId, Refused
-from app.events import PlanUnusable, RowsPort, SlotTaken, VersionConflict, profiles_on_record
+from app.events import PlanUnusable, RowsPort, SlotTaken, VersionConflict, packs_on_record
 from app.scheduling.assignment import Candidates, assign, has_trainer, place, resume_point, stages_of, without_trainer
 from app.scheduling.fair_share import NO_CONTENTION, Choice, FairShare, allowed
 from app.scheduling.frontier import Frontier, Span
@@ -195,9 +195,9 @@ class Assignment:
         tells = {chains[0]} if placed.slot.device not in plan.environments else set[str]()
         if placed.measure:
             how |= {"packing": 1, "measure": placed.measure}
-        if placed.gathered is not None and (members := placed.gathered.gang.members):
-            how["members"] = tuple(slot.name for slot in members)
-            if placed.gathered.measures:
+        if (gathered := placed.gathered) is not None:
+            how |= {"members": tuple(slot.name for slot in gathered.gang.members), "most_ranks": gathered.most}
+            if gathered.measures:
                 how["measures_ranks"] = batch_of(plan.nodes[placed.paths[0][0].node])
         return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in made.items()}
 
@@ -287,6 +287,6 @@ class Choosing:
     def _on_record(self, plan: SearchPlan, able: Sequence[SlotDescription], most: int) -> PackingProfiled | None:
         """What another plan has measured on a device like those here, of all widths that come into question."""
         assert plan.opened is not None  # or no slot would be able
-        found = profiles_on_record(self._ports.records.log, plan.opened, batch_of(plan.nodes[plan.roots[0]]))
+        found = packs_on_record(self._ports.records.log, plan.opened, batch_of(plan.nodes[plan.roots[0]]))
         profiles = (found[slot.device] for slot in able if slot.device in found)
         return next((profile for profile in profiles if covers(profile, most)), None)

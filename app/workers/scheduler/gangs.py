@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from app.domain.events import Json, PlanOpened, RanksProfiled
+from app.domain.assignment import SlotDescription
+from app.domain.events import RanksProfiled
 from app.domain.search_plan import Study
 from app.domain.terms import ChainId, PlanId
-from app.events import EventLog, PlanUnusable, VersionConflict, change
-from app.events.plans import is_alike
+from app.events import PlanUnusable, VersionConflict, change, profiles_on_record
 from app.scheduling import gangs
 from app.scheduling.assignment import Candidates, place, resume_point
 from app.scheduling.fair_share import Choice, slots_used
@@ -93,7 +93,8 @@ class Gangs:
         may_widen: whether nothing else is left that idle slots could be given.
         """
         frontier, spans = choice[0], self._part(*choice)
-        free, least = self.open(slots), study_of(frontier, spans).least_ranks
+        free = self.open(slots)
+        least = _least(frontier, spans, free.free or slots.well)
         if gangs.is_moldable(frontier.plan, spans[0]):
             if gangs.is_being_checked(frontier.plan):
                 return None  # in a moment that slot is free, too
@@ -101,8 +102,8 @@ class Gangs:
             if spare > least:
                 return self._widened(frontier, choice[1], free, spare) if may_widen else None
         found = self._gathered(frontier, spans, free)
-        if found is None and least > 1:
-            self._hold(frontier, spans, least, slots, frontiers)
+        if found is None and _least(frontier, spans, slots.well) > 1:
+            self._hold(frontier, spans, slots, frontiers)
         return found
 
     def backfill(self, choice: Choice, slots: Candidates) -> GangPath | None:
@@ -114,8 +115,9 @@ class Gangs:
         part = gangs.until(frontier, spans, held.until - self._ports.elapsed())
         if not part or plan.nodes[part[0].node].alone:
             return None
-        mine = Candidates(slots.well, [slot for slot in slots.free if slot.name in held.slots])
-        return self._gathered(frontier, part, mine, 1)
+        mine = [slot for slot in slots.free if slot.name in held.slots]
+        enough = [slot for slot in mine if gangs.least_ranks(plan, part, slot.kind) == 1]
+        return self._gathered(frontier, part, Candidates(slots.well, enough))
 
     def note(self, gathered: GangPath, chain: str) -> None:
         """It was given a chain."""
@@ -135,12 +137,16 @@ class Gangs:
     ) -> GangPath | None:
         """ranks: as few as may be where it is not said."""
         plan, resume = frontier.plan, resume_point(frontier.plan, spans[0])
-        if (ranks or study_of(frontier, spans).least_ranks) == 1:
-            slot = place(plan, frontier.id, spans, resume, slots)
-            return None if slot is None else GangPath(frontier, Gang(slot), spans)
-        ranks = ranks or study_of(frontier, spans).least_ranks
-        gang = gangs.gather(plan, frontier.id, spans, resume, slots, ranks)
-        return None if gang is None else GangPath(frontier, gang, spans)
+
+        def count(kind: str) -> int:
+            return ranks or gangs.least_ranks(plan, spans, kind)
+
+        alone = [slot for slot in slots.free if count(slot.kind) == 1]
+        slot = place(plan, frontier.id, spans, resume, Candidates(slots.well, alone)) if alone else None
+        gang = Gang(slot) if slot else gangs.gather(plan, frontier.id, spans, resume, slots, count)
+        if gang is None:
+            return None
+        return GangPath(frontier, gang, spans, most=gangs.most_there(plan, spans, gang.leader.kind, slots.well))
 
     def _widened(self, frontier: Frontier, spans: Sequence[Span], free: Candidates, spare: int) -> GangPath | None:
         """With as many slots as pay, of the machine and kind where most do; which these are, is measured first.
@@ -148,22 +154,22 @@ class Gangs:
         Where it can never have more, the chain has its gang until others can begin as well.
         """
         study = study_of(frontier, spans)
-        used, best, whole = slots_used([frontier])[study.id], (study.least_ranks, free), spans[:1]
+        used, best, whole = slots_used([frontier])[study.id], (0, free), spans[:1]
         all_groups = gangs.groups_of(frontier.plan, free.well)
         for (host, kind), group in gangs.groups_of(frontier.plan, free.free).items():
-            here = Candidates(free.well, group)
-            most = gangs.room_for(study, spare, len(group), used)
+            here, least = Candidates(free.well, group), gangs.least_ranks(frontier.plan, spans[:1], kind)
+            most = gangs.room_for(study, spare, len(group), used, least)
             profile = self._profile(frontier, spans[0], kind, most)
-            if most > study.least_ranks and not gangs.is_measured(profile, most) and self._may_measure(frontier, kind):
+            if most > least and not gangs.is_measured(profile, most) and self._may_measure(frontier, kind):
                 found = self._gathered(frontier, spans[:1], here, most)
                 if found is not None:
                     return replace(found, measures=True)
-            ranks = gangs.ranks_that_pay(profile, study.least_ranks, min(most, len(group)))
-            if ranks > best[0]:
-                most = gangs.room_for(study, study.most_ranks, len(all_groups[host, kind]), 0)
-                is_best = ranks >= gangs.ranks_that_pay(profile, study.least_ranks, most)
+            ranks = gangs.ranks_that_pay(profile, least, min(most, len(group)))
+            if ranks > max(best[0], study.least_ranks):
+                most = gangs.room_for(study, study.most_ranks, len(all_groups[host, kind]), 0, least)
+                is_best = ranks >= gangs.ranks_that_pay(profile, least, most)
                 best, whole = (ranks, here), until_branch(frontier, spans) if is_best else spans[:1]
-        return self._gathered(frontier, whole, best[1], best[0]) or self._gathered(frontier, spans[:1], free)
+        return self._gathered(frontier, whole, best[1], best[0] or None) or self._gathered(frontier, spans[:1], free)
 
     def _may_measure(self, frontier: Frontier, kind: str) -> bool:
         """Not while it is being measured, nor after it came to no end: then as few as may be are as good."""
@@ -176,7 +182,8 @@ class Gangs:
         own = plan.ranks_profiles.get(kind)
         if plan.opened is None or most == 1 or gangs.is_measured(own, most):
             return own
-        other = ranks_on_record(self._ports.records.log, plan.opened, batch_of(plan.nodes[span.node])).get(kind)
+        log, batch = self._ports.records.log, batch_of(plan.nodes[span.node])
+        other = profiles_on_record(log, plan.opened, batch, RanksProfiled).get(kind)
         if other is None or other == own or not gangs.is_measured(other, most):
             return own
         try:
@@ -187,37 +194,33 @@ class Gangs:
         return other
 
     def _hold(
-        self, frontier: Frontier, spans: Sequence[Span], ranks: int, slots: Candidates, frontiers: Sequence[Frontier]
+        self, frontier: Frontier, spans: Sequence[Span], slots: Candidates, frontiers: Sequence[Frontier]
     ) -> None:
         if self._reservation is not None:
             return
-        busy, about = gangs.occupants(frontiers), f"gangs of {frontier.id}"
+        busy, about, plan = gangs.occupants(frontiers), f"gangs of {frontier.id}", frontier.plan
         self._asked.clear()
-        self._reservation = gangs.reserve(frontier, spans, ranks, slots, busy, self._ports.elapsed())
+        self._reservation = gangs.reserve(
+            frontier, spans, lambda kind: gangs.least_ranks(plan, spans, kind), slots, busy, self._ports.elapsed()
+        )
         if self._reservation is None:
-            study = study_of(frontier, spans)
+            study, ranks = study_of(frontier, spans), _least(frontier, spans, slots.well)
+            says = f"says ranks: {ranks}" if ranks == study.least_ranks else f"needs {ranks} devices for its memory"
             self._ports.problems.report(
                 about,
-                f"study {study.id} waits: it says ranks: {ranks}, and no machine has so many slots of one kind of"
-                " device that are well and have its trainer",
+                f"study {study.id} waits: it {says}, and no machine has so many slots of one kind of device that are"
+                " well and have its trainer",
             )
         else:
             self._ports.problems.clear(about)
 
 
-def ranks_on_record(log: EventLog, opened: PlanOpened, batch: Json) -> dict[str, RanksProfiled]:
-    """What plans with the same models have measured, whatever their seed, by kind of device: the last one with such a
-    batch. Raises `DatabaseUnavailable`."""
-    found: dict[str, RanksProfiled] = {}
-    for recorded in log.profiles():
-        profile = recorded.event
-        if isinstance(profile, RanksProfiled) and profile.batch == batch and is_alike(log, recorded.stream, opened):
-            found[profile.kind] = profile
-    return found
-
-
 def study_of(frontier: Frontier, spans: Sequence[Span]) -> Study:
     """The study on whose behalf a path was chosen."""
-    study = spans[0].study
-    assert study is not None  # what is trained is trained for somebody
-    return frontier.plan.studies[study]
+    return frontier.plan.studies[gangs.charged_to(spans)]
+
+
+def _least(frontier: Frontier, spans: Sequence[Span], slots: Sequence[SlotDescription]) -> int:
+    """As few of these slots as may train a path, on the kind of device where that is least."""
+    kinds = {slot.kind for slot in slots} or {""}
+    return min(gangs.least_ranks(frontier.plan, spans, kind) for kind in kinds)

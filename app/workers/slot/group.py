@@ -21,7 +21,15 @@ from app.workers.slot.checkpoint_store import ReadOnce
 from app.workers.slot.claim import Claimed, PackBroken, Stopped
 from app.workers.slot.context import SlotContext
 from app.workers.slot.lane import Lane, Stage, Trained, Wish, answer
-from app.workers.slot.models import ITS_OWN, LaneContext, PackedModel, measure_ranks, train_together
+from app.workers.slot.models import (
+    ITS_OWN,
+    LaneContext,
+    PackedModel,
+    can_have_more,
+    measure_ranks,
+    needs_more,
+    train_together,
+)
 from app.workers.slot.proving import ProofLane
 from app.workers.slot.retry import SharedTime
 from app.workers.slot.training import TrainingLane
@@ -190,19 +198,23 @@ class LaneGroup:
         """See how fast the only lane's model is on more and fewer devices, and train nothing."""
         (number,) = self._wanted
         lane, slot = self.lanes[number], self._slot
-        batch = dict(lane.work.measures_ranks or {})
+        batch, work = dict(lane.work.measures_ranks or {}), lane.work
 
         def measure() -> Trained:
+            facts: list[e.Event] = []
             try:
                 reader, clock = slot.reader, slot.given.clock
-                seconds = measure_ranks(slot.trainer, lane.work, lambda at: reader.read(at, lambda: None), clock)
-                fact = e.RanksProfiled(kind=slot.me.kind, batch=batch, step_seconds=seconds)
+                seconds = measure_ranks(slot.trainer, work, lambda at: reader.read(at, lambda: None), clock)
+                facts.append(e.RanksProfiled(kind=slot.me.kind, batch=batch, step_seconds=seconds))
+                if (fewest := min(map(int, seconds))) > 1:
+                    first = work.stages[0]
+                    facts.append(needs_more(work, first, first.start, fewest // 2, slot.me.kind))
             except TrainerFailed as failed:
-                if failed.kind not in ITS_OWN:
-                    raise PackBroken(str(failed)) from failed
+                if failed.kind not in ITS_OWN or can_have_more(work, failed):
+                    raise failed if can_have_more(work, failed) else PackBroken(str(failed)) from failed
                 why = f"measuring it failed: {failed.error.strip().splitlines()[-1]}"
-                fact = e.RanksProfiled(kind=slot.me.kind, batch=batch, step_seconds={}, refusal=why)
-            slot.outbox.put(lane.claim, [fact])
+                facts.append(e.RanksProfiled(kind=slot.me.kind, batch=batch, step_seconds={}, refusal=why))
+            slot.outbox.put(lane.claim, facts)
             raise Stopped
 
         self._go_on(number, lambda: answer(self._stages[number], measure))

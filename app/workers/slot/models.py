@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from app.domain.assignment import ChainAssignment, ResumePoint
+from app.domain.events import NeedsMore, Stage
+from app.domain.schedule import segment_at
 from app.workers.slot.checkpoint_store import Reader
 from app.workers.slot.claim import Claimed, PackBroken, Stopped
 from app.workers.slot.retry import Clock, Seconds
@@ -19,6 +21,7 @@ from app.workers.slot.trainer_host import Place, Result, TrainerHost
 from app.workers.state import State
 from app.workers.trainer_process import TrainedTogether, TrainerProcess
 from app.workers.trial_logs import StageFiles
+from stagetree.limits import BATCH_SIZES
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
@@ -28,6 +31,9 @@ ITS_OWN = ("exception", "out_of_memory")
 
 MEASURED_STEPS, MEASURED_SECONDS = 5, 5.0
 """So many steps, and so long, are enough to see how fast several devices are."""
+
+LEAST_SECONDS = 1e-9
+"""A step takes some time, also by a coarse clock."""
 
 NO_ROOM = ("out_of_memory",)
 """What a model that is not the first may fail of for no fault of its own."""
@@ -166,24 +172,41 @@ def train_together(
     return trained
 
 
+def can_have_more(work: ChainAssignment, failed: TrainerFailed) -> bool:
+    """Whether twice as many devices may help a chain that was out of memory."""
+    return failed.kind in NO_ROOM and failed.may_divide and 2 * work.ranks <= work.most_ranks
+
+
+def needs_more(work: ChainAssignment, stage: Stage, step: int, ranks: int, kind: str) -> NeedsMore:
+    """That so many devices of a kind were too few for the batch after a step."""
+    values = segment_at(work.hp, step).values(step)
+    batch = {name: values[name] for name in BATCH_SIZES if name in values}
+    return NeedsMore(node=stage.node, step=step, kind=kind, ranks=ranks, batch=batch)
+
+
 def measure_ranks(
     host: TrainerHost, work: ChainAssignment, read: Callable[[ResumePoint], State], clock: Clock
 ) -> dict[str, float]:
-    """Seconds a step of the model that was just begun, by how many of its devices train it. Raises as
-    `TrainerHost.begin`."""
+    """Seconds a step of the model that was just begun, by how many of its devices train it, down to where they are out
+    of memory. Raises as `TrainerHost.begin`."""
     seconds, start, members = dict[str, float](), work.stages[0].start, work.members
     while True:
         part = replace(work, members=members)
-        if members != work.members:
-            host.begin(part, 0, read, None)
-        host.train(part, start + 1, lambda step: None)  # the first step takes longer
-        begun_at = clock()
+        try:
+            if members != work.members:
+                host.begin(part, 0, read, None)
+            host.train(part, start + 1, lambda step: None)  # the first step takes longer
+            begun_at = clock()
 
-        def end(step: int, begun_at: float = begun_at) -> int | None:
-            return 0 if clock() - begun_at > MEASURED_SECONDS else None
+            def end(step: int, begun_at: float = begun_at) -> int | None:
+                return 0 if clock() - begun_at > MEASURED_SECONDS else None
 
-        step = host.train(part, start + 1 + MEASURED_STEPS, end).step
-        seconds[str(part.ranks)] = (clock() - begun_at) / (step - start - 1)
+            step = host.train(part, start + 1 + MEASURED_STEPS, end).step
+        except TrainerFailed as failed:
+            if not seconds or failed.kind not in NO_ROOM:
+                raise
+            return seconds
+        seconds[str(part.ranks)] = max(clock() - begun_at, LEAST_SECONDS) / (step - start - 1)
         if not members:
             host.end_process()
             return seconds

@@ -25,6 +25,7 @@ from app.workers.slot.execution import (
 )
 from app.workers.slot.intermediates import ChainCheckpoints
 from app.workers.slot.lane import Lane, Stage, Wish
+from app.workers.slot.models import can_have_more, needs_more
 from app.workers.slot.outbox import Advance, End, Finish, Release, RowChange
 from stagetree.runtime.failures import TrainerFailed
 
@@ -165,8 +166,12 @@ class TrainingLane(Lane):
             self._interrupt(failed.error)
             return False
         self._facts.clear()  # what was found at a step that is not good is not told
+        if can_have_more(self.work, failed):
+            self._end([self._needs_more(failed.step), self._ended(ChainOutcome.INTERRUPTED)])
+            return False
         kind = FailureKind.CRASH if failed.kind in ("internal", "rank") else FailureKind(failed.kind)
-        error = f"{failed.error.rstrip()}\n\n{self._advice}" if kind == FailureKind.OUT_OF_MEMORY else failed.error
+        out_of_memory = kind == FailureKind.OUT_OF_MEMORY
+        error = f"{failed.error.rstrip()}\n\n{self._advice(failed)}" if out_of_memory else failed.error
         fact = execution.failed(kind, error, failed.signature, failed.step, self._its.seconds())
         version = slot.outbox.version(self.claim.stream)
         sound = fact.step if fact.evaluated is None else fact.evaluated - 1
@@ -178,9 +183,16 @@ class TrainingLane(Lane):
             slot.quarantine.lift(self._is_well)
         return False
 
-    @property
-    def _advice(self) -> str:
-        """What helps a trial that has too little memory. More devices do not: each computes one shard at a time."""
+    def _needs_more(self, step: int) -> e.NeedsMore:
+        """That a step past that one has too little memory on the devices that the chain has."""
+        stage, ranks = self._execution.stage, self.work.ranks
+        logger.warning("chain %s is tried with %d devices: %d are out of memory", self.claim.chain, 2 * ranks, ranks)
+        return needs_more(self.work, stage, max(step, stage.start), ranks, self._slot.me.kind)
+
+    def _advice(self, failed: TrainerFailed) -> str:
+        """What helps a trial that has too little memory. More devices seldom do: each computes one shard at a time."""
+        if failed.may_divide and (ranks := self.work.ranks) > 1:
+            return f"It had {ranks} devices, the most that `ranks` and the machines allow: more may need less memory."
         if shards := self.work.shards:
             return f"A device has 1/{shards} of a batch at once, however many there are: more shards need less memory."
         return "With shards, a batch is computed in so many parts, one after the other, which need less memory."
