@@ -2,7 +2,8 @@
 
     python benchmarks/script_steps.py [--steps N] [--rounds N]
 
-Both do nothing, and are driven by the same runner in turn, in one process. The budget is 50 us a step.
+Both do nothing, and are driven by the same runner in turn, in one process. The budget is 50 us a step. Last, the same
+script in two processes of torchrun, each of which is told of each step: on the clock, since they wait for each other.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,18 +74,25 @@ def main() -> None:
     for name, seconds in found.items():
         low, middle, high = (1e6 * f(seconds) for f in (min, statistics.median, max))
         print(f"{name:<8} {middle:7.1f} us a step, {low:.1f} to {high:.1f}")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "train.py"
+        file.write_text(SCRIPT.replace('"nothing"', '"nothing", launch="torchrun --nproc-per-node 2"'))
+        seconds = seconds_of(load_trainer(file, "nothing"), given.steps, time.perf_counter)
+        print(f"in two processes of torchrun {seconds * 1e6:.1f} us a step, on the clock")
     more = statistics.median(b - a for a, b in zip(found["class"], found["script"], strict=True))
     print(f"a script {more * 1e6:.1f} us more a step; the budget is {BUDGET * 1e6:.0f} us")
 
 
-def seconds_of(kind: type[Trainer], steps: int) -> float:
-    """CPU seconds a step."""
+def seconds_of(kind: type[Trainer], steps: int, clock: Callable[[], float] = time.process_time) -> float:
+    """Seconds a step; by default of the CPU."""
     model, timeline = Model.build(kind, {}, 0, "cpu"), HpTimeline({"lr": 0.1})
     model.advance(timeline)
-    began = time.process_time()
+    began = clock()
     for _ in range(steps):
         model.advance(timeline)
-    return (time.process_time() - began) / steps
+    seconds = (clock() - began) / steps
+    model.trainer.close()
+    return seconds
 
 
 if __name__ == "__main__":

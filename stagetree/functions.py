@@ -28,6 +28,7 @@ Line = function_trainer("line", build, step, measure)
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -175,6 +176,7 @@ def attach(
     eval_every: int | None = None,
     seed: int = 0,
     device: str = "cpu",
+    launch: str = "",
     **args: Any,
 ) -> Run:
     """Take part in a study, as the trainer called `name`; started by hand, train one configuration alone.
@@ -185,14 +187,21 @@ def attach(
         hp: by hand, the hyper-parameters: values or sequences.
         steps: by hand, for how many steps; then the metrics are printed.
         eval_every: by hand, the steps between evaluations.
-        seed, device: by hand.
+        seed, device: by hand. The global generators begin at the seed, as they do in a study.
+        launch: how a slot starts the script as several processes: `torchrun --nproc-per-node 2`, or what else takes
+            `-m MODULE`. A literal, too; names in braces stand for `args`. By hand, whatever the user types.
 
     Raises ValueError for an argument of the study file that is not in `args`.
     """
     fiber: greenlet | None = getcurrent()
     while fiber is not None and not isinstance(fiber, Attachable):
         fiber = fiber.parent
-    return _ByHand(args, seed, device, hp or {}, steps, eval_every) if fiber is None else fiber.attached(args)
+    if fiber is not None:
+        return fiber.attached(args)
+    from stagetree.trainer import generators  # it has torch
+
+    generators.seed(seed)
+    return _ByHand(args, seed, device, hp or {}, steps, eval_every)
 
 
 class _ByHand(Run):
@@ -224,4 +233,5 @@ class _ByHand(Run):
 
     def _tell(self, step: int) -> None:
         values = {**self._logged.means(), **self.calls["evaluate"]()}
-        print(f"step {step}: {', '.join(f'{name} {value:.6g}' for name, value in values.items())}", flush=True)
+        if os.environ.get("RANK", "0") == "0":  # of several processes, the first speaks
+            print(f"step {step}: {', '.join(f'{name} {value:.6g}' for name, value in values.items())}", flush=True)

@@ -123,9 +123,14 @@ class TrainerFailed(Exception):
 
 @contextmanager
 def user_code(but: tuple[type[Exception], ...] | type[Exception] = ()) -> Iterator[None]:
-    """Whatever the user's code raises inside is a `TrainerFailed`. but: what comes through as it is."""
+    """An error of the user's code in the block is raised as a `TrainerFailed`. but: classes that pass as they are.
+
+    So does a failure that is one already, which another process of the same trial has told of.
+    """
     try:
         yield
+    except TrainerFailed:
+        raise
     except but:
         raise
     except BaseException as error:

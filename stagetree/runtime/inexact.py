@@ -64,6 +64,11 @@ def forget() -> None:
     _seen.clear()
 
 
+def note(operations: Iterable[str]) -> None:
+    """Another process of the same trial has seen these."""
+    _seen.update(dict.fromkeys(operations))
+
+
 def seen() -> list[str]:
     """As torch calls them, in the order in which they came."""
     return list(_seen)

@@ -31,6 +31,7 @@ from typing import Any, ClassVar, NoReturn
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from stagetree.functions import Run
+from stagetree.runtime import launched
 from stagetree.sequences import did_you_mean
 from stagetree.source.discovery import scripts, set_in_each_step
 from stagetree.source.importing import Imports, import_exactly
@@ -47,8 +48,9 @@ class TrainerFileError(Exception):
 def load_trainer(path: str | Path, name: str) -> type[Trainer]:
     """The trainer of that name in a file. Raises `TrainerFileError`; whatever the file raises comes through."""
     imports = imports_of(Path(path).resolve())
-    if name in scripts(path, imports.files):
-        return _script_trainer(name, imports)
+    if name in (found := scripts(path, imports.files)):
+        launch = found[name].get("launch")
+        return _launched_trainer(name, launch, found[name], imports) if launch else script_trainer(name, imports)
     for value in vars(imports.module()).values():
         if isinstance(value, type) and issubclass(value, Trainer) and value.__dict__.get("name") == name:
             if issubclass(value, CommandTrainer):
@@ -119,8 +121,8 @@ class ScriptTrainer(Trainer):
             self._script.throw(GreenletExit)
 
 
-def _script_trainer(name: str, imports: Imports) -> type[ScriptTrainer]:
-    """The trainer of that name that a script is, by its `attach`."""
+def script_trainer(name: str, imports: Imports) -> type[ScriptTrainer]:
+    """The trainer of that name that a script is, by its `attach`; in this process, however it is launched."""
     members = {
         "__module__": __name__,
         "name": name,
@@ -129,6 +131,14 @@ def _script_trainer(name: str, imports: Imports) -> type[ScriptTrainer]:
         "caches": tuple(set_in_each_step(imports.path, imports.files)),
     }
     return type("Script", (ScriptTrainer,), members)
+
+
+def _launched_trainer(
+    name: str, launch: str, defaults: Mapping[str, Any], imports: Imports
+) -> type[launched.LaunchedTrainer]:
+    """The trainer of that name that a script is in processes of its own."""
+    members = {"__module__": __name__, "name": name, "file": imports.path, "version": imports.version}
+    return type("Script", (launched.LaunchedTrainer,), {**members, "launch": launch, "defaults": defaults})
 
 
 class _Script(greenlet):

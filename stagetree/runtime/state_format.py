@@ -41,6 +41,9 @@ DTYPES = {
     "F8_E5M2": torch.float8_e5m2,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+SAME = {"$as": "the first"}
+"""In the state of one of several ranks: what is there in that of the first."""
+
 PLAIN = frozenset((int, float, str, bool, type(None)))
 """What is written as it is."""
 
@@ -227,3 +230,37 @@ def _rebuild(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     if TUPLE in tree:
         return tuple(_rebuild(item, tensors) for item in tree[TUPLE])
     return {key: _rebuild(value, tensors) for key, value in tree[PAIRS]}
+
+
+# ---------------------------------------------------------------------------------------- states that are much the same
+
+
+def less(value: Any, first: Any) -> Any:
+    """A state without what another one has at the same place, to the bit: it need not be stored twice."""
+    if isinstance(value, dict) and isinstance(first, dict) and value.keys() == first.keys():
+        return {name: less(each, first[name]) for name, each in value.items()}
+    if isinstance(value, list | tuple) and type(value) is type(first) and len(value) == len(first):
+        return type(value)(less(*each) for each in zip(value, first, strict=True))
+    return SAME if _are_equal(value, first) else value
+
+
+def more(value: Any, first: Any) -> Any:
+    """What `less` was given, from its answer."""
+    if isinstance(value, dict) and value == SAME:
+        return first
+    if isinstance(value, dict) and isinstance(first, dict) and value.keys() == first.keys():
+        return {name: more(each, first[name]) for name, each in value.items()}
+    if isinstance(value, list | tuple) and type(value) is type(first) and len(value) == len(first):
+        return type(value)(more(*each) for each in zip(value, first, strict=True))
+    return value
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        is_alike = one.dtype == other.dtype and one.shape == other.shape
+        return is_alike and _bytes(one).equal(_bytes(other))
+    return type(one) is type(other) and not isinstance(one, np.ndarray | torch.Tensor | float) and bool(one == other)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)

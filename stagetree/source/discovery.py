@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stagetree.source.versions import root
 from stagetree.trainer.program import placeholders
@@ -67,7 +68,7 @@ def without_begin(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str
     module = file.relative_to(root(file)[0]).as_posix()
     nodes = [node for node in sources.tree(module).body if isinstance(node, ast.ClassDef)]
     names = {_literals(node)["name"] for node in nodes if "name" in _literals(node) and sources.lacks(node, "begin")}
-    return frozenset(names) | scripts(path, files)
+    return frozenset(names) | scripts(path, files).keys()
 
 
 def _constructor(node: ast.ClassDef) -> Arguments:
@@ -107,18 +108,24 @@ def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str,
     yield from ((name, None) for name in sorted(scripts(path, files)))
 
 
-def scripts(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str]:
-    """The names by which a file attaches itself to studies, `stagetree.attach("gpt")`: scripts that own their loop."""
+def scripts(path: str | Path, files: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
+    """The names by which a file attaches itself to studies, `stagetree.attach("gpt")`: scripts that own their loop.
+
+    With each, the arguments of that call that are literals.
+    """
     file = Path(path).resolve()
     sources = _Sources(root(file)[0], files)
     module = file.relative_to(root(file)[0]).as_posix()
     calls = (node for node in ast.walk(sources.tree(module)) if isinstance(node, ast.Call) and node.args)
-    named = ((sources.absolute(module, call.func), call.args[0]) for call in calls)
-    return frozenset(
-        name.value
-        for function, name in named
-        if function in ATTACH and isinstance(name, ast.Constant) and isinstance(name.value, str)
-    )
+    return {
+        call.args[0].value: {
+            each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant) and each.arg
+        }
+        for call in calls
+        if sources.absolute(module, call.func) in ATTACH
+        and isinstance(call.args[0], ast.Constant)
+        and isinstance(call.args[0].value, str)
+    }
 
 
 def set_in_each_step(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str]:

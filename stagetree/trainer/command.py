@@ -11,10 +11,8 @@ twice, and says how far it is by adding lines to a file.
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,11 +21,9 @@ import numpy as np
 
 from stagetree.sequences import did_you_mean
 from stagetree.trainer.base import TrainsAhead
-from stagetree.trainer.program import Program, ProgramOrder, Values, placeholders
+from stagetree.trainer.program import Program, ProgramOrder, Values, folder_for_programs, placeholders
 
 __all__ = ["CommandTrainer"]
-
-FOLDERS = "stagetree-program-"
 
 
 class CommandTrainer(TrainsAhead):
@@ -119,8 +115,7 @@ class _Programs:
         self._trained: list[Values] = []  # the values of the steps since then
         self._measured: dict[int, dict[str, float]] = {}
         self._number = 0
-        _remove_those_of_the_dead()
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
+        self._folder = folder_for_programs()
 
     def expect(self, stop: int, evaluate: frozenset[int], at: Callable[[int], Values]) -> None:
         """As `CommandTrainer.expect`. A program that would go further is stopped, and another goes on to there."""
@@ -279,21 +274,3 @@ def _write(path: Path, checkpoint: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is no path inside a checkpoint")
         file.parent.mkdir(parents=True, exist_ok=True)
         np.asarray(content).tofile(file)
-
-
-def _remove_those_of_the_dead() -> None:
-    """The folders of processes that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*"):
-        pid = folder.name.removeprefix(FOLDERS).partition("-")[0]
-        if pid.isdigit() and not _is_alive(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

@@ -16,8 +16,7 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset, default_collate
 
-from stagetree.trainer import Trainer
-from stagetree.trainer.base import whole_number
+from stagetree.trainer.base import Trainer, whole_number
 from stagetree.trainer.reading import (
     Batching,
     BatchSpan,

@@ -6,9 +6,11 @@ import ctypes
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +23,8 @@ Values = Mapping[str, Any]
 
 GIVEN = ("from", "to", "start", "stop", "schedule", "metrics", "evaluate", "seed", "device")
 """What each process of a `CommandTrainer` is told, by the names of its template."""
+
+FOLDERS = "stagetree-program-"
 
 LAST_WORDS = 4000
 """Bytes of what a program said on stderr that are part of its error."""
@@ -100,7 +104,7 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stderr=self._stderr,
                 env={**os.environ, "PATH": path},
-                preexec_fn=_end_with_us,
+                preexec_fn=end_with_us,
             )
         except OSError as error:
             raise ProgramFailed(f"{words[0]} cannot be started in {cwd}: {error.strerror}") from None
@@ -230,9 +234,33 @@ def placeholders(command: str) -> list[str]:
     return [name for name in names if name not in GIVEN]
 
 
-def _end_with_us() -> None:
+def end_with_us() -> None:
     """In the new process, since the reader of its lines may be killed. How signals are taken is inherited."""
     if sys.platform == "linux":
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, signal.SIG_DFL)
+
+
+def folder_for_programs() -> Path:
+    """A new one of this process. Raises OSError: no room."""
+    _remove_those_of_the_dead()
+    return Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
+
+
+def _remove_those_of_the_dead() -> None:
+    """The folders of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*"):
+        pid = folder.name.removeprefix(FOLDERS).partition("-")[0]
+        if pid.isdigit() and not _is_alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

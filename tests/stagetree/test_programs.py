@@ -24,7 +24,7 @@ from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.source.discovery import Arguments, arguments
 from stagetree.source.versions import module_files, version_of
-from stagetree.trainer.command import FOLDERS
+from stagetree.trainer.program import FOLDERS
 
 HP = {"lr": {"family": "linear", "init": 0.5, "slope": -0.01}}
 LAST = 12

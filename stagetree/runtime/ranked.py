@@ -1,0 +1,138 @@
+"""A process of a script that a launcher has started for a slot: it runs the script, command by command.
+
+    torchrun --nproc-per-node 2 -m stagetree.runtime.ranked
+
+What `torch.distributed` needs is in the environment, as the launcher has put it there. The global generators are this
+process's own: they are at the study's seed when the script begins, a part of the state, and left alone by evaluations.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stagetree.runtime import inexact, state_format
+from stagetree.runtime.failures import TrainerFailed, user_code
+from stagetree.runtime.launched import SOCKET
+from stagetree.runtime.loading import imports_of, script_trainer
+from stagetree.runtime.machine import Machine, log_to_stderr, prefer_for_killing, refuse_breakpoints
+from stagetree.runtime.model import HpTimeline, Model, print_to
+from stagetree.runtime.wire import Message, Wire
+from stagetree.trainer import generators
+
+PR_SET_PDEATHSIG = 1
+
+
+class Rank:
+    """The commands of the trainer's process: each is a method, which returns the answer and its files."""
+
+    def __init__(self) -> None:
+        self._device = "cpu"
+        self._model: Model | None = None
+
+    def begin(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
+        """Run the script up to its loop."""
+        device = message["device"]
+        if device != "cpu":
+            device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+        Machine(device, None, message["threads"], message["determinism"]).prepare()
+        with user_code():
+            imports = imports_of(Path(message["file"]))
+            if imports.version != message["version"]:
+                raise RuntimeError(f"{imports.path} has changed since this version of the trainer was loaded")
+            kind = script_trainer(message["name"], imports)
+        self._device = device
+        self._model = Model.build(kind, message["args"], message["seed"], device)
+        return {}, []
+
+    def step(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
+        """Take one, with these values in force that are new. Nothing has moved the generators since the last one."""
+        with user_code():
+            if message["values"]:
+                self._built.trainer.setup(message["values"])
+            self._built.trainer.train()
+        return {}, []
+
+    def evaluate(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
+        with self._at_rest():
+            return {"metrics": self._built.evaluate(), "not_exact": inexact.seen()}, []
+
+    def save(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
+        with self._at_rest():
+            return {}, [self._built.save()[0]]
+
+    def load(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
+        """Take over the state in the file, with these values in force."""
+        self._built.load(state_format.read(files[0]), HpTimeline(message["values"]), 1)
+        generators.restore(self._built.generators, self._device)
+        return {}, []
+
+    def logged(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
+        return {"logged": self._built.logged()}, []
+
+    def log(self, message: Message, files: list[int]) -> None:
+        """From here on, print into these files."""
+        print_to(os.dup(files[0]))
+
+    @property
+    def _built(self) -> Model:
+        assert self._model is not None
+        return self._model
+
+    @contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """Where the generators are now is a part of the state, and where they are left."""
+        self._built.advanced(generators.state(self._device))
+        yield
+        generators.restore(self._built.generators, self._device)
+
+
+def serve(wire: Wire) -> None:
+    """Carry out commands. Raises EOFError, ConnectionError: the trainer's process is gone."""
+    rank = Rank()
+    while (arrived := wire.receive(None)) is not None:
+        message, files = arrived
+        answer: Message | None
+        passed: list[int] = []
+        try:
+            found: Any = getattr(rank, message["do"])(message, files)
+            answer, passed = found if found is not None else (None, [])
+        except TrainerFailed as failed:
+            answer = {"failed": failed.kind, "error": failed.error, "signature": failed.signature}
+        if answer is not None:
+            wire.send(answer, *passed)
+        for fd in (*files, *passed):
+            os.close(fd)
+
+
+def main() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed launcher takes its ranks with it
+    os.environ.pop("PYTHONSAFEPATH", None)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(os.environ.pop(SOCKET))
+    wire = Wire(connection)
+    wire.send({"rank": int(os.environ.get("RANK", "0")), "world": int(os.environ.get("WORLD_SIZE", "1"))})
+    log_to_stderr()
+    refuse_breakpoints()
+    prefer_for_killing()
+    inexact.watch()
+    try:
+        serve(wire)
+    except (EOFError, ConnectionError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # to take the group apart might wait for ranks that are gone
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Scripts with loops of their own in studies of real processes: killed anywhere, shared equals alone to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from stacks import ROOT, wait_for
+
+Json = dict[str, Any]
+RANK = "stagetree.runtime.ranked"
+
+
+@pytest.mark.night
+@pytest.mark.parametrize(("example", "victim"), [("nanogpt", RANK)])
+def test_killed_and_shared_as_alone(example: str, victim: str, tmp_path: Path) -> None:
+    shared = study(example, tmp_path / "shared", victim)
+    alone = study(example, tmp_path / "alone", "", "merge=false")
+    assert shared["steps"]["unique"] < alone["steps"]["requested"] == alone["steps"]["executed"]
+    assert [values(shared), shared["not_exact"]] == [values(alone), []]
+
+
+def values(answer: Json) -> list[tuple[str, float]]:
+    return [(trial["state"], trial["value"]) for trial in answer["trials"]]
+
+
+def study(example: str, folder: Path, victim: str, *changes: str) -> Json:
+    """The answer of `stagetree run`; a process of that name that it has started is killed while it trains."""
+    place = ROOT / "examples" / example
+    command = [
+        sys.executable,
+        "-m",
+        "stagetree",
+        "run",
+        str(place / "study.yaml"),
+        "--trainers",
+        str(place / "train.py"),
+    ]
+    command += ["--dir", str(folder), "--slots", "1", "-o", "json", *(f"--set={change}" for change in changes)]
+    with (folder.parent / f"{folder.name}.log").open("wb") as log:
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        if victim:
+            kill_one(running.pid, victim, Path(log.name))
+        answer, _ = running.communicate(timeout=900)
+    assert running.returncode == 0, Path(log.name).read_text()
+    found: Json = json.loads(answer)
+    return found
+
+
+def kill_one(owner: int, name: str, log: Path) -> None:
+    """Once steps were trained."""
+    wait_for("steps", lambda: "steps · best" in log.read_text(), 600)
+    (pid, *_) = wait_for("such a process", lambda: processes(owner, name))
+    os.kill(pid, signal.SIGKILL)
+
+
+def processes(owner: int, name: str) -> list[int]:
+    every = psutil.Process(owner).children(recursive=True)
+    return [each.pid for each in every if name in each.cmdline() and "torchrun" not in " ".join(each.cmdline()[:2])]
