@@ -248,7 +248,7 @@ HISTORY: Json = {
 }
 TOKEN: Json = {"name": "ci", "scope": "submit", "project": "vision", "created_at": 1789000000.0}
 TOKEN |= {"expires_at": 1796776000.0, "used_at": 1789000060.0, "revoked_at": None}
-CHECKS = ("database", "schema", "broker", "store", "scheduler", "slots")
+READY = dict.fromkeys(["database", "schema", "broker", "store", "scheduler", "slots"], "ok")
 
 
 def _page(item: Json, more: str | None = None) -> Json:
@@ -257,14 +257,14 @@ def _page(item: Json, more: str | None = None) -> Json:
 
 EXAMPLES: dict[str, Json] = {
     "Columns": {"count": 2, "columns": {"trial": [0, 1], "value": [0.98, None], "hp.lr": [0.1, 0.2]}},
+    "Demand": {"at": 1789000009.0, "busy": 3, "more": 5, "wanted": 8, "idle": []},
     "Environments": {"devices": [{"device": "cpu", "python": "3.11.7", "torch": "2.13.0", "packages": {}}]},
     "Event": EVENT,
     "EventPage": _page(EVENT, "17"),
     "Health": {"status": "ok"},
     "History": HISTORY,
     "Imagined": IMAGINED,
-    "Importance": {"method": "PED-ANOVA", "trials": 32, "note": None}
-    | {"items": [{"name": "hp.lr", "importance": 1.0}]},
+    "Importance": {"method": "PED-ANOVA", "trials": 32, "note": None, "items": [{"name": "hp.lr", "importance": 1.0}]},
     "Listed": LISTED,
     "Logged": {"items": [{"step": 7, "metrics": {"train_loss": 0.41}, "node": "0f3a"}]},
     "Note": NOTE,
@@ -278,7 +278,7 @@ EXAMPLES: dict[str, Json] = {
         "nodes": [NODE_EXAMPLE],
     },
     "Preview": PREVIEW,
-    "Readiness": {"status": "ok", "checks": dict.fromkeys(CHECKS, "ok")},
+    "Readiness": {"status": "ok", "checks": READY},
     "Replay": REPLAY,
     "Rungs": {"items": [RUNG | {"promoted": [1]}]},
     "Schedules": {"items": [{"name": "lr", "steps": [0, 19, 20, 39], "values": [0.1, 0.1, 0.01, 0.01]}]},

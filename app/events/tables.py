@@ -155,7 +155,7 @@ class SlotRow(SQLModel, table=True):
 
 
 class SchedulerRow(SQLModel, table=True):
-    """A process that ticks. When none of them did of late, nothing is given to slots."""
+    """A process that ticks. Where none did of late, nothing is given to slots. demand: for slots, at that tick."""
 
     __tablename__ = "schedulers"
 
@@ -163,6 +163,7 @@ class SchedulerRow(SQLModel, table=True):
     host: str
     pid: int
     ticked_at: float
+    demand: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
 
 
 class ChainRow(SQLModel, table=True):

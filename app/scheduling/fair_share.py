@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
-from math import inf
+from math import ceil, inf
 from typing import Protocol
 
 from app.domain.search_plan import Chain, Study
@@ -24,6 +24,7 @@ from app.domain.stage_tree import Place
 from app.domain.terms import PlanId, StudyId
 from app.scheduling.demands import Urgency
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.packs import trials_on_a_slot
 
 LARGEST_DEFICIT = 2.0
 """In turns on a slot: a study never lacks or owes more, so that a share nobody could give is not owed forever."""
@@ -148,6 +149,28 @@ def slots_used(frontiers: Iterable[Frontier]) -> Counter[StudyId]:
         for chain in training(frontier):
             used[payer(chain)] += chain.ranks
     return used
+
+
+MOST_WANTED = 1000
+"""More paths of a study than these are not counted."""
+
+
+def slots_wanted(frontiers: Iterable[Frontier], tuners_want: Container[StudyId]) -> int:
+    """How many more slots than they have the studies would keep busy now.
+
+    tuners_want: the studies whose tuners would have one more trial under way. A path that two studies want is counted
+    once, and as many as are trained in a pack are one.
+    """
+    total = 0
+    for frontier in frontiers:
+        used, counted = slots_used([frontier]), set[Place]()
+        for study in frontier.plan.studies.values():
+            if study.is_running:
+                heads = [head for head in islice(frontier.heads(study.id), MOST_WANTED) if head not in counted]
+                counted.update(heads)
+                paths = ceil(len(heads) / trials_on_a_slot(frontier.plan)) + (study.id in tuners_want)
+                total += int(max(0, min(paths * study.least_ranks, cap_of(study) - used[study.id])))
+    return total
 
 
 def training(frontier: Frontier) -> Iterable[Chain]:

@@ -16,12 +16,12 @@ from app.domain.search_plan import SearchPlan, trial_of
 from app.domain.terms import ANYBODY, ChainId, Principal, StudyId, Unknown
 from app.events import ChainRecord, RowsPort, StudyRecord
 from app.service import slot_use
-from app.service.services import ID, InvalidField, Services, WrongCursor
+from app.service.services import ID, HttpProblem, InvalidField, Services, WrongCursor
 from app.service.slot_use import gpu_sharing, lanes_at_once, view_of
 from app.service.views import documents, ordering, plans
 from app.service.views.standing import environments, packing
 from app.simulation.preview import Forecast, forecast
-from stagetree.models.pages import Columns, Environments, EventPage, SlotPage, StudyPage, TrainerPage, TrialPage
+from stagetree.models.pages import Columns, Demand, Environments, EventPage, SlotPage, StudyPage, TrainerPage, TrialPage
 from stagetree.models.service import Token, TokenPage, TrainerListed
 from stagetree.models.studies import Share, StudyAnswer
 from stagetree.models.trials import Plan, StageTree, TrialDetail
@@ -242,6 +242,22 @@ def slots(use: Services, limit: int, cursor: str | None = None, who: Principal =
         views = [view_of(row, chains, now, lease) for row in rows.slots.all()]
     items, more = _page(views, limit, cursor)
     return SlotPage(items=items, next_cursor=more)
+
+
+def demand(use: Services) -> Demand:
+    """How many slots would have work now. Raises `HttpProblem` where no scheduler has said so of late."""
+    if (demand := last_demand(use)) is None:
+        raise HttpProblem(503, "no scheduler has said of late how many slots would have work: is one running?")
+    return demand
+
+
+def last_demand(use: Services) -> Demand | None:
+    """What a scheduler has said of it in the last moments; None where none has."""
+    with use.records.read() as rows:
+        at, said, now = rows.schedulers.last_tick(), rows.schedulers.demand(), rows.now()
+    if at is None or said is None or now - at > use.lease_seconds:
+        return None
+    return Demand(at=at, wanted=said["busy"] + said["more"], **said)
 
 
 def _is_of(rows: RowsPort, chain: ChainRecord, who: Principal) -> bool:

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -71,7 +71,7 @@ class SchedulerRole:
         freeze_survivors()
         records, owner = SqlRecords(self._database), uuid4().hex
         housekeeping = RateLimit(CLEAN_SECONDS, lambda: _run_housekeeping(records.database))
-        record = RateLimit(settings().tick_seconds / 2, lambda: _record_tick(records, owner))
+        record = RateLimit(settings().tick_seconds / 2, lambda: _record_tick(records, owner, scheduler.demand()))
         scheduler = self._scheduler(records, record.do_if_due)
 
         def look() -> None:
@@ -129,8 +129,8 @@ class SchedulerRole:
         return Scheduler(ports)
 
 
-def _record_tick(records: SqlRecords, owner: str) -> None:
-    change(records, lambda rows: rows.schedulers.ticked(owner, socket.gethostname(), os.getpid()))
+def _record_tick(records: SqlRecords, owner: str, demand: Mapping[str, Any]) -> None:
+    change(records, lambda rows: rows.schedulers.ticked(owner, socket.gethostname(), os.getpid(), demand))
 
 
 def _run_housekeeping(database: Database) -> None:

@@ -94,6 +94,18 @@ class SlotPage(Answer):
     next_cursor: str | None
 
 
+class Demand(Answer):
+    """How many slots would have work now, as the scheduler sees it after it gave the free ones what there is."""
+
+    at: float = Field(description="when it looked, in Unix seconds by the database's clock")
+    busy: int = Field(description="slots that have work, or are held for work that needs several")
+    more: int = Field(
+        description="how many further slots would have work at once; for a tuner that decides trial by trial, one"
+    )
+    wanted: int = Field(description="busy and more: how many slots there should be")
+    idle: list[str] = Field(description="slots that have nothing to do, by name: those that may go")
+
+
 class TrainerPage(Answer):
     """Trainers, and where the next ones begin."""
 

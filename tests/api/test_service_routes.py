@@ -305,3 +305,27 @@ def test_a_lent_slot_says_to_which_trial(http: TestClient, tuned: str, workers: 
     lent, _ = http.get("/slots").json()["items"]
     assert (lent["state"], lent["chain"], lent["kind"]) == ("lent", None, "H200")
     assert lent["lent_to"] == {"slot": "gpu1", "chain": "gang", "study": tuned, "trial": 1}
+
+
+def test_demand_is_as_the_scheduler_said_last(http: TestClient, use: Services) -> None:
+    with use.records.write() as rows:
+        rows.schedulers.ticked("me", "here", 1, {"busy": 3, "more": 5, "idle": ["gpu3"]})
+    said = http.get("/demand").json()
+    assert said.pop("at") > 1e9
+    assert said == {"busy": 3, "more": 5, "wanted": 8, "idle": ["gpu3"]}
+    numbers = http.get("http://test/metrics").text
+    assert 'stagetree_demand{slots="more"} 5' in numbers and 'stagetree_demand{slots="busy"} 3' in numbers
+
+
+def test_without_a_scheduler_of_late_nobody_goes_by_an_old_demand(http: TestClient, use: Services) -> None:
+    """An autoscaler that is told nothing leaves things as they are."""
+    with use.records.write() as rows:
+        rows.schedulers.ticked("me", "here", 1)
+    assert http.get("/demand").status_code == 503, "an older scheduler says nothing of it"
+    with use.records.write() as rows:
+        rows.schedulers.ticked("me", "here", 1, {"busy": 0, "more": 0, "idle": []})
+    with use.records.database.write() as session:  # type: ignore[attr-defined]
+        session.execute(text("UPDATE schedulers SET ticked_at = ticked_at - 1000"))
+    answer = http.get("/demand")
+    assert answer.status_code == 503 and "no scheduler has said of late" in answer.json()["detail"]
+    assert "stagetree_demand{" not in http.get("http://test/metrics").text

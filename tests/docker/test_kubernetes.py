@@ -8,6 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
@@ -15,6 +16,7 @@ import yaml
 
 from app.domain.assignment import NAME
 from app.settings import Settings
+from stagetree.models.pages import Demand
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker" / "kubernetes.yaml"
@@ -95,3 +97,23 @@ def test_the_torch_of_a_cuda_image_is_kept(there: str, held: str | None, tmp_pat
     subprocess.run(shell, cwd=tmp_path, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=True)
     assert (tmp_path / "held.txt").read_text() == (held or pinned)
     assert "--constraint held.txt" in (tmp_path / "asked").read_text()
+
+
+# ------------------------------------------------------------------------------------------------ autoscaling
+
+KEDA = list(yaml.safe_load_all((ROOT / "docker" / "keda.yaml").read_text()))
+
+
+def test_keda_asks_for_a_number_that_the_api_gives_and_scales_what_there_is() -> None:
+    """Its own schemas are not among those of Kubernetes."""
+    authentication, scaled = KEDA
+    target = scaled["spec"]["scaleTargetRef"]
+    assert any((each["kind"], each["metadata"]["name"]) == (target["kind"], target["name"]) for each in OBJECTS)
+    [trigger] = scaled["spec"]["triggers"]
+    url = urlsplit(trigger["metadata"]["url"])
+    assert url.hostname in SETTINGS["STAGETREE_HOSTS"].split(",") and url.port == 8000
+    assert url.hostname in {each["metadata"]["name"] for each in OBJECTS if each["kind"] == "Service"}
+    assert url.path == "/api/v1/demand"
+    assert Demand.model_fields[trigger["metadata"]["valueLocation"]].annotation is int
+    assert trigger["authenticationRef"]["name"] == authentication["metadata"]["name"]
+    assert [each["parameter"] for each in authentication["spec"]["secretTargetRef"]] == ["token"]

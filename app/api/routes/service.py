@@ -17,7 +17,7 @@ from app.api.strict import Cursor, Limit, StrictRoute
 from app.domain.terms import ChainState, StudyState
 from app.service import changing, reading
 from app.service.slot_use import STATES, state_of
-from stagetree.models.pages import Health, Readiness, SlotPage, TrainerPage
+from stagetree.models.pages import Demand, Health, Readiness, SlotPage, TrainerPage
 
 SlotPath = Annotated[str, PathParameter(description="the name of a slot", examples=["gpu0"])]
 LIVE_CHAINS = (ChainState.READY, ChainState.RUNNING, ChainState.SAVING)
@@ -31,12 +31,15 @@ def text(use: ApiServices) -> str:
         chains = Counter(row.state for row in rows.chains.live())
     states = Counter(state_of(row, now, use.lease_seconds) for row in slots)
     checks = {name: int(answer == "ok") for name, answer in use.checks.ask().items()}
+    demand = reading.last_demand(use)
+    wanted = {} if demand is None else {"busy": demand.busy, "more": demand.more}
     ticked = {} if last_tick is None else {"": round(now - last_tick, 3)}
     lines = [
         *_metric("stagetree_studies", "Studies by state.", "state", {s: studies.get(s, 0) for s in StudyState}),
         *_metric("stagetree_slots", "Slots by state.", "state", {s: states[s] for s in STATES}),
         *_metric("stagetree_chains", "Chains under way by state.", "state", {s: chains[s] for s in LIVE_CHAINS}),
         *_metric("stagetree_log_head", "The position of the last event.", "", {"": use.log.head()}),
+        *_metric("stagetree_demand", "Slots that have work, and further ones that would.", "slots", wanted),
         *_metric("stagetree_scheduler_tick_age_seconds", "Since a scheduler last looked.", "", ticked),
         *_metric("stagetree_ready", "Whether a check of readiness is met.", "check", checks),
     ]
@@ -67,6 +70,20 @@ NUMBERS = {
 def list_slots(use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor = None) -> SlotPage:
     """All of them, by name."""
     return reading.slots(use, limit, cursor, who)
+
+
+@slots.get(
+    "/demand",
+    summary="How many slots would have work now",
+    response_model=Demand,
+    responses=refusals(503),
+)
+def get_demand(use: ServicesDep) -> Demand:
+    """For autoscalers: how many further slots would be busy at once, and which have nothing to do.
+
+    The scheduler says so when it looks, which is every few seconds; 503 where none has for as long as a lease.
+    """
+    return reading.demand(use)
 
 
 @slots.post(

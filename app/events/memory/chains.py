@@ -61,6 +61,10 @@ class Table(Generic[Row]):
         self._rows[key] = row
 
 
+Tick = tuple[float, Mapping[str, Any] | None]
+"""When a scheduler ticked last, and its demand for slots."""
+
+
 class Tables:
     """The tables, and the one transaction at a time that sees them. `clock`: Unix seconds."""
 
@@ -74,7 +78,7 @@ class Tables:
         self.slots: Table[SlotRecord] = Table(self._undo)
         self.live: Table[ChainRecord] = Table(self._undo)  # the chains that nobody has ended
         self.over: Table[ChainRecord] = Table(self._undo)
-        self.schedulers: Table[float] = Table(self._undo)  # when each ticked last
+        self.schedulers: Table[Tick] = Table(self._undo)
         self.versions: dict[str, int] = {}  # of each stream; only the log moves them
 
     def gangs_with(self, slot: str) -> list[ChainRecord]:

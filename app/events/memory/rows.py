@@ -167,15 +167,18 @@ class MemorySchedulers(SchedulersPort):
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def ticked(self, owner: str, host: str, pid: int) -> None:
-        self._tables.schedulers.put(owner, self._tables.clock())
+    def ticked(self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None) -> None:
+        self._tables.schedulers.put(owner, (self._tables.clock(), demand))
 
     def forget(self, owner: str) -> None:
         if self._tables.schedulers.get(owner) is not None:
             self._tables.schedulers.remove(owner)
 
     def last_tick(self) -> float | None:
-        return max(self._tables.schedulers.values(), default=None)
+        return max((at for at, _ in self._tables.schedulers.values()), default=None)
+
+    def demand(self) -> Mapping[str, Any] | None:
+        return max(self._tables.schedulers.values(), key=lambda row: row[0], default=(0.0, None))[1]
 
 
 class MemoryRows(RowsPort):
@@ -254,9 +257,8 @@ class MemoryLog(EventLog):
     def _add(self, append: Append) -> list[StoredEvent]:
         version = self.version(append.stream)
         recorded = placed(append, append.events, len(self._all), version)
-        if append.idempotency is not None:
-            used = Used(append.idempotency.fingerprint, append.stream, version + len(recorded), len(recorded))
-            self._keys[append.idempotency.key] = used
+        if (once := append.idempotency) is not None:
+            self._keys[once.key] = Used(once.fingerprint, append.stream, version + len(recorded), len(recorded))
         if recorded:
             self._all.extend(recorded)
             self._streams.setdefault(append.stream, []).extend(recorded)

@@ -239,8 +239,8 @@ class SchedulersPort(ABC):
     """The processes that tick, each with the time of its last tick."""
 
     @abstractmethod
-    def ticked(self, owner: str, host: str, pid: int) -> None:
-        """The process has looked at everything just now."""
+    def ticked(self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None) -> None:
+        """The process has looked at everything just now. demand: what `Scheduler.demand` says."""
 
     @abstractmethod
     def forget(self, owner: str) -> None:
@@ -249,6 +249,10 @@ class SchedulersPort(ABC):
     @abstractmethod
     def last_tick(self) -> float | None:
         """When one of them last did; None if none ever has."""
+
+    @abstractmethod
+    def demand(self) -> Mapping[str, Any] | None:
+        """What the one that ticked last said of its demand for slots; None where it did not say."""
 
 
 class RowsPort(ABC):

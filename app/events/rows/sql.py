@@ -19,8 +19,8 @@ class Schedulers(SchedulersPort):
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def ticked(self, owner: str, host: str, pid: int) -> None:
-        facts = {"host": host, "pid": pid, "ticked_at": now(self._session)}
+    def ticked(self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None) -> None:
+        facts = {"host": host, "pid": pid, "ticked_at": now(self._session), "demand": demand}
         row = insert(self._session, SCHEDULERS).values(owner=owner, **facts)
         self._session.execute(row.on_conflict_do_update(index_elements=["owner"], set_=facts))
 
@@ -30,6 +30,11 @@ class Schedulers(SchedulersPort):
     def last_tick(self) -> float | None:
         last: float | None = self._session.scalar(select(func.max(SCHEDULERS.c.ticked_at)))
         return last
+
+    def demand(self) -> Mapping[str, Any] | None:
+        query = select(SCHEDULERS.c.demand).order_by(SCHEDULERS.c.ticked_at.desc()).limit(1)
+        demand: Mapping[str, Any] | None = self._session.scalar(query)
+        return demand
 
 
 class Slots(SlotsPort):

@@ -161,6 +161,11 @@ class TunerDriver:
             action = self._tuner.suggest()
         return None if isinstance(action, NewTrial) and self._is_exhausted() else action
 
+    def wants_more(self) -> bool:
+        """Whether the tuner would have one more trial under way if there were room. Raises `TunerFailed`."""
+        action = self.expected()
+        return action is not None and not isinstance(action, End)
+
     def _is_exhausted(self) -> bool:
         """Whether the sampler has no more for a tuner that wants one."""
         size = None if self._sampler is None else self._sampler.size()

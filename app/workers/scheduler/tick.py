@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from logging import DEBUG, WARNING
+from typing import Any
 
 from app.away import LostRace
 from app.domain.assignment import SlotDescription
 from app.events import DatabaseUnavailable
 from app.scheduling.assignment import Candidates
+from app.scheduling.fair_share import slots_wanted
 from app.scheduling.packs import trials_on_a_slot
 from app.workers.scheduler.assignment import Assignment, Choosing
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
@@ -34,6 +36,7 @@ class Scheduler:
         self._assignment = Assignment(ports, self._frontiers, self._dispatch)
         self._choosing, self._sharing = Choosing(ports, self._frontiers), Sharing(ports)
         self._proving = Proving(ports, self._frontiers, self._dispatch)
+        self._left, self._may_write = Candidates((), ()), True  # after the last tick
 
     def tick(self) -> bool:
         """Look at how things stand and decide what is next; whether it came to its end.
@@ -58,6 +61,12 @@ class Scheduler:
         """What holds up a plan or a study, in a sentence each, by its name."""
         return self._ports.problems.all()
 
+    def demand(self) -> Mapping[str, Any]:
+        """After a tick: how many slots have work, how many more would, and which could go."""
+        idle = [slot.name for slot in self._left.free]
+        more = slots_wanted(self._frontiers.usable(), self._tuning.wanting()) if self._may_write else 0
+        return {"busy": len(self._left.well) - len(idle), "more": more, "idle": idle}
+
     def _tick(self) -> None:
         seen = cluster_snapshot(self._ports.records, self._ports.lease_seconds)
         if self._reaper.reap(seen):  # whose slots are free now
@@ -79,6 +88,7 @@ class Scheduler:
             slots = self._proving.use_idle(self._assignment.assign(slots, balance))
         self._proving.make_room(slots, seen.live)
         slots = Candidates(slots.well, [*slots.free, *waiting])
+        self._left, self._may_write = slots, not waiting
         self._sharing.make_room(self._frontiers.usable(), balance, seen, slots)
         self._flags.send(self._frontiers.usable())
 

@@ -87,6 +87,11 @@ class Tuning:
         is_due = stream in self._deadlines and self._ports.clock() >= self._deadlines[stream]
         return at == version and room <= before and not is_due
 
+    def wanting(self) -> set[StudyId]:
+        """The studies whose tuners would have more under way if there were slots for it."""
+        drivers = [each for drivers in self._drivers.values() for each in drivers.items()]
+        return {study for study, driver in drivers if _wants_more(driver)}
+
     def _failing(self, plan: SearchPlan, study: Study) -> c.CheckFailures | None:
         """What ends the study if its trials fail too much."""
         check = c.CheckFailures(study=study.id, at=self._ports.clock())
@@ -195,6 +200,13 @@ class Tuning:
     def _end(self, stream: str, command: Ending) -> None:
         self._ports.transact(stream, lambda plan: decide(plan, command))
         self._drivers[stream].pop(command.study, None)
+
+
+def _wants_more(driver: TunerDriver) -> bool:
+    try:
+        return driver.wants_more()
+    except TunerFailed:  # which the study says at the next tick
+        return False
 
 
 def _running(plan: SearchPlan) -> list[Study]:

@@ -1,0 +1,114 @@
+"""How many more slots would have work, and which have none: what autoscalers go by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scenes import ONE, RANDOM, Scene
+
+from app.domain import commands as c
+from app.domain.terms import StudyId
+from app.events.database import Database
+from app.events.memory import MemoryRecords
+from app.events.records import Records, SqlRecords
+
+Json = dict[str, Any]
+
+
+def grid(*rates: float, steps: int = 4) -> Json:
+    return {"kind": "trials", "trials": [{"hp": {"lr": rate}, "steps": steps} for rate in rates]}
+
+
+def demand(scene: Scene) -> tuple[int, int, list[str]]:
+    scene.scheduler.tick()
+    said = scene.scheduler.demand()
+    return said["busy"], said["more"], said["idle"]
+
+
+def test_without_work_every_slot_may_go() -> None:
+    assert demand(Scene(slots=2)) == (0, 0, ["gpu0", "gpu1"])
+
+
+def test_each_path_that_has_no_slot_would_have_one() -> None:
+    scene = Scene(slots=2)
+    scene.submit(grid(0.1, 0.2, 0.3, 0.4, 0.5))
+    assert demand(scene) == (2, 3, [])
+
+
+def test_a_cluster_grows_from_nothing() -> None:
+    scene = Scene(slots=0)
+    scene.submit(grid(0.1, 0.2, 0.3))
+    assert demand(scene) == (0, 3, [])
+
+
+def test_trials_that_share_a_beginning_would_have_one_slot_for_it() -> None:
+    scene = Scene(slots=0)
+    values = {"family": "values", "milestones": [2]}
+    lrs = [values | {"values": [0.1, later]} for later in (0.2, 0.3, 0.4)]
+    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in lrs]})
+    assert demand(scene) == (0, 1, [])
+
+
+def test_no_more_than_a_study_may_have() -> None:
+    scene = Scene(slots=1)
+    scene.submit(grid(0.1, 0.2, 0.3, 0.4), max_slots=2)
+    assert demand(scene) == (1, 1, [])
+
+
+def test_two_studies_want_a_path_that_they_share_once() -> None:
+    scene = Scene(slots=0)
+    scene.submit(grid(0.1, 0.2), "one")
+    scene.submit(grid(0.2, 0.3), "other")
+    assert demand(scene) == (0, 3, [])
+
+
+def test_a_study_that_is_paused_wants_nothing() -> None:
+    scene = Scene(slots=1)
+    scene.submit(ONE)
+    scene.give(c.PauseStudy(study=StudyId("study")))
+    assert demand(scene) == (0, 0, ["gpu0"])
+
+
+def test_a_tuner_that_decides_trial_by_trial_would_have_one_more() -> None:
+    scene = Scene(slots=2)
+    asha = {"kind": "asha", "num_trials": 20, "max_steps": 9, "min_steps": 1, "sampling_seed": 1}
+    scene.submit(asha)
+    assert demand(scene) == (2, 1, [])
+    scene.register("gpu2")
+    assert demand(scene) == (3, 1, [])
+
+
+def test_a_tuner_that_has_no_more_wants_no_more() -> None:
+    scene = Scene(slots=4)
+    scene.submit(RANDOM | {"num_trials": 3})
+    assert demand(scene) == (3, 0, ["gpu3"])
+
+
+def test_a_path_of_several_slots_would_have_them_all() -> None:
+    scene = Scene(slots=0)
+    scene.submit(grid(0.1, 0.2), ranks=4, shards=4)
+    assert demand(scene) == (0, 8, [])
+
+
+def test_where_slots_wait_for_room_in_the_store_more_of_them_would_too() -> None:
+    scene = Scene(slots=1, chains_that_fit=lambda plans, live, wanted: 0)
+    scene.submit(grid(0.1, 0.2))
+    busy, more, _ = demand(scene)
+    assert (busy, more) == (0, 0)
+
+
+def test_the_last_scheduler_to_tick_says_what_counts(database: Database) -> None:
+    at = [0.0]
+    for records in [SqlRecords(database), MemoryRecords(lambda: at[0])]:
+        _check_rows(records, at)
+
+
+def _check_rows(records: Records, at: list[float]) -> None:
+    with records.write() as rows:
+        assert rows.schedulers.demand() is None
+        rows.schedulers.ticked("one", "here", 1, {"busy": 1, "more": 2, "idle": []})
+    at[0] += 1.0
+    with records.write() as rows:
+        rows.schedulers.ticked("other", "here", 2, {"busy": 1, "more": 0, "idle": ["gpu1"]})
+    with records.read() as rows:
+        assert rows.schedulers.demand() == {"busy": 1, "more": 0, "idle": ["gpu1"]}
