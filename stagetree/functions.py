@@ -30,13 +30,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from greenlet import getcurrent, greenlet
 
 from stagetree.sequences import Sequence, parse
 from stagetree.trainer import Trainer
 from stagetree.trainer.base import MetricSums
+
+if TYPE_CHECKING:
+    from stagetree.trainer.streaming import Resumable, Stream
 
 __all__ = ["FunctionTrainer", "Run", "attach", "function_trainer"]
 
@@ -127,6 +130,7 @@ class Run:
     def __init__(self, args: Mapping[str, Any], seed: int, device: str) -> None:
         self.args, self.seed, self.device = dict(args), seed, device
         self.calls: dict[str, Callable[..., Any]] = {}
+        self._streams: list[Stream] = []
 
     def state(
         self,
@@ -141,7 +145,17 @@ class Run:
         the data. The global generators are not a part of it. load: goes back to what `save` returned. evaluate: value
         by metric name; it leaves no trace in the state.
         """
-        self.calls = {"save": save, "load": load, "evaluate": evaluate}
+        self.calls = {"save": self._saving(save), "load": self._loading(load), "evaluate": evaluate}
+
+    def stream(self, data: Resumable) -> Stream:
+        """The items of an iterable with `state_dict` and `load_state_dict`, pass after pass, without an end.
+
+        Its place is saved and loaded with the state, by itself. Say it before the first step, and take items by `next`.
+        """
+        from stagetree.trainer.streaming import Stream  # it has torch
+
+        self._streams.append(Stream(data, self.seed))
+        return self._streams[-1]
 
     def steps(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """The steps to train, from 0 or from where a state was loaded, each with the values in force at it.
@@ -153,6 +167,21 @@ class Run:
     def log(self, name: str, value: Any) -> None:
         """Say a number between evaluations, as `Trainer.log` does."""
         raise NotImplementedError
+
+    def _saving(self, save: Callable[[], Any]) -> Callable[[], Any]:
+        def saved() -> Any:
+            places = [stream.state_dict() for stream in self._streams]
+            return {"state": save(), "streams": places} if places else save()
+
+        return saved
+
+    def _loading(self, load: Callable[[Any], None]) -> Callable[[Any], None]:
+        def loaded(state: Any) -> None:
+            load(state["state"] if self._streams else state)
+            for stream, place in zip(self._streams, state["streams"] if self._streams else (), strict=True):
+                stream.load_state_dict(place)
+
+        return loaded
 
     def check(self) -> None:
         """Raises RuntimeError before `state` was called."""

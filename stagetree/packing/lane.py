@@ -16,7 +16,7 @@ from stagetree.limits import BATCH_SIZES
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, Recorded
 from stagetree.trainer.optimizing import Precision
-from stagetree.trainer.reading import BatchSpan, parts
+from stagetree.trainer.order import BatchSpan, parts
 from stagetree.trainer.torch_trainer import TorchTrainer
 
 OURS = ("train", "train_batch", "accumulate", "_train_in_parts")
@@ -61,6 +61,8 @@ def refuse(trainer: Trainer) -> TorchTrainer:
         raise NotPackable("precision fp16 scales its losses by what one model needs: bf16 can be packed")
     if trainer._sharding is not None:
         raise NotPackable("its batches are learned from in shards")
+    if trainer._stream is not None:
+        raise NotPackable("its data is a stream, in which each model has a place of its own")
     if trainer._compile:
         raise NotPackable("it is compiled")
     if not any(each.requires_grad for each in trainer.model.parameters()):

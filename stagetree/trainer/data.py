@@ -1,4 +1,4 @@
-"""A trainer's way through its data: the place in it, batches, and what is measured over all of it."""
+"""A trainer's way through its data: the place in it, batches, and the metrics over all of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -17,28 +17,20 @@ from torch.optim import Optimizer
 from torch.utils.data import TensorDataset, default_collate
 
 from stagetree.trainer.base import Trainer, whole_number
-from stagetree.trainer.reading import (
-    Batching,
-    BatchSpan,
-    Loading,
-    Order,
-    Samples,
-    generator_of,
-    parts,
-    reader,
-    seed_sample,
-)
+from stagetree.trainer.order import LARGE, ORDER, Batching, BatchSpan, Indices, Order, generator_of, parts, shuffled
+from stagetree.trainer.reading import Loading, SampleReader, Samples, reader
 from stagetree.trainer.sharding import Sharding, shards_of
+from stagetree.trainer.streaming import StreamBatches, TrainData, is_stream
 from stagetree.trainer.tensors import Mean, one_number, sum_and_count
 
 
 class DataTrainer(Trainer):
     """What `stagetree.TorchTrainer` knows about data; arguments, methods and attributes are described there.
 
-    The place in the data is two integers, the epoch and the number of its samples seen.
+    The place in the data is two integers, the epoch and the number of its samples seen. A stream has its own.
     """
 
-    caches = ("_orders", "_sharding")
+    caches = ("_orders", "_sharding", "_stream", "_train_samples", "_valid_samples")
 
     batch_size: int = 32
     """Used where the study has no hyper-parameter `bs` or `batch_size`."""
@@ -51,7 +43,7 @@ class DataTrainer(Trainer):
         *,
         seed: int,
         device: str,
-        train_data: TensorDataset | Samples,
+        train_data: TrainData,
         valid_data: TensorDataset | Samples,
         batching: Batching,
         eval_batch_size: int | None,
@@ -64,18 +56,28 @@ class DataTrainer(Trainer):
             self.eval_batch_size = whole_number("eval_batch_size", eval_batch_size)
         self._batching = batching
         self._sharding = Sharding(number, seed, device) if (number := shards_of(batching.shards)) else None
-        self._orders: dict[int, Tensor] = {}
-        self._train_data, self._valid_data = train_data, valid_data
-        self._train_reader = reader(train_data, self._fetch_train, device, loading)
+        self._orders: dict[int, Indices] = {}
+        change = None if self._inherits("transform") else self.transform
+        self._stream: StreamBatches | None = None
+        if is_stream(train_data):
+            own = {name: getattr(self, name) for name in ("collate", "order") if not self._inherits(name)}
+            self._stream = StreamBatches(train_data, seed, device, change, own, batching, loading)
+        indexed = cast(TensorDataset | Samples, () if self._stream else train_data)
+        self._train_data, self._valid_data = indexed, valid_data
+        self._train_samples = SampleReader(indexed, seed, "sample", change)
+        self._valid_samples = SampleReader(valid_data, seed, "valid")
+        self._train_reader = reader(indexed, self._fetch_train, device, loading)
         self._valid_reader = reader(valid_data, self._fetch_valid, device, loading)
-        for name, data in (("train_data", train_data), ("valid_data", valid_data)):
-            if not len(data):
+        for name, data in (("train_data", self._stream or indexed), ("valid_data", valid_data)):
+            if not isinstance(data, StreamBatches) and not len(data):
                 raise ValueError(f"{name} holds no samples")
 
     def close(self) -> None:
         """End the processes that read."""
         self._train_reader.restart()
         self._valid_reader.restart()
+        if self._stream is not None:
+            self._stream.stream.close()
 
     # What a subclass says -------------------------------------------------------------------------------------------
 
@@ -84,19 +86,20 @@ class DataTrainer(Trainer):
         """The metrics of one batch, each a mean over its samples or (sum, count); `evaluate` averages them."""
 
     def transform(self, sample: Any, generator: Generator) -> Any:
-        """Augment one training sample of a map-style data set.
+        """Augment one training sample of a map-style data set, or of a stream.
 
         The global generators of Python, NumPy and torch are the sample's own here as well. It may run in a process that
         reads ahead, with this object as it was at the latest change of a hyper-parameter that is not the optimizer's.
 
         Args:
             sample: what the data set holds.
-            generator: seeded by (seed, epoch, index of the sample), so batches and workers make no difference.
+            generator: seeded by (seed, epoch, index of the sample), so batches and workers make no difference. Of a
+                stream, the index is the sample's place in the epoch.
         """
         return sample
 
     def collate(self, samples: list[Any]) -> Any:
-        """A batch of samples of a map-style data set: a nest of dicts and lists of tensors."""
+        """A batch of samples of a map-style data set, or of a stream: a nest of dicts and lists of tensors."""
         return default_collate(samples)
 
     def transform_batch(self, batch: Any, generator: Generator) -> Any:
@@ -108,16 +111,19 @@ class DataTrainer(Trainer):
         """
         return batch
 
-    def order(self, generator: Generator) -> Tensor:
-        """The indices of an epoch's samples as they come, as many in each epoch; all of them in any order."""
-        return torch.randperm(len(self._train_data), generator=generator)
+    def order(self, generator: Generator) -> Indices:
+        """The indices of an epoch's samples as they come, as many in each epoch; all of them in any order.
+
+        A tensor, or a sequence that gives tensors for its slices.
+        """
+        return shuffled(len(self._train_data), generator)
 
     # The data -------------------------------------------------------------------------------------------------------
 
     def _order(self) -> Order:
         return Order(self._indices, self.batch_size, self._batching.drop_last)
 
-    def _indices(self, epoch: int) -> Tensor:
+    def _indices(self, epoch: int) -> Indices:
         if epoch not in self._orders:
             order = self.order(generator_of(self.seed, "order", epoch))
             self._orders = {**dict(sorted(self._orders.items())[-2:]), epoch: order}  # readers are ahead of training
@@ -138,15 +144,23 @@ class DataTrainer(Trainer):
         return order.batches_left(epoch, offset, -(-(steps_before + 1) * samples // steps))
 
     def _next_batch(self) -> BatchSpan:
+        if self._stream is not None:
+            return self._stream.next(self.batch_size)
         self.epoch, self.offset = self._order().place(self.epoch, self.offset)
         return self._order().batch(self.epoch, self.offset)
 
     def _pass(self, span: BatchSpan) -> None:
         """It has been learned from."""
-        self.epoch, self.offset = self._order().place(span.epoch, span.offset + len(span.indices))
+        if self._stream is not None:
+            self.epoch, self.offset = self._stream.stream.epoch, self._stream.stream.offset
+        else:
+            self.epoch, self.offset = self._order().place(span.epoch, span.offset + len(span.indices))
 
     def _batch(self, span: BatchSpan) -> Any:
-        batch = self._train_reader.read(span, partial(self._following, span))
+        if self._stream is not None:
+            batch = self._stream.read(span)
+        else:
+            batch = self._train_reader.read(span, partial(self._following, span))
         return self.transform_batch(batch, generator_of(self.seed, "batch", span.epoch, span.offset))
 
     def _following(self, first: BatchSpan) -> Iterator[BatchSpan]:
@@ -159,18 +173,45 @@ class DataTrainer(Trainer):
 
     def _fetch_train(self, span: BatchSpan) -> Any:
         self.epoch, self.offset = span.epoch, span.offset  # of a copy that is behind, in a process that reads ahead
-        return self.collate([self._train_sample(span.epoch, index) for index in span.indices])
-
-    def _train_sample(self, epoch: int, index: int) -> Any:
-        seed = seed_sample(self.seed, "sample", epoch, index)
-        return self.transform(self._train_data[index], Generator().manual_seed(seed))
+        return self.collate(self._train_samples.read(span.epoch, span.indices))
 
     def _fetch_valid(self, span: BatchSpan) -> Any:
-        return self.collate([self._valid_sample(index) for index in span.indices])
+        return self.collate(self._valid_samples.read(0, span.indices))
 
-    def _valid_sample(self, index: int) -> Any:
-        seed_sample(self.seed, "valid", 0, index)
-        return self._valid_data[index]
+    def _data_place(self) -> dict[str, Any]:
+        """Where it is in the data, as a part of the state."""
+        place: dict[str, Any] = {"epoch": self.epoch, "offset": self.offset}
+        if self._stream is not None:
+            place["stream"] = self._stream.stream.state_dict()
+        elif self._is_computed():
+            place["order"] = ORDER
+        return place
+
+    def _go_to(self, place: Mapping[str, Any]) -> None:
+        """Be there, with the next batch. Raises ValueError for a place in data that was read in another way."""
+        if (self._stream is not None) != ("stream" in place):
+            raise ValueError("the checkpoint is of a trainer whose data was read in another way: begin the study anew")
+        if self._is_computed() and place.get("order") != ORDER:
+            raise ValueError(
+                "the checkpoint is of another order of the data than this version has: begin the study anew"
+            )
+        self.epoch, self.offset = place["epoch"], place["offset"]
+        if self._stream is not None:
+            self._stream.stream.load_state_dict(place["stream"])
+
+    def _is_computed(self) -> bool:
+        """Whether the order of the data is computed, not drawn."""
+        return self._inherits("order") and len(self._train_data) >= LARGE
+
+    def _inherits(self, name: str) -> bool:
+        return getattr(getattr(self, name), "__func__", None) is getattr(DataTrainer, name)
+
+    def _take_batch_size(self, name: str, value: Any) -> None:
+        if self._stream is not None and self._stream.is_loader:
+            raise ValueError(
+                f"{name}: train_data is a loader, which makes the batches itself: give the samples' stream"
+            )
+        self.batch_size = whole_number(name, value)
 
     def _learn_by_shards(
         self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]

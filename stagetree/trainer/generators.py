@@ -81,6 +81,15 @@ def go_back(to: Mark, device: str) -> None:
         torch.cuda.set_rng_state(on_device, device)
 
 
+def are_at(place: Mark) -> bool:
+    """Whether nothing was drawn on the CPU since `mark` found them there."""
+    python, numpy, cpu, _ = place
+    kind, keys, *rest = numpy
+    now_kind, now_keys, *now_rest = np.random.get_state()
+    is_numpys = (kind, rest) == (now_kind, now_rest) and np.array_equal(keys, now_keys)
+    return is_numpys and python == random.getstate() and torch.equal(cpu, torch.get_rng_state())
+
+
 def _restore_gpu(saved: dict[str, Any], device: str) -> None:
     """A state of a CPU has no generator of a GPU: one that is a function of the state, wherever it goes on."""
     if saved["cuda"] is not None:

@@ -1,123 +1,33 @@
-"""The order of the data, and reading it, in this process or ahead of it in others: the same batches.
+"""Reading samples by index, in this process or ahead of it in others: the same batches.
 
 Python's, NumPy's and torch's generators are seeded for each sample by (seed, epoch, index), so what a data set or an
 augmentation draws from them is the sample's own, whichever process reads it, and training's generators never notice.
+Where nothing is drawn, seeding would change nothing, and is left out.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from itertools import repeat
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from stagetree.trainer import generators
 from stagetree.trainer.base import whole_number
+from stagetree.trainer.order import BatchSpan, generator_of, seed_of
 from stagetree.trainer.tensors import map_tensors
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSpan:
-    """The samples `indices` of an epoch, from the `offset`-th in its order on."""
-
-    epoch: int
-    offset: int
-    indices: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Batching:
-    """How batches make steps: `per_step` of them, or as many as make an epoch one step, or `steps_per_epoch`.
-
-    drop_last: as of a DataLoader. micro_size: samples of a batch that are learned from at once, if not all. shards: see
-    `stagetree.trainer.sharding`. Raises ValueError.
-    """
-
-    per_step: int | None = None
-    steps_per_epoch: int | None = None
-    drop_last: bool = False
-    micro_size: int | None = None
-    shards: int | None = None
-
-    def __post_init__(self) -> None:
-        arguments = {"batches_per_step": self.per_step, "micro_batch_size": self.micro_size}
-        for name, value in {**arguments, "steps_per_epoch": self.steps_per_epoch}.items():
-            if value is not None:
-                whole_number(name, value)
-        if self.per_step and self.steps_per_epoch:
-            raise ValueError("a step is batches_per_step batches, or an epoch has steps_per_epoch: not both")
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What comes after a place in the data.
-
-    of_epoch: the indices of all samples of an epoch, as they come. batch_size, drop_last: as of a DataLoader.
-    """
-
-    of_epoch: Callable[[int], Tensor]
-    batch_size: int
-    drop_last: bool
-
-    def place(self, epoch: int, offset: int) -> tuple[int, int]:
-        """Where the next batch begins: here, or with the next epoch if this one has none left. Raises ValueError."""
-        if self._left(epoch, offset):
-            return epoch, offset
-        if not self._left(epoch + 1, 0):
-            held = len(self.of_epoch(epoch + 1))
-            raise ValueError(f"a batch has {self.batch_size} samples, and train_data only {held}, with drop_last")
-        return epoch + 1, 0
-
-    def batches_left(self, epoch: int, offset: int, end: int | None = None) -> int:
-        """How many batches begin before the `end`-th sample of an epoch; None is its end."""
-        if end is None:
-            return self._left(epoch, offset)
-        return min(self._left(epoch, offset), -(-(end - offset) // self.batch_size))
-
-    def batch(self, epoch: int, offset: int) -> BatchSpan:
-        """The batch that begins at a place that `place` gave."""
-        indices = self.of_epoch(epoch)[offset : offset + self.batch_size]
-        return BatchSpan(epoch, offset, tuple(indices.tolist()))
-
-    def batches(self, epoch: int, offset: int) -> Iterator[BatchSpan]:
-        """All batches from a place on, forever."""
-        while True:
-            epoch, offset = self.place(epoch, offset)
-            yield self.batch(epoch, offset)
-            offset += self.batch_size
-
-    def _left(self, epoch: int, offset: int) -> int:
-        samples = max(len(self.of_epoch(epoch)) - offset, 0)
-        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
-
-
-def parts(span: BatchSpan, size: int | None) -> Iterator[BatchSpan]:
-    """A batch in pieces of at most `size` samples."""
-    size = size or max(len(span.indices), 1)
-    for start in range(0, len(span.indices), size):
-        yield BatchSpan(span.epoch, span.offset + start, span.indices[start : start + size])
-
-
-def seed_of(seed: int, purpose: str, *place: int) -> int:
-    """A seed of 32 bits for each purpose and place: nothing that is drawn by it has a state to save."""
-    digest = blake2b(repr((seed, purpose, *place)).encode(), digest_size=4).digest()
-    return int.from_bytes(digest)
-
-
-def generator_of(seed: int, purpose: str, *place: int) -> Generator:
-    """A generator of its own for each purpose and place."""
-    return Generator().manual_seed(seed_of(seed, purpose, *place))
-
-
 class Samples(Protocol):
-    """What is learned from: a map-style data set, or any sequence of samples."""
+    """The data to learn from: a map-style data set, or any sequence of samples."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
@@ -140,6 +50,74 @@ class Loading:
         whole_number("prefetch_factor", self.prefetch_factor)
 
 
+def seed_sample(number: int) -> None:
+    """Give the global generators of the CPU to the next sample."""
+    random.seed(number)
+    np.random.seed(number)
+    torch.default_generator.manual_seed(number)
+
+
+Change = Callable[[Any, Generator], Any]
+
+
+class SampleReader:
+    """Samples of a map-style data set. What is drawn for one depends on (seed, purpose, epoch, index).
+
+    change: what becomes of each; its generator has the same seed. Which data draws nothing is found out: the first
+    sample is read twice, with other seeds, and is the same. Then there is no seeding, and the samples of a batch are
+    asked for together (`__getitems__`), until some batch has drawn something all the same: it is read again.
+    """
+
+    def __init__(self, data: Samples, seed: int, purpose: str, change: Change | None = None) -> None:
+        self._data, self._seed, self._purpose, self._change = data, seed, purpose, change
+        self._is_tried, self._draws = False, True
+
+    def read(self, epoch: int, indices: Sequence[int]) -> list[Any]:
+        """The samples at these indices, in an epoch."""
+        if not self._draws:
+            samples, has_drawn = self._watched(epoch, indices)
+            if not has_drawn:
+                return samples
+            self._draws = True
+        samples = [self._seeded(epoch, index) for index in indices]
+        if not self._is_tried and indices:
+            self._is_tried = True
+            self._draws = self._is_drawn(samples[0], epoch, indices[0])
+        return samples
+
+    def _seeded(self, epoch: int, index: int) -> Any:
+        seed_sample(seed_of(self._seed, self._purpose, epoch, index))
+        return self._changed(self._data[index], epoch, index)
+
+    def _is_drawn(self, sample: Any, epoch: int, index: int) -> bool:
+        """Whether that sample is another one with another seed."""
+        try:
+            before = _content(sample)
+            seed_sample(seed_of(self._seed, "another", epoch, index))
+            (again,), has_drawn = self._watched(epoch, [index])
+            return has_drawn or _content(again) != before
+        except Exception:  # it cannot be compared, or its data set answers one of both questions only
+            return True
+
+    def _watched(self, epoch: int, indices: Sequence[int]) -> tuple[list[Any], bool]:
+        """The samples as they are read without a seed, and whether anything was drawn."""
+        before, several = generators.mark("cpu"), getattr(self._data, "__getitems__", None)
+        samples = [self._data[index] for index in indices] if several is None else several(list(indices))
+        if self._change is not None:
+            samples = [self._changed(*each) for each in zip(samples, repeat(epoch), indices, strict=False)]
+        return samples, not generators.are_at(before)
+
+    def _changed(self, sample: Any, epoch: int, index: int) -> Any:
+        if self._change is None:
+            return sample
+        return self._change(sample, generator_of(self._seed, self._purpose, epoch, index))
+
+
+def _content(sample: Any) -> bytes:
+    """The same for equal samples. A tensor's own pickle names the address of its memory."""
+    return pickle.dumps(map_tensors(sample, lambda each: each.detach().reshape(-1).view(torch.uint8).numpy()))
+
+
 class BatchReader(Protocol):
     """Gives the batches it is asked for."""
 
@@ -160,7 +138,8 @@ def reader(
         kind = type(data).__name__
         raise TypeError(
             f"data must have a length and be read by index, and {kind} is not: the order of the data, and going on in "
-            "the middle of it, need a map-style data set (with __len__ and __getitem__)"
+            "the middle of it, need a map-style data set (with __len__ and __getitem__), or as train_data a stream "
+            "that knows its place (with state_dict and load_state_dict)"
         )
     if loading.num_workers:
         return Ahead(fetch, device, loading)
@@ -267,15 +246,6 @@ class _Fetched(Dataset[Any]):
 
 def _as_it_is(value: Any) -> Any:
     return value
-
-
-def seed_sample(seed: int, purpose: str, epoch: int, index: int) -> int:
-    """Give the global generators of the CPU to one sample; the seed it got."""
-    number = seed_of(seed, purpose, epoch, index)
-    random.seed(number)
-    np.random.seed(number)
-    torch.default_generator.manual_seed(number)
-    return number
 
 
 def is_ours(loader: DataLoader[Any]) -> bool:

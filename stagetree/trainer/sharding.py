@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stagetree.trainer import generators
+from stagetree.trainer.order import BatchSpan, seed_of
 from stagetree.trainer.ranks import Ranks, TreeSum, cut, here, is_power_of_two
-from stagetree.trainer.reading import BatchSpan, seed_of
 from stagetree.trainer.tensors import one_mean, sum_and_count
 
 OVERRIDDEN = ("train_batch", "accumulate")

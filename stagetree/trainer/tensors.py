@@ -13,7 +13,7 @@ Mean = Tensor | tuple[Tensor, Tensor | int]
 """A mean in one number, or as the sum and the count that make it."""
 
 
-def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """The same nest of dicts and lists (a tuple becomes a list, as in JSON) with every tensor changed."""
     if isinstance(value, Tensor):
         return change(value)
@@ -22,6 +22,14 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, list | tuple):
         return [map_tensors(item, change) for item in value]
     return value
+
+
+def first_tensor(value: Any) -> Tensor | None:
+    """The first of a nest's tensors, if there is one."""
+    if isinstance(value, Tensor):
+        return value
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return next((found for item in items if (found := first_tensor(item)) is not None), None)
 
 
 def owned(state: Any, device: str) -> Any:

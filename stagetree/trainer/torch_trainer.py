@@ -18,11 +18,13 @@ from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
 from stagetree.trainer import generators
-from stagetree.trainer.base import Recorded, changed, whole_number
+from stagetree.trainer.base import Recorded, changed
 from stagetree.trainer.data import DataTrainer, noting_one_sample
 from stagetree.trainer.optimizing import Precision, Rates
-from stagetree.trainer.reading import Batching, BatchSpan, Loading, Samples, parts
+from stagetree.trainer.order import Batching, BatchSpan, parts
+from stagetree.trainer.reading import Loading, Samples
 from stagetree.trainer.sharding import refuse_inexact
+from stagetree.trainer.streaming import TrainData
 from stagetree.trainer.tensors import Average, Mean, PartMeans, evaluating, map_tensors, owned
 
 
@@ -47,7 +49,7 @@ class TorchTrainer(DataTrainer):
     and whatever the optimizer keeps in its parameter groups, such as `lr`, `momentum` and `weight_decay`. For more,
     override `apply`.
 
-    Data is a `TensorDataset`, moved to the device once, or any map-style data set, read sample by sample.
+    Data is a `TensorDataset`, moved to the device once, any map-style data set, or a stream with a `state_dict`.
 
     Attributes:
         model: the model, on `device`.
@@ -65,7 +67,7 @@ class TorchTrainer(DataTrainer):
         *,
         seed: int,
         device: str,
-        train_data: TensorDataset | Samples,
+        train_data: TrainData,
         valid_data: TensorDataset | Samples,
         model: nn.Module | None = None,
         batches_per_step: int | None = None,
@@ -173,7 +175,7 @@ class TorchTrainer(DataTrainer):
             ValueError: if neither the data nor the optimizer knows the name, or the batch size is not positive.
         """
         if name in ("bs", "batch_size"):
-            self.batch_size = whole_number(name, value)
+            self._take_batch_size(name, value)
         elif name != "optimizer":
             self._rates.apply(name, {**self.hp, name: value})
         self._known_names.add(name)
@@ -257,13 +259,11 @@ class TorchTrainer(DataTrainer):
     def state_dict(self) -> dict[str, Any]:
         """See `Trainer.state_dict`. It holds the live tensors."""
         state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        state |= {"epoch": self.epoch, "offset": self.offset}
         if self._precision.is_scaled:
             state["scaler"] = self._precision.state_dict()
         if self._average:
             state["average"] = self._average.state_dict()
-        detached: dict[str, Any] = map_tensors(state, Tensor.detach)
-        return detached
+        return dict(map_tensors(state, Tensor.detach)) | self._data_place()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Trainer.load_state_dict`."""
@@ -272,7 +272,7 @@ class TorchTrainer(DataTrainer):
         self._precision.load_state_dict(state.get("scaler", {}))
         if self._average:
             self._average.load_state_dict(state["average"])
-        self.epoch, self.offset = state["epoch"], state["offset"]
+        self._go_to(state)
         self._is_without_state = False
 
     # The model ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from stagetree import TorchTrainer
 from stagetree.packing import Profile
 from stagetree.packing.packed_step import PackCost, timed
 from stagetree.runtime.model import HpTimeline
-from stagetree.trainer.reading import Batching
+from stagetree.trainer.order import Batching
 from stagetree.trainer.tensors import map_tensors
 
 ROOT = Path(__file__).parents[2]

@@ -10,12 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from resuming import assert_equal, one_thread, seed_generators
 from torch import Generator, Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from stagetree import TorchTrainer
+from stagetree.trainer import reading
+from stagetree.trainer.order import Indices, shuffled
+from stagetree.trainer.reading import seed_sample
 
 MADE: list[TorchTrainer] = []
 
@@ -214,3 +219,129 @@ def test_an_order_of_ones_own() -> None:
     trainer.train()
     assert sizes(trainer) == [4, 4, 2] and trainer.epoch == 1
     assert not any((batch[:, 0] == 0).any() for batch in trainer.seen)
+
+
+# The order, and what is drawn ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(samples=st.integers(1, 5_000), seed=st.integers(0, 2**40), cut=st.integers(0, 5_000), size=st.integers(1, 64))
+def test_an_order_that_takes_no_memory_is_a_permutation(samples: int, seed: int, cut: int, size: int) -> None:
+    def made() -> Indices:
+        return shuffled(samples, Generator().manual_seed(seed), large=1)
+
+    whole = made()[:].tolist()
+    assert sorted(whole) == list(range(samples)) and len(made()) == samples
+    assert made()[cut : cut + size].tolist() == whole[cut : cut + size]
+
+
+def test_such_an_order_is_as_good_as_one_that_is_drawn() -> None:
+    """Where a sample comes is uniform over seeds, and so is what follows it: chi-squared, far beyond 1 in a million."""
+    begins = torch.stack([shuffled(32, Generator().manual_seed(seed), large=1)[:2] for seed in range(2_000)])
+    for counts in (
+        begins[:, 0].bincount(minlength=32),
+        ((begins[:, 1] - begins[:, 0]) % 32).bincount(minlength=32)[1:],
+    ):
+        expected = 2_000 / len(counts)
+        assert ((counts - expected) ** 2 / expected).sum() < 90
+    numbers = shuffled(100_000, Generator().manual_seed(0), large=1)[:].double()
+    together = torch.corrcoef(torch.stack([numbers[:-1], numbers[1:]]))[0, 1]
+    assert together.abs() < 0.02
+
+
+def test_a_small_data_set_has_the_order_that_it_always_had() -> None:
+    drawn = torch.randperm(1_000, generator=Generator().manual_seed(5))
+    assert torch.equal(shuffled(1_000, Generator().manual_seed(5))[:], drawn)
+
+
+class Many:
+    """So many that a permutation would take 8 GiB."""
+
+    def __len__(self) -> int:
+        return 2**30
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.tensor([index % 7, 0.1, 0.2, 0.3])
+
+
+def test_a_large_data_set_is_gone_through_without_a_permutation() -> None:
+    half = trained(0, 3, data=Many(), batches_per_step=2)
+    resumed = trained(3, 6, kept(half), data=Many(), batches_per_step=2)
+    whole = trained(0, 6, data=Many(), batches_per_step=2)
+    assert_equal(kept(resumed)[0], kept(whole)[0])
+    old = {name: value for name, value in half.state_dict().items() if name != "order"}
+    with pytest.raises(ValueError, match="another order of the data than this version has"):
+        whole.load_state_dict(old)
+
+
+class Counted(Dataset[Any]):
+    """Notes how it is read."""
+
+    def __init__(self) -> None:
+        self.one_by_one, self.together = list[int](), list[list[int]]()
+
+    def __len__(self) -> int:
+        return 23
+
+    def __getitem__(self, index: int) -> Tensor:
+        self.one_by_one.append(index)
+        return self.sample(index)
+
+    def __getitems__(self, indices: list[int]) -> list[Tensor]:
+        self.together.append(indices)
+        return [self.sample(index) for index in indices]
+
+    def sample(self, index: int) -> Tensor:
+        return torch.arange(4.0) + index
+
+
+class Still(Reading):
+    transform = TorchTrainer.transform
+
+
+def test_samples_that_draw_nothing_are_read_together_and_without_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, seeds = Counted(), list[int]()
+    monkeypatch.setattr(reading, "seed_sample", lambda number: (seeds.append(number), seed_sample(number)))
+    trainer = Still(data=data, batches_per_step=1)
+    trainer.setup({"lr": 0.1, "bs": 4})
+    for _ in range(3):
+        trainer.train()
+    first = [int(row[0]) for row in trainer.seen[0]]
+    assert data.one_by_one == first and [len(each) for each in data.together] == [1, 4, 4]
+    assert len(seeds) == len(first) + 1
+    rows = [[int(row[0]) for row in batch] for batch in trainer.seen[1:]]
+    assert rows == data.together[1:]
+
+
+@pytest.mark.parametrize(
+    "draw", [torch.rand, lambda n: torch.tensor(np.random.rand()), lambda n: torch.tensor(random.random())]
+)
+def test_what_begins_to_draw_late_draws_as_ever(draw: Any) -> None:
+    """The first samples draw nothing; how they were read must not show."""
+
+    class Late(Counted):
+        def sample(self, index: int) -> Tensor:
+            return torch.full((4,), float(draw(1)) if index % 5 == 0 else float(index))
+
+    class OneByOne(Late):
+        __getitems__ = None
+
+    def seen(data: Any, **how: Any) -> Tensor:
+        trainer = Still(data=data, batches_per_step=6, **how)
+        trainer.setup({"lr": 0.1, "bs": 4})
+        trainer.train()
+        return torch.cat(trainer.seen)
+
+    assert torch.equal(seen(Late()), seen(OneByOne(), micro_batch_size=1))
+
+
+def test_a_seed_that_is_asked_for_counts_as_drawn() -> None:
+    class Asking(Counted):
+        def sample(self, index: int) -> Tensor:
+            return torch.tensor(np.random.default_rng(torch.initial_seed()).random(4), dtype=torch.float32)
+
+    trainers = [Still(data=Asking(), batches_per_step=5, micro_batch_size=size) for size in (None, 1)]
+    for trainer in trainers:
+        trainer.setup({"lr": 0.1, "bs": 4})
+        trainer.train()
+    assert torch.equal(*(torch.cat(trainer.seen) for trainer in trainers))

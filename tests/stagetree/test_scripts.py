@@ -242,3 +242,56 @@ def test_by_hand_it_trains_one_configuration(tmp_path: Path) -> None:
 
 def test_the_example_differs_from_a_plain_script_by_few_lines() -> None:
     assert sum("# stagetree" in line for line in EXAMPLE.read_text().splitlines()) <= 15
+
+
+# ------------------------------------------------------------------------------------------------ streams
+
+STREAMING = """
+import random
+import stagetree
+
+class Numbers:
+    place = 0
+
+    def __iter__(self):
+        while self.place < 5:
+            self.place += 1
+            yield self.place + random.random()
+        self.place = 0
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+run = stagetree.attach("walk", hp={"lr": 0.5}, steps=7)
+numbers = run.stream(Numbers())
+where = 0.0
+
+def load(state):
+    global where
+    where = state["where"]
+
+run.state(save=lambda: {"where": where}, load=load, evaluate=lambda: {"where": where})
+for step, hp in run.steps():
+    where += hp["lr"] * next(numbers) * random.random()
+"""
+
+
+@pytest.mark.parametrize("broken", [1, 5, 6])
+def test_the_place_in_a_stream_goes_with_the_state(build: Any, broken: int) -> None:
+    whole, half = trained(build(STREAMING), 9), trained(build(STREAMING), broken)
+    middle = image(half)
+    for other in (build(STREAMING), whole):
+        end = image(whole)
+        other.load(state_format.unpack(middle), HpTimeline(HP), broken)
+        assert image(other) == middle and image(trained(other, 9)) == end
+
+
+def test_a_script_with_a_stream_trains_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "walk.py").write_text(STREAMING)
+    done = subprocess.run(
+        [sys.executable, "walk.py"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True
+    )
+    assert done.returncode == 0 and b"step 7: where" in done.stdout, done.stderr

@@ -1,0 +1,212 @@
+"""Data that comes as a stream: an iterable that says where it is, and can be put back there.
+
+The protocol is that of torchdata's `StatefulDataLoader`, of the loader of MosaicML's streaming data sets, and of
+iterable data sets of Hugging Face: `state_dict()` is where the next item comes from, and after `load_state_dict` the
+next `iter()` begins there. So the place in a stream is a part of a model's state, as an optimizer's memory is.
+
+What a stream draws in this process is decided by (seed, epoch, offset), and training's generators never notice. What
+its own workers draw has to be in its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Protocol, TypeGuard, runtime_checkable
+
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+from stagetree.trainer import generators
+from stagetree.trainer.order import Batching, BatchSpan, generator_of, seed_of
+from stagetree.trainer.reading import Change, Loading, Samples, seed_sample
+from stagetree.trainer.tensors import first_tensor, map_tensors
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """An iterable whose place can be kept."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
+
+
+TrainData = TensorDataset | Samples | Resumable
+"""What can be learned from."""
+
+
+def is_stream(data: object) -> TypeGuard[Resumable]:
+    """Whether it has a place of its own, and is not simply read by index."""
+    return isinstance(data, Resumable) and not (hasattr(data, "__len__") and hasattr(data, "__getitem__"))
+
+
+def gives_batches(data: object) -> bool:
+    """Whether its items are batches already: it is a loader."""
+    return isinstance(data, DataLoader) or (hasattr(data, "batch_size") and hasattr(data, "dataset"))
+
+
+class Stream:
+    """The items of a stream, pass after pass, without an end.
+
+    data: in which order its items come may depend on how many workers it has (`num_workers`), so that number is kept
+    with the place. seed: for what is drawn meanwhile. epoch, offset: the place, as passes finished and items since.
+    """
+
+    def __init__(self, data: Resumable, seed: int) -> None:
+        self._data, self._seed = data, seed
+        self.epoch = self.offset = 0
+        self._items: Iterator[Any] | None = None
+        self._loaded: dict[str, Any] | None = None  # a place to which the data goes when it is read next
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Any:
+        return self.take(1)[1][0]
+
+    def take(self, number: int, *, only_whole: bool = False) -> tuple[BatchSpan, list[Any]]:
+        """So many items, or what is left of a pass, and where they are. only_whole: too few are passed over.
+
+        Raises ValueError.
+        """
+        least = number if only_whole else 1
+        for _ in range(2):  # at the end of a pass, where the first time gives nothing
+            span, items = self._taken(number)
+            if len(items) >= least:
+                return span, items
+        what = f"a pass over a stream ({type(self._data).__name__}) gave {len(items)} items"
+        raise ValueError(f"{what}, and a batch has {least}" if only_whole else what)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place, for `load_state_dict` of this stream or one like it."""
+        place = self._loaded if self._loaded is not None else self._data.state_dict()
+        return {"epoch": self.epoch, "offset": self.offset, "workers": self._workers, "place": place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to a place. Raises ValueError if it was reached with another number of workers."""
+        if state["workers"] != self._workers:
+            raise ValueError(
+                f"the data was read by {state['workers']} workers up to here, and would be by {self._workers} from "
+                "here on, in another order: how many a stream has belongs in trainer_args, not in runtime_args"
+            )
+        self.epoch, self.offset = state["epoch"], state["offset"]
+        self._loaded, self._items = deepcopy(state["place"]), None
+
+    def close(self) -> None:
+        """End the processes that read."""
+        iterator: Any = getattr(self._data, "_iterator", None) if isinstance(self._data, DataLoader) else None
+        self._items = None
+        if hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+
+    @property
+    def _workers(self) -> int:
+        return int(getattr(self._data, "num_workers", 0))
+
+    def _taken(self, number: int) -> tuple[BatchSpan, list[Any]]:
+        """The next items of this pass. With the last one, the pass is over."""
+        if self._items is None:
+            with self._drawing("pass", self.epoch):
+                self._items = self._begun()
+        with self._drawing("items", self.epoch, self.offset):
+            items = list(islice(self._items, number))
+        span = BatchSpan(self.epoch, self.offset, tuple(range(self.offset, self.offset + len(items))))
+        self.offset += len(items)
+        if len(items) < number:
+            self._items = None
+            if self.offset:  # else a place was loaded at which the pass before was over
+                self.epoch, self.offset = self.epoch + 1, 0
+        return span, items
+
+    def _begun(self) -> Iterator[Any]:
+        for each in (self._data, getattr(self._data, "dataset", None)):
+            if (hear := getattr(each, "set_epoch", None)) is not None:
+                hear(self.epoch)
+        if self._loaded is not None:
+            self._data.load_state_dict(self._loaded)
+            self._loaded = None
+        return iter(self._data)
+
+    @contextmanager
+    def _drawing(self, purpose: str, *place: int) -> Iterator[None]:
+        before = generators.mark("cpu")
+        seed_sample(seed_of(self._seed, f"stream {purpose}", *place))
+        try:
+            yield
+        finally:
+            generators.go_back(before, "cpu")
+
+
+class StreamBatches:
+    """What a trainer learns from: the batches of a stream of samples, or of a loader.
+
+    change: what becomes of each sample, if anything. own: the trainer's methods, `collate` or `order`, that are not
+    from its base. Raises ValueError for what a stream cannot do, and for what a loader has done already.
+    """
+
+    def __init__(
+        self,
+        data: Resumable,
+        seed: int,
+        device: str,
+        change: Change | None,
+        own: Mapping[str, Callable[..., Any]],
+        batching: Batching,
+        loading: Loading,
+    ) -> None:
+        self.stream, self.is_loader = Stream(data, seed), gives_batches(data)
+        self._refuse(batching, loading, type(data).__name__)
+        for name in {*own, *(["transform"] if change else [])} - (
+            set() if self.is_loader else {"collate", "transform"}
+        ):
+            raise ValueError(f"`{name}` would not be called: the stream of train_data decides that by itself")
+        self._seed, self._device, self._change = seed, device, change
+        self._collate: Callable[[list[Any]], Any] = own.get("collate", default_collate)
+        self._only_whole = batching.drop_last
+        self._items: list[Any] = []
+        self._span = BatchSpan(0, 0, ())
+
+    def next(self, batch_size: int) -> BatchSpan:
+        """The next batch, which is read now: a stream does not say before how much is left of it."""
+        if self.is_loader:
+            span, self._items = self.stream.take(1)
+            first = first_tensor(self._items[0])
+            size = first.shape[0] if first is not None and first.dim() else 1
+            self._span = replace(span, indices=tuple(range(size)))
+        else:
+            self._span, self._items = self.stream.take(batch_size, only_whole=self._only_whole)
+        return self._span
+
+    def read(self, part: BatchSpan) -> Any:
+        """A part of the batch that was the next one, on the device."""
+        if self.is_loader:
+            (batch,) = self._items
+        else:
+            begin, before = part.offset - self._span.offset, generators.mark("cpu")
+            items = self._items[begin : begin + len(part.indices)]
+            batch = self._collate([self._changed(*each) for each in zip(items, part.indices, strict=True)])
+            generators.go_back(before, "cpu")
+        return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
+
+    def _changed(self, sample: Any, place: int) -> Any:
+        if self._change is None:
+            return sample
+        place_of = self._span.epoch, place
+        seed_sample(seed_of(self._seed, "sample", *place_of))
+        return self._change(sample, generator_of(self._seed, "sample", *place_of))
+
+    def _refuse(self, batching: Batching, loading: Loading, kind: str) -> None:
+        if not batching.per_step:
+            raise ValueError(f"train_data is a stream ({kind}), of no known length: say batches_per_step")
+        if loading.num_workers:
+            raise ValueError(
+                f"num_workers reads data sets by index, and {kind} is a stream: a loader with workers of its own, such "
+                "as torchdata's StatefulDataLoader, reads it ahead"
+            )
+        if self.is_loader and (batching.micro_size or batching.shards or batching.drop_last):
+            raise ValueError(
+                f"{kind} makes the batches itself: micro_batch_size, shards and drop_last need a stream of samples"
+            )
