@@ -23,7 +23,7 @@ from types import ModuleType
 
 from app.tuning.tuners.base import REGISTERED, Registered, Tuner
 from stagetree.sequences import did_you_mean
-from stagetree.source.discovery import ENTRIES, Arguments, arguments, classes, without_begin
+from stagetree.source.discovery import ENTRIES, Arguments, arguments, classes, single_rank, without_begin
 from stagetree.source.versions import SourceError, candidates, module_files, version_of
 from stagetree.spec import Problem, SpecError, StudySpec
 
@@ -40,12 +40,16 @@ class TrainerFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TrainerSource:
-    """Where a trainer is, which code it is, and the arguments it takes. begins: whether it may have `begin`."""
+    """Where a trainer is, which code it is, and the arguments it takes. begins: whether it may have `begin`.
+
+    single_rank: why several devices cannot train it, as far as its source tells; empty where nothing is known.
+    """
 
     path: str
     version: str
     takes: Arguments = field(default_factory=Arguments)
     begins: bool = True
+    single_rank: str = ""
 
 
 @dataclass(slots=True)
@@ -59,6 +63,7 @@ class _File:
     problem: str = ""
     takes: Mapping[str, Arguments] = field(default_factory=dict)
     without_begin: frozenset[str] = frozenset()
+    single_rank: Mapping[str, str] = field(default_factory=dict)
 
 
 class Catalogue:
@@ -75,7 +80,8 @@ class Catalogue:
         for path, file in self._look():
             for name, version in file.versions.items():
                 takes, begins = file.takes.get(name, Arguments()), name not in file.without_begin
-                sources.setdefault(name, TrainerSource(path, version, takes, begins))
+                single = file.single_rank.get(name, "")
+                sources.setdefault(name, TrainerSource(path, version, takes, begins, single))
         return sources
 
     def problems(self) -> dict[str, str]:
@@ -150,6 +156,8 @@ def _wrong_arguments(spec: StudySpec, source: TrainerSource) -> Iterator[Problem
                 yield Problem(f"{where}.{name}", problem)
     if spec.begin_from is not None and not spec.begin_from.state and not source.begins:
         yield Problem("begin_from", f"needs a method `begin(self, weights)`, and trainer {spec.trainer!r} has none")
+    if source.single_rank and spec.ranks != 1:
+        yield Problem("ranks", f"must be 1: trainer {spec.trainer!r} {source.single_rank}")
     for name in takes.required:
         if name not in spec.trainer_args and name not in spec.runtime_args:
             yield Problem(f"trainer_args.{name}", f"is missing: trainer {spec.trainer!r} has no default for it")
@@ -171,6 +179,7 @@ def _read(path: str, names: frozenset[str]) -> _File:
             frozenset(versions),
             takes=arguments(path, again),
             without_begin=without_begin(path, again),
+            single_rank=single_rank(path, again),
         )
     except (SourceError, TrainerFileError) as error:
         return _File(_stamps(watched), is_settled=False, versions={}, names=names, problem=str(error))

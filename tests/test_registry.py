@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from app import registry
-from app.registry import Catalogue, TrainerFileError, describe
+from app.registry import Catalogue, TrainerFileError, check_arguments, describe
+from stagetree.spec import SpecError, StudySpec
 
 TRAINER = "from stagetree import Trainer\nclass {}(Trainer):\n    name = {!r}\n"
 
@@ -153,3 +154,67 @@ def test_a_file_without_trainers_says_what_one_is(tmp_path: Path) -> None:
     path = write(tmp_path / "none.py", NOT_TRAINERS)
     with pytest.raises(TrainerFileError, match="holds no trainer: a subclass of Trainer"):
         describe([path])
+
+
+SEVERAL = """\
+import helper
+import stagetree
+from stagetree import CommandTrainer, TorchTrainer, Trainer
+from stagetree.integrations.lightning import LightningTrainer
+from helper import Above
+
+class Plain(Trainer):
+    name = "plain"
+
+class Below(Above):
+    name = "below"
+    def train(self): pass
+
+class Torch(TorchTrainer):
+    name = "torch"
+
+class Whole(stagetree.TorchTrainer):
+    name = "whole"
+    def train_batch(self, batch): pass
+
+class Lightning(LightningTrainer):
+    name = "lightning"
+
+class Program(CommandTrainer):
+    name = "program"
+    command = "python train.py"
+
+class Mixed(helper.Above, dict):
+    name = "mixed"
+"""
+REASONS = {
+    "plain": "never uses `self.ranks`: each device would do all the work",
+    "below": "never uses `self.ranks`",
+    "whole": "overrides `train_batch`, which knows of no shards",
+    "lightning": "is a LightningTrainer",
+    "program": "is a program, which one process runs",
+}
+
+
+def test_a_trainer_that_cannot_have_several_devices_is_refused_by_its_source(tmp_path: Path, helper: Path) -> None:
+    helper.write_text("from stagetree import Trainer\nclass Above(Trainer): pass\n")
+    sources = Catalogue([write(tmp_path / "several.py", SEVERAL)]).describe()
+    assert {name for name, source in sources.items() if source.single_rank} == REASONS.keys()
+    for name, why in REASONS.items():
+        tuner = {"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 3}]}
+        study = {"name": "a", "trainer": name, "metric": "m", "mode": "min", "tuner": tuner, "shards": 4}
+        check_arguments(StudySpec.from_dict(study), sources[name])
+        with pytest.raises(SpecError) as refused:
+            check_arguments(StudySpec.from_dict(study | {"ranks": {"least": 1, "most": 4}}), sources[name])
+        assert f"must be 1: trainer {name!r} {why}" in str(refused.value)
+
+
+def test_a_trainer_whose_files_know_of_ranks_is_not_refused(tmp_path: Path, helper: Path) -> None:
+    helper.write_text("def total(trainer, parts):\n    return trainer.ranks.sum(parts)\n")
+    text = "from helper import total\n" + TRAINER.format("Own", "own")
+    assert Catalogue([write(tmp_path / "own.py", text)]).describe()["own"].single_rank == ""
+
+
+def test_a_class_that_goes_round_in_a_circle_is_left_alone(tmp_path: Path) -> None:
+    text = "from stagetree import Trainer\nclass A(B): pass\nclass B(A): pass\n" + TRAINER.format("C", "c")
+    assert Catalogue([write(tmp_path / "circle.py", text)]).describe().keys() == {"c"}

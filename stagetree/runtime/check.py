@@ -113,7 +113,7 @@ def _compare(ways: _Ways, report: Report) -> None:
         cause = suspects.cause(way, "again" in wrong, first, found)
         report.differences[way] = f"{text}. {cause}"
     for world in ways.worlds if not wrong else ():
-        found = forked_ranks(partial(ways.in_ranks, world), world, ways.device)
+        found = forked_ranks(partial(ways.in_ranks, world), world, ways.device, is_watched=True)
         text = ways.difference(f"ranks {world}") or ways.difference(f"ranks {world} on")
         if text := text or inexact.other_metrics(report.metrics, found["metrics"]):
             report.differences[f"ranks {world}"] = f"{text}. {RANKED}"

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from torch import distributed as dist
+
 from stagetree.runtime.failures import TrainerFailed, ending
 from stagetree.runtime.wire import anonymous_file
 from stagetree.trainer import ranks
@@ -27,14 +29,20 @@ def forked(way: Way) -> dict[str, Any]:
     return _found(*_answers([way])[0])
 
 
-def forked_ranks(way: Way, world: int, device: str) -> dict[str, Any]:
-    """What the leader found, where all ranks do the same, each in a fork of its own. Raises `TrainerFailed`."""
+def forked_ranks(way: Way, world: int, device: str, *, is_watched: bool = False) -> dict[str, Any]:
+    """What the leader found, where all ranks do the same, each in a fork of its own. Raises `TrainerFailed`.
+
+    is_watched: where ranks do not make the same calls, since the number of a rank decides, they fail and say which they
+    made, instead of waiting for each other; each call takes longer.
+    """
     meeting = anonymous_file(0)
     path = f"/proc/self/fd/{meeting}"
 
     def by_rank(rank: int) -> Way:
         def do() -> dict[str, Any]:
             own = device if device == "cpu" else f"cuda:{rank}"
+            if is_watched:
+                dist.set_debug_level(dist.DebugLevel.DETAIL)  # type: ignore[attr-defined]
             ranks.be(ranks.Ranks.meet(path, rank, world, LATE_SECONDS, own))
             return way()
 

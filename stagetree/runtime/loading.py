@@ -33,7 +33,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from stagetree.functions import Run
 from stagetree.runtime import launched
 from stagetree.sequences import did_you_mean
-from stagetree.source.discovery import scripts, set_in_each_step
+from stagetree.source.definitions import set_in_each_step
+from stagetree.source.discovery import scripts
 from stagetree.source.importing import Imports, import_exactly
 from stagetree.source.versions import SourceError, module_files, root
 from stagetree.trainer import Trainer

@@ -28,9 +28,14 @@ NOT_OURS = frozenset(
 """Libraries whose classes are bases of models, data and settings, and of no trainer."""
 
 
+MOST_BASES = 20
+"""A class that has so many above it goes round in a circle."""
+
 ATTACH = ("stagetree.attach", "stagetree.functions.attach")
 COMMANDS = ("stagetree.CommandTrainer", "stagetree.trainer.command.CommandTrainer")
 TRAINERS = ("stagetree.Trainer", "stagetree.trainer.Trainer", *COMMANDS)
+WHOLE_BATCH = {"train_batch", "accumulate"}
+"""Methods of `TorchTrainer` whose place a trainer by shards takes: see `stagetree.trainer.sharding`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,52 +133,35 @@ def scripts(path: str | Path, files: Mapping[str, bytes]) -> dict[str, dict[str,
     }
 
 
-def set_in_each_step(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str]:
-    """The names that a script's loop over `steps()` sets in each step before it reads them: no step depends on them.
-
-    A name counts if its first place in the loop is an assignment that is under no condition.
-    """
+def single_rank(path: str | Path, files: Mapping[str, bytes]) -> dict[str, str]:
+    """Why several devices cannot train a trainer, by its name, where its source tells: it follows "trainer 'x'"."""
     file = Path(path).resolve()
-    tree = ast.parse(files[file.relative_to(root(file)[0]).as_posix()])
-    loops = (node for node in ast.walk(tree) if isinstance(node, ast.For) and _is_over_steps(node.iter))
-    return frozenset(name for loop in loops for name, is_set in _first_places(loop).items() if is_set)
+    sources = _Sources(root(file)[0], files)
+    module = file.relative_to(root(file)[0]).as_posix()
+    trees = [sources.tree(each) for each in files if each.endswith(".py")]
+    uses = any(isinstance(node, ast.Attribute) and node.attr == "ranks" for tree in trees for node in ast.walk(tree))
+    found = dict.fromkeys(scripts(path, files), "is a script that owns its loop, which one process runs")
+    for node in [each for each in sources.tree(module).body if isinstance(each, ast.ClassDef)]:
+        if name := _literals(node).get("name"):
+            found[name] = _why_single(*sources.line(module, node), uses)
+    return {name: why for name, why in found.items() if why}
 
 
-def _is_over_steps(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "steps"
-
-
-def _first_places(loop: ast.For) -> dict[str, bool]:
-    """For each name in a loop, whether it is certainly set before it is read."""
-    set_first: dict[str, bool] = {}
-    places = [(node, True) for node in [loop.target, *loop.body]]
-    while places:
-        node, is_certain = places.pop(0)
-        if isinstance(node, ast.Name):
-            set_first.setdefault(node.id, is_certain and isinstance(node.ctx, ast.Store))
-            continue
-        certain = is_certain and not isinstance(node, _MAYBE)
-        places[:0] = [(each, certain) for each in _as_run(node)]
-    return set_first
-
-
-_MAYBE = (ast.If, ast.While, ast.Try, ast.Match, ast.IfExp, ast.BoolOp, ast.FunctionDef, ast.Lambda, ast.ClassDef)
-
-
-def _as_run(node: ast.AST) -> list[ast.AST]:
-    """The parts of a statement in the order in which they are run: what is assigned is reckoned first."""
-    match node:
-        case ast.AugAssign(target=ast.Name(id=name), value=value):
-            return [ast.Name(name, ast.Load()), value]
-        case ast.Assign(targets=targets, value=value):
-            return [value, *targets]
-        case ast.AnnAssign(target=target, value=value):
-            return [value, target] if value else []
-        case ast.For(target=target, iter=over, body=body, orelse=last):
-            return [over, target, *body, *last]
-        case ast.NamedExpr(target=target, value=value):
-            return [value, target]
-    return list(ast.iter_child_nodes(node))
+def _why_single(line: list[ast.ClassDef], base: str, uses: bool) -> str:
+    """line: a trainer's class and its bases among the trainer's files. base: the library's class that these end with.
+    uses: whether anything there is called `ranks`.
+    """
+    defined = {each.name for node in line for each in node.body if isinstance(each, ast.FunctionDef)}
+    kind = base.rpartition(".")[2] if base.startswith("stagetree.") else ""
+    if kind == "LightningTrainer":
+        return "is a LightningTrainer, whose module keeps metrics of its own"
+    if kind == "TorchTrainer" and (other := sorted(defined & WHOLE_BATCH)):
+        return f"overrides `{other[0]}`, which knows of no shards"
+    if base in COMMANDS:
+        return "is a program, which one process runs"
+    if base in TRAINERS and not uses:
+        return "never uses `self.ranks`: each device would do all the work"
+    return ""
 
 
 def _literals(node: ast.ClassDef) -> dict[str, str]:
@@ -216,14 +204,37 @@ class _Sources:
         imported = self._imports(module).get(name)
         return self._outside(imported, seen | {(module, name)}) if imported else not hasattr(builtins, name)
 
+    def line(self, module: str, node: ast.ClassDef) -> tuple[list[ast.ClassDef], str]:
+        """A class and its bases in these modules, and the one after them by its absolute name; "" where it is not sure:
+        one of them has several bases, or none.
+        """
+        found = [node]
+        while len(node.bases) == 1 and len(found) < MOST_BASES:
+            dotted = self.absolute(module, node.bases[0])
+            inside = self._class(module, dotted)
+            if inside is None:
+                return found, dotted
+            module, node = inside
+            found.append(node)
+        return found, ""
+
     def lacks(self, node: ast.ClassDef, method: str) -> bool:
         """Whether a class whose only base is `stagetree.Trainer` itself does not define a method."""
         module = next(name for name, tree in self._trees.items() if node in tree.body)
-        written = [_dotted(base) for base in node.bases]
-        first, _, rest = (written[0] or "").partition(".") if len(written) == 1 else ("", "", "")
-        base = ".".join(filter(None, (self._imports(module).get(first, first), rest)))
+        base = self.absolute(module, node.bases[0]) if len(node.bases) == 1 else ""
         defined = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
         return base in TRAINERS and method not in defined and not node.decorator_list
+
+    def _class(self, module: str, dotted: str) -> tuple[str, ast.ClassDef] | None:
+        """The class of that absolute name, where it is in these modules, and in which."""
+        owner, _, name = dotted.rpartition(".")
+        folder = owner.replace(".", "/")
+        for place in (f"{folder}/__init__.py", f"{folder}.py") if owner else (module,):
+            body = self.tree(place).body if place in self._files else []
+            for node in body:
+                if isinstance(node, ast.ClassDef) and node.name == name:
+                    return place, node
+        return None
 
     def _may_be(self, module: str, base: ast.expr, seen: frozenset[tuple[str, str]]) -> bool:
         written = _dotted(base)

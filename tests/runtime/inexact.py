@@ -192,13 +192,15 @@ class Ranked(Exact):
 
     name = "ranked"
 
-    def __init__(self, *, seed: int, device: str, workers: int = 0, fails: bool = False) -> None:
+    def __init__(self, *, seed: int, device: str, workers: int = 0, fails: bool = False, strays: bool = False) -> None:
         super().__init__(seed=seed, device=device, workers=workers)
-        self._fails = fails
+        self._fails, self._strays = fails, strays
 
     def train(self) -> None:
         if self._fails and self.ranks.rank:
             raise ArithmeticError("in one rank only")
+        if self._strays and self.ranks.rank:
+            self.ranks.any([True])
         super().train()
         weights = [each.detach().clone() * (1 + self.ranks.rank) for each in self.net.parameters()]
         totals = self.ranks.sum([weights])

@@ -133,3 +133,9 @@ def test_a_trainer_that_looks_at_its_rank_is_named() -> None:
 def test_an_error_in_one_rank_ends_all() -> None:
     report = checked(job("ranked", fails=True) | {"ranks": [2]})
     assert "In rank 1 of 2" in report["failed"] and "ArithmeticError" in report["failed"]
+
+
+def test_ranks_that_go_different_ways_are_told_and_not_waited_for() -> None:
+    """As they would be for half an hour."""
+    report = checked(job("ranked", strays=True) | {"ranks": [2]})
+    assert "Detected mismatch between collectives on ranks" in report["failed"]

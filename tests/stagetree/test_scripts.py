@@ -15,7 +15,8 @@ from stagetree.runtime import state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import HpTimeline, Model
-from stagetree.source.discovery import scripts, set_in_each_step
+from stagetree.source.definitions import set_in_each_step
+from stagetree.source.discovery import scripts
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]

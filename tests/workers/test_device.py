@@ -11,7 +11,16 @@ from app.domain.assignment import shared_gpu
 from app.embedded import StackFailed
 from app.embedded.machine import default_device, default_slots, slot_names
 from app.workers.slot import device as module
-from app.workers.slot.device import CPU, NoDevice, SlotDevice, device_of, gpus_of, mps_is_running, visible_gpus
+from app.workers.slot.device import (
+    CPU,
+    NoDevice,
+    SlotDevice,
+    device_of,
+    gpus_of,
+    kind_here,
+    mps_is_running,
+    visible_gpus,
+)
 
 LISTING = """\
 GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5b)
@@ -149,3 +158,56 @@ def test_an_entry_that_is_empty_hides_what_comes_behind_it() -> None:
 
 def test_a_part_of_no_gpu_is_none() -> None:
     assert gpus_of("  MIG 3g.20gb     Device  0: (UUID: MIG-c7f7)\nGPU 0: A100\nsomething else\n") == ["0"]
+
+
+# ------------------------------------------------------------------------------------------- of which kind they are
+
+RECORDED = """\
+GPU 0: NVIDIA H200 (UUID: GPU-5f6a9d3e-0c5b-4c52-9b64-0d1d1f0b7a11)
+GPU 1: NVIDIA H200 (UUID: GPU-a0c2f5d4-7c6b-4f3a-8f11-3a1f0c9d2b22)
+GPU 2: NVIDIA A100-SXM4-80GB (UUID: GPU-77aa11bb-22cc-33dd-44ee-55ff66aa77bb)
+  MIG 3g.40gb     Device  0: (UUID: MIG-0d3f2c1b-1111-5222-8333-444455556666)
+  MIG 1g.10gb     Device  1: (UUID: MIG-9e8d7c6b-aaaa-5bbb-8ccc-ddddeeeeffff)
+GPU 3: Tesla V100-SXM2-16GB (UUID: GPU-12ab34cd-56ef-78ab-90cd-12ef34ab56cd)
+"""
+"""Of `nvidia-smi -L`, as it is printed by drivers from 470 to 580, with and without parts of a GPU."""
+
+
+@pytest.mark.parametrize(
+    ("visible", "kind"),
+    [
+        ("0", "NVIDIA H200"),
+        ("1", "NVIDIA H200"),
+        ("GPU-a0c2f5d4-7c6b-4f3a-8f11-3a1f0c9d2b22", "NVIDIA H200"),
+        ("3", "Tesla V100-SXM2-16GB"),
+        ("MIG-0d3f2c1b-1111-5222-8333-444455556666", "NVIDIA A100-SXM4-80GB 3g.40gb"),
+        ("MIG-9e8d7c6b-aaaa-5bbb-8ccc-ddddeeeeffff", "NVIDIA A100-SXM4-80GB 1g.10gb"),
+        ("7", "GPU"),
+    ],
+)
+def test_the_kind_of_a_gpu_is_its_model(
+    visible: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "listing").write_text(RECORDED)
+    on_the_path(tmp_path, "nvidia-smi", f'[ "$*" = -L ] && cat {tmp_path / "listing"}', monkeypatch)
+    assert kind_here(SlotDevice("cuda:0", visible)) == kind
+    assert kind_here(SlotDevice("cuda:0", visible, 2, 0.5)) == f"{kind}, a share of 2"
+
+
+@pytest.mark.parametrize(
+    "script", ["echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", "exit 9"]
+)
+def test_a_driver_that_fails_leaves_the_kind_open(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_the_path(tmp_path, "nvidia-smi", script, monkeypatch)
+    assert kind_here(SlotDevice("cuda:0", "0")) == "GPU"
+    assert kind_here(CPU) == "CPU"
+
+
+def test_a_driver_that_hangs_or_is_not_there_leaves_the_kind_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "NVIDIA_SMI_SECONDS", 0.2)
+    on_the_path(tmp_path, "nvidia-smi", "exec sleep 60", monkeypatch)
+    assert kind_here(SlotDevice("cuda:0", "0")) == "GPU"
+    (tmp_path / "nvidia-smi").unlink()
+    assert kind_here(SlotDevice("cuda:0", "0")) == "GPU"
