@@ -15,11 +15,11 @@ from app.domain.events import Stage
 Ahead = tuple[int, tuple[int, ...]]
 """Where more is wanted of a model than that it is evaluated, and the steps up to there at which that is wanted."""
 
-FORMAT = 10
-READABLE = (2, 3, 4, 5, 6, 7, 8, 9, FORMAT)
+FORMAT = 11
+READABLE = (2, 3, 4, 5, 6, 7, 8, 9, 10, FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
 none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience, 8 no
-members, 9 no bound for them."""
+members, 9 no bound for them, 10 nothing kept for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,9 @@ class ChainAssignment:
     packing: how many lanes the pack has in which it is trained, 0 where it is trained alone. pack: the chains of it.
     profile: whether nobody knows yet how packs of the plan do on the slot's kind of device. measure: only see how packs
     do that have up to so many lanes, and train nothing; 0 is to train. keep_at: steps inside the stages at which the
-    state is kept in any case, to be compared later. alone: whether it is trained in a fresh process, and nothing kept
-    inside it for an accident. proof: what it is to prove, if it trains nothing new.
+    state is kept in any case, to be compared later. keep_for_good: those at which a study wants it. alone: whether it
+    is trained in a fresh process, and nothing kept inside it for an accident. proof: what it is to prove, if it trains
+    nothing new.
     begin: of a chain that begins at step 0 with weights, where they are (`key`, `sha256`) and whether all of that
     `state` is taken. inputs: as in `StudySubmitted`. describe: whether the slot is to say what it trains with.
     patient: whether each step may take as long as the first one may, since what is learnt from others may not fit.
@@ -110,6 +111,7 @@ class ChainAssignment:
     profile: bool = False
     measure: int = 0
     keep_at: tuple[int, ...] = ()
+    keep_for_good: tuple[int, ...] = ()
     alone: bool = False
     proof: ProofOrder | None = None
     begin: Mapping[str, Any] | None = None
@@ -137,7 +139,7 @@ class ChainAssignment:
         """What comes after a step within its stage, as far as was known when the chain was made."""
         number = next((n for n, stage in enumerate(self.stages) if step < stage.end), len(self.stages) - 1)
         stage, inside = self.stages[number], self.branches_inside[number : number + 1]
-        stops = {*self.keep_at, *(inside[0] if inside else ())}
+        stops = {*self.keep_at, *self.keep_for_good, *(inside[0] if inside else ())}
         stop = min((each for each in stops if step < each < stage.end), default=stage.end)
         return stop, tuple(each for each in stage.evaluate if step <= each <= stop)
 
@@ -167,6 +169,7 @@ class ChainAssignment:
         fields["members"] = tuple(fields.get("members", ()))
         fields["resume"] = fields["resume"] and ResumePoint(**fields["resume"])
         fields["keep_at"] = tuple(fields.get("keep_at", ()))
+        fields["keep_for_good"] = tuple(fields.get("keep_for_good", ()))
         fields["proof"] = _proof(fields.get("proof"))
         return cls(**fields)
 

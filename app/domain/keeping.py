@@ -1,8 +1,8 @@
 """Which checkpoints must stay, and which serve nobody: what may be deleted is said here, what is in `scheduling`.
 
 A checkpoint must stay while a chain under way begins with it, while somebody waits for what follows from it, and while
-it is the final state of one of the best trials of a study. It serves nobody once every study whose trials came as far
-is deleted.
+it is the final state of one of the best trials of a study, or at a step of its `keep_at`. It serves no study once every
+one whose trials came as far is deleted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from app.domain.terms import NodeId
 
 def must_stay(plan: SearchPlan) -> set[str]:
     """The keys of the checkpoints that are in use, or promised."""
-    used = [*_begun_with(plan), *_waited_from(plan)]
+    used = [*_begun_with(plan), *_waited_from(plan), *_kept_on_purpose(plan)]
     promised = [place for study in plan.studies.values() if not study.deleted for place in _promised(plan, study)]
     return {place.key for place in (*used, *promised)}
 
@@ -127,6 +127,24 @@ def _waited_from(plan: SearchPlan) -> Iterator[KeptAt]:
         for step in node.waiting:
             if (place := latest_before(plan, node.id, step)) is not None:
                 yield place
+
+
+def kept_on_purpose(plan: SearchPlan, node: NodeId, begin: int, end: int) -> list[int]:
+    """The steps of a node behind `begin`, up to `end`, at which studies want the state that is not kept yet."""
+    wanted = set[int]().union(*(study.kept_steps(node, begin, end) for study in _keeping(plan)))
+    return sorted(wanted - plan.nodes[node].checkpoints.keys())
+
+
+def _kept_on_purpose(plan: SearchPlan) -> Iterator[KeptAt]:
+    studies = _keeping(plan)
+    for place in checkpoints(plan) if studies else ():
+        if any(study.kept_steps(place.node, place.step - 1, place.step) for study in studies):
+            yield place
+
+
+def _keeping(plan: SearchPlan) -> list[Study]:
+    """The studies that want states kept, not only of their best trials."""
+    return [study for study in plan.studies.values() if study.keeps_states and not study.deleted]
 
 
 def _promised(plan: SearchPlan, study: Study) -> Iterator[KeptAt]:

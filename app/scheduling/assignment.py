@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.domain import keeping
 from app.domain.assignment import ChainAssignment, ResumePoint, SlotDescription, shared_gpu
 from app.domain.awaiting import evaluations, evaluations_of_each
 from app.domain.events import PlanOpened, Stage
@@ -62,6 +63,9 @@ def assign(
         packing=plan.packing or 0,
         inputs=tuple(plan.studies[trial.study].inputs),
         intermediate_bytes=0 if is_alone else intermediate_bytes,
+        keep_for_good=tuple(
+            step for span in spans for step in keeping.kept_on_purpose(plan, span.node, span.start, span.end)
+        ),
         alone=is_alone,
         patient=_is_patient(plan, trial, spans),
         branch_points=branch_points(frontier, spans),

@@ -22,6 +22,21 @@ from stagetree.spec.tuners.fixed import TrialSpec
 
 LENGTH_NAMES = (LENGTH, *OTHER_NAMES[LENGTH])
 
+AS_EVER: dict[str, Any] = {
+    "runtime_args": {},
+    "determinism": "strict",
+    "sinks": [],
+    "packing": 0,
+    "check": True,
+    "audit": 0.02,
+    "inexact": "alone",
+    "inputs": [],
+    "ranks": 1,
+    "parallel": "tree",
+    "keep_at": [],
+}
+"""Fields that are left out where they say this, as in studies from before there was a choice."""
+
 
 def problem_in(detail: ErrorDetails, study: type[BaseModel]) -> Problem:
     """What pydantic found in the fields of a study, as a path and a sentence."""

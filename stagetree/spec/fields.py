@@ -31,6 +31,9 @@ from stagetree.space import canonical, plain, read_entry
 from stagetree.space.where import WhereError
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
 
+MOST_LISTED = 1000
+"""So many steps a study may list."""
+
 
 def as_json(value: Any) -> Any:
     """The JSON of a value, with whole numbers and strings left as they are."""
@@ -126,6 +129,7 @@ Count = Annotated[int, Field(ge=1)]
 Restarts = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Steps = Annotated[list[Count], Field(max_length=MOST_LISTED), AfterValidator(lambda steps: sorted(set(steps)))]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Width = Annotated[Annotated[int, Field(ge=0, le=MOST_LANES)] | Literal["auto"], BeforeValidator(as_width)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, mo
 from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import LENGTH, Space, Where, WhereError
-from stagetree.spec.checks import as_mode, check_limits, in_our_words, missing_length, problem_in
+from stagetree.spec.checks import AS_EVER, as_mode, check_limits, in_our_words, missing_length, problem_in
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
 from stagetree.spec.fields import (
     Count,
@@ -25,6 +25,7 @@ from stagetree.spec.fields import (
     Share,
     Sinks,
     SpecModel,
+    Steps,
     Text,
     Width,
     as_where,
@@ -90,6 +91,8 @@ class StudySpec(SpecModel):
     keep_best: Restarts = Field(
         default=1, description="of how many of its best trials the final state is kept for good, 0 or more"
     )
+    keep_at: Steps = Field(default=[], description="a list of at most 1000 steps, after which states are kept for good")
+    keep_every: Count | None = Field(default=None, description="a number of steps: as keep_at, at each multiple of it")
     max_restarts: Restarts = Field(
         default=2, description="how often an error at one step is tried again before it fails a trial, 0 or more"
     )
@@ -219,12 +222,9 @@ class StudySpec(SpecModel):
         """The JSON object that `from_dict` reads back: every field that is set or has a default, in order."""
         spec = self._listed() if callable(self.where) else self
         values = spec.model_dump(mode="json", exclude_none=True)
-        # left out, as in studies from before there was a choice
-        as_ever = {"runtime_args": {}, "determinism": "strict", "sinks": [], "packing": 0, "check": True, "audit": 0.02}
-        as_ever |= {"inexact": "alone", "inputs": [], "ranks": 1, "parallel": "tree"}
         if not spec.foretells:
             del values["curve_model"]
-        return {name: value for name, value in values.items() if name not in as_ever or value != as_ever[name]}
+        return {name: value for name, value in values.items() if name not in AS_EVER or value != AS_EVER[name]}
 
     @property
     def foretells(self) -> bool:

@@ -186,3 +186,40 @@ def test_what_goes_is_what_is_worth_least_each_time(seed: int) -> None:
         assert going(story)[0] == place
         assert release(story, kept)
     assert not going(story)
+
+
+# ------------------------------------------------------------------------------------------------ kept on purpose
+
+
+@tried(40)
+@given(st.data())
+def test_what_a_study_wants_kept_stays_until_it_is_deleted(data: st.DataObject) -> None:
+    rng = Random(data.draw(st.integers(0, 2**32)))
+    fields = {"keep_at": sorted(rng.sample(range(1, 12), rng.randint(0, 3))), "keep_every": rng.choice([None, 3, 4])}
+    story = Story()
+    hps = [{"lr": steps(0.1, value, milestones=[rng.randint(1, 9)])} for value in (0.2, 0.3, 0.4)]
+    lengths = [rng.randint(1, 12) for _ in hps]
+    study = story.submit(*zip(hps, lengths, strict=True), keep_best=0, **{k: v for k, v in fields.items() if v})
+    story.drain(Frontier(story.plan))
+    for kept in story.plan.nodes.values():  # as its chains are told to
+        for step in keeping.kept_on_purpose(story.plan, kept.id, kept.start, 12):
+            story.keep(kept.id, step)
+    wanted = {*fields["keep_at"], *range(fields["keep_every"] or 99, 13, fields["keep_every"] or 99)}
+    for number, length in enumerate(lengths):
+        states = keeping.states_of(story.plan, story.trial(study, number))
+        assert {step for step in wanted if step <= length} <= states.keys()
+    there = {(kept.node, kept.step) for kept in keeping.checkpoints(story.plan)}
+    assert {step for _, step in there - set(going(story))} <= wanted
+    assert not [step for _, step in going(story) if step in wanted]
+    story.give(c.CloseStudy(study=study, at=1.0))
+    story.give(c.DeleteStudy(study=study, at=2.0))
+    assert there == set(going(story))
+
+
+def test_nothing_is_kept_twice_or_behind_the_end_of_a_trial() -> None:
+    story = trained(({"lr": 1}, 10), keep_best=0, keep_every=4)
+    [node] = [node for study in story.plan.studies for node in story.path(study)]
+    assert keeping.kept_on_purpose(story.plan, node.id, 0, 99) == [4, 8]
+    story.keep(node.id, 4)
+    assert keeping.kept_on_purpose(story.plan, node.id, 0, 99) == [8]
+    assert keeping.kept_on_purpose(story.plan, node.id, 4, 7) == []

@@ -187,3 +187,17 @@ def test_a_deleted_study_takes_its_own_with_it_and_leaves_the_others_theirs(clus
     assert stored(cluster) == {kept.key for kept in keeping.checkpoints(cluster.plan)}
     with cluster.records.read() as rows:
         assert rows.studies.find(gone) is None and rows.studies.find(stays) is not None
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_states_that_are_kept_on_purpose_survive_any_budget(cluster: Cluster, merge: bool) -> None:
+    study = cluster.submit({**BRANCHES, "merge": merge, "keep_at": [3], "keep_every": 6, "keep_best": 0})
+    deleting = retention(cluster, budget=1)
+    run(cluster, study, deleting)
+    trials = cluster.study(study).trials
+    assert [sorted(keeping.states_of(cluster.plan, trial)) for trial in trials] == [[3, 6]] * 2
+    assert len({kept.key for kept in keeping.checkpoints(cluster.plan)}) == (3 if merge else 4) == len(stored(cluster))
+    give(cluster, c.DeleteStudy(study=study, at=cluster.clock.now()))
+    while not deleting.look().is_done:
+        pass
+    assert not stored(cluster)

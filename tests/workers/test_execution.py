@@ -77,6 +77,15 @@ def test_a_stage_is_trained_from_evaluation_to_evaluation_and_saved_at_its_end()
     ]
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_state_that_a_study_wants_is_kept_whatever_it_costs(alone: bool) -> None:
+    made = execution(stage(0, 9, 3), stage(9, 12))
+    made.assignment = replace(made.assignment, keep_for_good=(3, 5, 9), alone=alone)
+    busy = Outside(now=0.0, save_seconds=1000.0, can_save=False)
+    assert drive(made, busy) == [(3, "evaluate"), (3, "save"), (5, "save"), (9, "save")]
+    assert made.assignment.ahead(3) == (5, (3,))
+
+
 def test_the_state_is_kept_where_known_trials_would_branch_off() -> None:
     """In the stage under way, and only where there is room for it; what is at the end is kept in any case."""
     made = execution(stage(0, 9, 6), stage(9, 20), intermediate_bytes=1, branches=((4, 6, 9), (12,)))

@@ -258,6 +258,17 @@ class Study:
         return int(self.spec.get("keep_best", KEEP_BEST))
 
     @property
+    def keeps_states(self) -> bool:
+        """Whether it wants states of its trials kept for good, not only of the best."""
+        return bool(self.spec.get("keep_at") or self.spec.get("keep_every"))
+
+    def kept_steps(self, node: NodeId, begin: int, end: int) -> set[int]:
+        """The steps of a node behind `begin`, up to `end`, at which it wants that, if its trials come there."""
+        end, every = min(end, self.max_step_by_node.get(node, -1)), self.spec.get("keep_every")
+        multiples = range(begin - begin % every + every, end + 1, every) if every else ()
+        return {step for step in (*self.spec.get("keep_at", ()), *multiples) if begin < step <= end}
+
+    @property
     def max_failures(self) -> int | None:
         """How many of its trials may fail before the study does; None for any number."""
         most = self.spec.get("max_failures")

@@ -194,12 +194,15 @@ class ChainExecution:
         return {step for step in wanted if stage.start < step <= stage.end or stage.start == step == stage.end}
 
     def _next_stop(self, flags: ChainFlags) -> int:
-        stops = {*self._evaluations(flags), *self.branches_inside(flags), *self.assignment.keep_at}
+        work = self.assignment
+        stops = {*self._evaluations(flags), *self.branches_inside(flags), *work.keep_at, *work.keep_for_good}
         wanted = (step for step in stops if self._trains_from < step < self.stage.end)
         return min(wanted, default=self.stage.end)
 
     def _wanted_save(self, outside: Outside) -> Save | None:
         stage, step = self.stage, self.step
+        if step in self.assignment.keep_for_good and step > stage.start:
+            return Save(is_intermediate=False)
         if step == stage.start or (self.assignment.alone and not (self.is_last_stage and step >= stage.end)):
             return None  # nothing goes on from a state of a trial alone, and keeping one may change its trainer
         if step >= stage.end or step in outside.flags.extra_eval_steps or outside.flags.end:
