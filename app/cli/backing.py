@@ -20,7 +20,7 @@ from app.cli.options import DATABASE, Store, folder_or_default, open_records, op
 from app.cli.output import memory, plural
 
 if TYPE_CHECKING:
-    from app.domain.search_plan import Checkpoint
+    from app.domain.events import StoredPart
     from app.events import SqlRecords
     from app.object_store import ObjectStore
 
@@ -173,7 +173,7 @@ def _no_deletion(records: SqlRecords) -> Iterator[None]:
             rows.pause_deletion(None)
 
 
-def _named(records: SqlRecords, to: Path) -> tuple[int, list[Checkpoint]]:
+def _named(records: SqlRecords, to: Path) -> tuple[int, list[StoredPart]]:
     """The last position of the copied log, and the checkpoints that it names.
 
     PostgreSQL's dump is not read here: instead, what the database names a moment later.
@@ -194,7 +194,7 @@ def _named(records: SqlRecords, to: Path) -> tuple[int, list[Checkpoint]]:
     return position, checkpoints
 
 
-def _copy_objects(store: ObjectStore, named: list[Checkpoint], to: Path) -> list[str]:
+def _copy_objects(store: ObjectStore, named: list[StoredPart], to: Path) -> list[str]:
     """The keys of objects that could not be read: lost, or deleted meanwhile by a slot that keeps a later one."""
     missing = []
     for each in named:

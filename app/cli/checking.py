@@ -128,6 +128,7 @@ def job_of(spec: StudySpec, file: str, device: str) -> Json | None:
         "threads": settings().threads if device == "cpu" else 1,
         "determinism": spec.determinism,
         "shards": spec.shards or 0,
+        "parallel": spec.parallel,
     }
 
 

@@ -23,11 +23,22 @@ class Evaluated:
     metrics: Metrics
 
 
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """An object of the store that holds one rank's part of a state: its size, and its hash."""
+
+    key: str
+    sha256: str
+    size: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointKept:
     """The state at a step is safe under `key`; what no event names does not exist.
 
     `intermediate`: it was kept inside a stage, because that was cheap: somebody may branch there, or the worker die.
+    parts: the objects of the other ranks, where it is divided: it is all of them, or it is lost. size: of
+    all. sha256: of the object under `key`.
     """
 
     node: NodeId
@@ -36,6 +47,12 @@ class CheckpointKept:
     sha256: str
     size: int
     intermediate: bool = False
+    parts: tuple[StoredPart, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of all its objects."""
+        return (self.key, *(part.key for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
-from app.domain.events import Stage
+from app.domain.events import Stage, StoredPart
 
 Ahead = tuple[int, tuple[int, ...]]
 """Where more is wanted of a model than that it is evaluated, and the steps up to there at which that is wanted."""
 
-FORMAT = 11
-READABLE = (2, 3, 4, 5, 6, 7, 8, 9, 10, FORMAT)
+FORMAT = 12
+READABLE = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
 none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience, 8 no
-members, 9 no bound for them, 10 nothing kept for good."""
+members, 9 no bound for them, 10 nothing kept for good, 11 no parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,13 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """The checkpoint at which a chain begins."""
+    """The checkpoint at which a chain begins. parts: as in `CheckpointKept`."""
 
     node: str
     step: int
     key: str
     sha256: str
+    parts: tuple[StoredPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,12 @@ class Comparison:
     sha256: str
     since: int = 0
     metrics: Mapping[str, float | None] | None = None
+    parts: tuple[StoredPart, ...] = ()
+
+    @property
+    def stored(self) -> ResumePoint:
+        """Where the state is kept."""
+        return ResumePoint(self.node, self.step, self.key, self.sha256, self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +93,9 @@ class ChainAssignment:
     `state` is taken. inputs: as in `StudySubmitted`. describe: whether the slot is to say what it trains with.
     patient: whether each step may take as long as the first one may, since what is learnt from others may not fit.
     members: the slots of the same machine that are lent to it: it is trained by a rank on the slot's device, and one on
-    that of each, in this order. shards: as in `PlanOpened`. measures_ranks: only see how fast the powers of two of
-    these devices are on batches that these hyper-parameters decide, and train nothing; None is to train. most_ranks: so
-    many devices it could have if these had too little memory.
+    that of each, in this order. shards, parallel: as in `PlanOpened`. measures_ranks: only see how fast the powers of
+    two of these devices are on batches that these hyper-parameters decide, and train nothing; None is to train.
+    most_ranks: so many devices it could have if these had too little memory.
     """
 
     plan: str
@@ -120,6 +127,7 @@ class ChainAssignment:
     patient: bool = False
     members: tuple[str, ...] = ()
     shards: int = 0
+    parallel: str = "tree"
     measures_ranks: Mapping[str, Any] | None = None
     most_ranks: int = 1
 
@@ -167,17 +175,21 @@ class ChainAssignment:
         fields["inputs"] = tuple(fields.get("inputs", ()))
         fields["pack"] = tuple(fields.get("pack", ()))
         fields["members"] = tuple(fields.get("members", ()))
-        fields["resume"] = fields["resume"] and ResumePoint(**fields["resume"])
+        fields["resume"] = fields["resume"] and ResumePoint(**_with_parts(fields["resume"]))
         fields["keep_at"] = tuple(fields.get("keep_at", ()))
         fields["keep_for_good"] = tuple(fields.get("keep_for_good", ()))
         fields["proof"] = _proof(fields.get("proof"))
         return cls(**fields)
 
 
+def _with_parts(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {**data, "parts": tuple(StoredPart(**part) for part in data.get("parts", ()))}
+
+
 def _proof(data: Mapping[str, Any] | None) -> ProofOrder | None:
     if data is None:
         return None
-    comparisons = tuple(Comparison(**each) for each in data["comparisons"])
+    comparisons = tuple(Comparison(**_with_parts(each)) for each in data["comparisons"])
     return ProofOrder(**{**data, "comparisons": comparisons, "metrics": tuple(data["metrics"])})
 
 

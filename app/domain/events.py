@@ -28,6 +28,7 @@ from app.domain.artifacts import PackingChosen as PackingChosen
 from app.domain.artifacts import PackingProfiled as PackingProfiled
 from app.domain.artifacts import Profile as Profile
 from app.domain.artifacts import RanksProfiled as RanksProfiled
+from app.domain.artifacts import StoredPart as StoredPart
 from app.domain.artifacts import StudyDeleted as StudyDeleted
 from app.domain.artifacts import StudyIsolated as StudyIsolated
 from app.domain.artifacts import StudyStruck as StudyStruck
@@ -55,12 +56,11 @@ class Stage:
 class PlanOpened:
     """First event of every stream: what all studies on this plan have in common.
 
-    determinism: as in `StudySpec`; plans from before there was a choice are `strict`. packing: how many lanes the packs
-    have in which all its stages are trained; 0 where each is trained alone; None where `PackingChosen` will say that,
-    before any is. begin: of the weights that every trial begins with, the `sha256` of what they are in and whether all
-    `state` in it is taken; None where each begins with the trainer's own. inputs: of each file or folder that the study
-    says its trainer reads, what tells it from another. project: nothing is shared across the border of one.
-    shards: the parts in which each batch is computed, whose sums are taken in the order of a tree; 0 where it is whole.
+    determinism: as in `StudySpec`. packing: how many lanes the packs have in which all its stages are trained; 0 where
+    each is trained alone; None where `PackingChosen` will say that, before any is. begin: of the weights that every
+    trial begins with, the `sha256` of their file and whether all `state` in it is taken; None where each begins with
+    the trainer's own. inputs: what tells each file or folder that the trainer reads from another. project: nothing is
+    shared across the border of one. shards, parallel: as in `StudySpec`; 0 where a batch is computed as a whole.
     """
 
     trainer: str
@@ -73,6 +73,7 @@ class PlanOpened:
     inputs: list[Json] = field(default_factory=list)
     project: str = ""
     shards: int = 0
+    parallel: str = "tree"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

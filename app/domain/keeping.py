@@ -74,16 +74,15 @@ def idle_weights(plan: SearchPlan) -> list[KeptAt]:
 
 def named(plan: SearchPlan) -> set[str]:
     """The keys of all objects that are on record: those which are kept, and those which must be deleted."""
-    nodes = (*plan.nodes.values(), *plan.aside.values())
-    return (
-        {each.key for node in nodes for each in node.checkpoints.values()} | plan.released.keys() | plan.weights.keys()
-    )
+    released = {each.key for kept in plan.released.values() for each in kept.checkpoint.objects}
+    return {each.key for each in kept_objects(plan)} | released
 
 
-def kept_objects(plan: SearchPlan) -> list[Checkpoint]:
+def kept_objects(plan: SearchPlan) -> list[e.StoredPart]:
     """The objects that are kept."""
     nodes = (*plan.nodes.values(), *plan.aside.values())
-    return [*(each for node in nodes for each in node.checkpoints.values()), *plan.weights.values()]
+    kept = [*(each for node in nodes for each in node.checkpoints.values()), *plan.weights.values()]
+    return [each for checkpoint in kept for each in checkpoint.objects]
 
 
 def states_of(plan: SearchPlan, trial: Trial) -> dict[int, KeptAt]:

@@ -50,11 +50,12 @@ def plan_id(
     inputs: Sequence[Mapping[str, Any]] = (),
     project: str = "",
     shards: int = 0,
+    parallel: str = "tree",
 ) -> PlanId:
     """The plan that studies with these share. What is as ever is no part of it, so that plans keep their names.
 
     packing: as in `PlanOpened`; None is a name of its own, whatever will be chosen. begin, inputs,
-    project, shards: as in `PlanOpened`.
+    project, shards, parallel: as in `PlanOpened`.
     """
     parts = [trainer, version, trainer_args, seed, *([] if determinism == "strict" else [determinism])]
     if packing != 0:
@@ -67,6 +68,8 @@ def plan_id(
         parts.append({"project": project})
     if shards:
         parts.append({"shards": shards})
+    if parallel != "tree":
+        parts.append({"parallel": parallel})
     return PlanId("plan-" + digest(*parts))
 
 

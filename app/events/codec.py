@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from math import isfinite
 from typing import Any, get_args
 
-from app.domain.events import ChainAssigned, ChainEnded, Evaluated, Event, ExactnessTested, Stage, StageFailed
+from app.domain.events import (
+    ChainAssigned,
+    ChainEnded,
+    CheckpointKept,
+    Evaluated,
+    Event,
+    ExactnessTested,
+    Stage,
+    StageFailed,
+    StoredPart,
+)
 from app.domain.terms import ChainOutcome, FailureKind, ProofKind
 
 Data = dict[str, Any]
@@ -40,8 +50,9 @@ def _foretell_as_before(data: Data) -> Data:
 
 
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
-VERSIONS |= dict.fromkeys(("CheckpointKept", "StudyCompleted", "TrialAdded", "TrialExtended"), 2)
-VERSIONS |= {"ChainAssigned": 3, "ChainEnded": 2, "PackingProfiled": 4, "PlanOpened": 7, "StageFailed": 4}
+VERSIONS |= dict.fromkeys(("StudyCompleted", "TrialAdded", "TrialExtended"), 2)
+VERSIONS |= {"ChainAssigned": 3, "ChainEnded": 2, "CheckpointKept": 3, "PackingProfiled": 4, "PlanOpened": 8}
+VERSIONS |= {"StageFailed": 4}
 VERSIONS |= {"StudyReopened": 3, "StudySubmitted": 4}
 """The schema version in which each type is written today."""
 
@@ -50,6 +61,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("ChainAssigned", 2): lambda data: data | {"members": [], "kind": ""},
     ("ChainEnded", 1): lambda data: data | {"died_alone": data["outcome"] == "lost"},
     ("CheckpointKept", 1): _name_intermediate,
+    ("CheckpointKept", 2): lambda data: data | {"parts": []},
     ("PackingProfiled", 1): lambda data: data | {"exact": False},
     ("PackingProfiled", 2): lambda data: data | {"batch": None},
     ("PackingProfiled", 3): lambda data: data | {"other_draws": ""},
@@ -59,6 +71,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("PlanOpened", 4): lambda data: data | {"begin": None, "inputs": []},
     ("PlanOpened", 5): lambda data: data | {"project": ""},
     ("PlanOpened", 6): lambda data: data | {"shards": 0},
+    ("PlanOpened", 7): lambda data: data | {"parallel": "tree"},
     ("StageFailed", 1): lambda data: data | {"signature": None},
     ("StageFailed", 2): lambda data: data | {"evaluated": None},
     ("StageFailed", 3): lambda data: data | {"counts_elsewhere": False},
@@ -134,6 +147,14 @@ def _decode_chain(data: Data) -> ChainAssigned:
     return ChainAssigned(**(data | {"stages": stages, "proof": proof, "members": tuple(data["members"])}))
 
 
+def _encode_kept(event: CheckpointKept) -> Data:
+    return _plain(event) | {"parts": [asdict(part) for part in event.parts]}
+
+
+def _decode_kept(data: Data) -> CheckpointKept:
+    return CheckpointKept(**(data | {"parts": tuple(StoredPart(**part) for part in data["parts"])}))
+
+
 def _decode_ended(data: Data) -> ChainEnded:
     return ChainEnded(**(data | {"outcome": ChainOutcome(data["outcome"])}))
 
@@ -158,12 +179,14 @@ def _decoder(cls: type) -> Callable[[Data], Event]:
 
 _ENCODERS: dict[str, Callable[[Any], Data]] = {
     "ChainAssigned": _encode_chain,
+    "CheckpointKept": _encode_kept,
     "Evaluated": _encode_evaluated,
 }
 _DECODERS: dict[str, Callable[[Data], Event]] = {name: _decoder(cls) for name, cls in TYPES.items()}
 _DECODERS |= {
     "ChainAssigned": _decode_chain,
     "ChainEnded": _decode_ended,
+    "CheckpointKept": _decode_kept,
     "ExactnessTested": _decode_tested,
     "StageFailed": _decode_failed,
 }

@@ -102,4 +102,4 @@ def _is_alike(log: EventLog, stream: str, opened: PlanOpened) -> bool:
 
 
 def _trained(opened: PlanOpened) -> tuple[object, ...]:
-    return opened.trainer, opened.trainer_version, opened.trainer_args, opened.shards
+    return opened.trainer, opened.trainer_version, opened.trainer_args, opened.shards, opened.parallel

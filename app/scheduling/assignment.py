@@ -92,6 +92,7 @@ def assignment_of(
         seed=plan.opened.seed,
         determinism=plan.opened.determinism,
         shards=plan.opened.shards,
+        parallel=plan.opened.parallel,
         study=study.id,
         trial=trial.number,
         hp=trial.hp,
@@ -123,7 +124,7 @@ def resume_point(plan: SearchPlan, first: Span) -> ResumePoint | None:
             return None
         node = plan.nodes[node.parent]
     checkpoint = node.checkpoints[first.start]
-    return ResumePoint(node.id, first.start, checkpoint.key, checkpoint.sha256)
+    return ResumePoint(node.id, first.start, checkpoint.key, checkpoint.sha256, checkpoint.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,14 +173,14 @@ def _comparison(node: Node, step: int) -> Comparison:
     metrics, kept = node.metrics.get(step), node.checkpoints.get(step)
     if kept is None:
         return Comparison(node.id, step, "", "", node.broke, metrics)
-    return Comparison(node.id, step, kept.key, kept.sha256, kept.since or 0, metrics)
+    return Comparison(node.id, step, kept.key, kept.sha256, kept.since or 0, metrics, kept.parts)
 
 
 def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
     """The state kept at a step on the way to a node."""
     for each, last in plan.way(node.id, step):
         if each.start < step <= last and (kept := each.checkpoints.get(step)) is not None:
-            return ResumePoint(each.id, step, kept.key, kept.sha256)
+            return ResumePoint(each.id, step, kept.key, kept.sha256, kept.parts)
     return None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -23,7 +23,7 @@ from app.object_store import PART, ObjectStore, StoreUnavailable
 from app.service.services import Services
 from app.service.trial_logs import logged_points
 from stagetree.models.pages import Logged
-from stagetree.runtime.weight_files import weight_parts
+from stagetree.runtime.weight_files import is_divided, joined, weight_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +79,40 @@ def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool) -> Iterato
 
 @contextmanager
 def _image(store: ObjectStore, checkpoint: Checkpoint) -> Iterator[mmap.mmap]:
-    """The checkpoint in a file of this machine, which is its own where it can be."""
-    fd = _descriptor(store, checkpoint)
-    try:
-        image, digest = mmap.mmap(fd, 0, access=mmap.ACCESS_READ), sha256()
-    finally:
-        os.close(fd)
+    """The checkpoint in a file of this machine, its own where it can be; one that is divided is put together."""
+    images = [_object(store, each.key, each.sha256) for each in checkpoint.objects]
+    yield _mapped(_copied(joined(images))) if is_divided(images[0]) else images[0]
+
+
+def _object(store: ObjectStore, key: str, recorded: str) -> mmap.mmap:
+    image, digest = _mapped(_descriptor(store, key)), sha256()
     for begin in range(0, len(image), PART):
         digest.update(memoryview(image)[begin : begin + PART])
-    if digest.hexdigest() != checkpoint.sha256:
-        raise Unknown(f"checkpoint {checkpoint.key} is damaged: its SHA-256 is not the one recorded")
-    yield image  # it is unmapped when nobody has a part of it any more
+    if digest.hexdigest() != recorded:
+        raise Unknown(f"checkpoint {key} is damaged: its SHA-256 is not the one recorded")
+    return image
 
 
-def _descriptor(store: ObjectStore, checkpoint: Checkpoint) -> int:
+def _mapped(fd: int) -> mmap.mmap:
+    """The content of a file, which is closed. It is unmapped when nobody has a part of it any more."""
     try:
-        fd = store.open(checkpoint.key)
-        return _copied(store.read(checkpoint.key)) if fd is None else fd
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(fd)
+
+
+def _descriptor(store: ObjectStore, key: str) -> int:
+    try:
+        fd = store.open(key)
+        return _copied(store.read(key)) if fd is None else fd
     except Exception as error:  # whatever the client of the store raises
         if isinstance(error, FileNotFoundError) and not store_is_away(error):
-            raise Unknown(f"checkpoint {checkpoint.key} is not there") from None
-        text = f"checkpoint {checkpoint.key} cannot be read: {type(error).__name__}: {error}"
+            raise Unknown(f"checkpoint {key} is not there") from None
+        text = f"checkpoint {key} cannot be read: {type(error).__name__}: {error}"
         raise StoreUnavailable(text) from error
 
 
-def _copied(parts: Iterator[bytes]) -> int:
+def _copied(parts: Iterable[bytes | memoryview]) -> int:
     """A file without a name that holds these parts."""
     with tempfile.TemporaryFile() as file:
         for part in parts:

@@ -24,7 +24,7 @@ from app.domain.terms import ANYBODY, PlanId, Principal, StudyId, Unknown, plan_
 from app.inputs import InputMissing, look, may_be_read
 from app.object_store import PART, StoreUnavailable
 from app.registry import TrainerSource
-from app.service.files import kept_state
+from app.service.files import kept_state, parts
 from app.service.services import HttpProblem, Services, Write
 from app.tuning.tuners.base import with_version
 from stagetree.runtime.weight_files import kind_of
@@ -41,7 +41,7 @@ class WeightSource:
     said: Json
     sha256: str
     size: int
-    parts: Callable[[], Iterator[bytes]]
+    parts: Callable[[], Iterator[bytes] | Iterator[memoryview]]
 
 
 def find_source(use: Services, given: BeginFrom, who: Principal = ANYBODY) -> WeightSource:
@@ -86,7 +86,7 @@ def stored(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]
     return key, True
 
 
-def _hashed(parts: Iterator[bytes], digest: Any) -> Iterator[memoryview]:
+def _hashed(parts: Iterator[bytes] | Iterator[memoryview], digest: Any) -> Iterator[memoryview]:
     for part in parts:
         digest.update(part)
         yield memoryview(part)
@@ -134,11 +134,23 @@ def _of_study(use: Services, given: BeginFrom, who: Principal) -> WeightSource:
         row = use.find(str(given.study), who)
         with use.open_study(row) as (plan, study):
             state = kept_state(plan, study, trial, given.step)
+            is_divided = plan.opened is not None and plan.opened.parallel != "tree"
     except Unknown as problem:
         raise SpecError([Problem("begin_from", f"must be a state that is kept: {problem}")]) from None
     origin = {"study": row.id, "trial": state.trial, "step": state.step, "state": given.state}
     checkpoint = state.checkpoint
-    return WeightSource(origin, checkpoint.sha256, checkpoint.size, lambda: use.store.read(checkpoint.key))
+    if not is_divided:
+        return WeightSource(origin, checkpoint.sha256, checkpoint.size, lambda: use.store.read(checkpoint.key))
+    return _joined(origin, lambda: parts(use.store, checkpoint, whole=True))
+
+
+def _joined(origin: Json, read: Callable[[], Iterator[memoryview]]) -> WeightSource:
+    """A checkpoint of several ranks as one."""
+    digest, size = sha256(), 0
+    for part in read():
+        digest.update(part)
+        size += len(part)
+    return WeightSource(origin, digest.hexdigest(), size, read)
 
 
 def submit(
@@ -205,6 +217,7 @@ def name_of(plan: e.PlanOpened) -> PlanId:
         plan.inputs,
         plan.project,
         plan.shards,
+        plan.parallel,
     )
 
 
@@ -227,6 +240,7 @@ def opened(
         inputs=[mark(each) for each in inputs],
         project=project,
         shards=spec.shards or 0,
+        parallel=spec.parallel,
     )
 
 

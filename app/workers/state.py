@@ -38,13 +38,29 @@ class _Memory:
 class State:
     """Owns the descriptor `fd` of a file that holds `size` bytes. Loading it into another process copies nothing.
 
+    parts: the states of other ranks, where it is divided among several; they are closed with it.
     give_back: called when it and its copies are closed, with whether a model was loaded from it: parts of that may lie
     there still, so its memory must not be used again.
     """
 
     def __init__(self, fd: int, size: int, give_back: Callable[[bool], None] | None = None) -> None:
-        self.fd, self.size = fd, size
+        self.fd, self.size, self.parts = fd, size, tuple[State, ...]()
         self._memory = _Memory(give_back)
+
+    @property
+    def images(self) -> tuple[State, ...]:
+        """Itself, and its parts."""
+        return (self, *self.parts)
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The files of all of it."""
+        return tuple(each.fd for each in self.images)
+
+    @property
+    def total(self) -> int:
+        """The size of all of it."""
+        return sum(each.size for each in self.images)
 
     @classmethod
     def of(cls, image: bytes | memoryview) -> State:
@@ -70,11 +86,14 @@ class State:
         other = State(os.dup(self.fd), self.size)
         other._memory = self._memory
         self._memory.join()
+        other.parts = tuple(part.copy() for part in self.parts)
         return other
 
     def lend(self) -> None:
         """A model is loaded from it, and may have parts of it for as long as it likes."""
         self._memory.lend()
+        for part in self.parts:
+            part.lend()
 
     def view(self) -> memoryview:
         """The image, where it is."""
@@ -86,3 +105,5 @@ class State:
             os.close(self.fd)
             self.fd = -1
             self._memory.leave()
+        for part in self.parts:
+            part.close()

@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from app.workers.state import State
 from app.workers.trainer_connection import POLL_SECONDS, Deadline, TrainerConnection, TrainerKilled
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
@@ -24,7 +25,7 @@ from stagetree.runtime.wire import Message, anonymous_file
 FOR_THE_WORLD = frozenset({"start", "build", "begin", "load", "train", "evaluate", "save"})
 """Commands for every rank. Of other commands, only the leader knows."""
 
-FOR_THE_OTHERS = {"save": "state"}
+FOR_THE_OTHERS = {"save": "save_part"}
 """The commands of the other ranks meanwhile."""
 
 NOT_IN_RANKS = frozenset({"join", "train_together", "measure", "leave"})
@@ -44,9 +45,10 @@ class TrainerGroup(TrainerProcess):
     """One trial, one process on each of its devices, with the interface of one: build, load, train, evaluate, save,
     kill, close, and all that `TrainerProcess` has but packs.
 
-    It is the connection to the leader, rank 0, which is the only one that is told where to stop, that saves, whose
-    metrics and logged numbers count, and whose generators are kept. So facts, checkpoints and progress of a group are
-    as of one process, and a state that a group saved goes on in any number of ranks, 1 included.
+    It is the connection to the leader, rank 0, which is the only one that is told where to stop, whose metrics and
+    logged numbers count, and whose generators are kept. It saves; the others save only their parts of tensors that are
+    divided among all. So facts, checkpoints and progress of a group are as of one process, and a state that a group
+    saved goes on in any number of ranks, 1 included.
 
     A call raises the error of the rank whose user's code failed, as of one process (`exception`,
     `out_of_memory`, `device`); `rank` if a process died, was stopped, or lost another one: an accident that is
@@ -58,6 +60,7 @@ class TrainerGroup(TrainerProcess):
 
     members: tuple[TrainerProcess, ...] = ()
     _running_at = 0.0  # when all of them ran, as far as was seen
+    _answers: Mapping[int, tuple[Message, list[int]]] = {}  # of the other ranks, to the command under way
 
     @classmethod
     def start(
@@ -108,6 +111,13 @@ class TrainerGroup(TrainerProcess):
             member.log(path.with_suffix(f".r{rank}{path.suffix}"))
         super().log(path, rows, **lane)
 
+    def save(self, *, deadline: Deadline, **lane: int) -> State:
+        """As that of one process, with the other ranks' parts of divided tensors."""
+        state = super().save(deadline=deadline, **lane)
+        answers = [(each, *self._answers[rank]) for rank, each in enumerate(self.members, 1)]
+        state.parts = tuple(each._state_in(answer, fds) for each, answer, fds in answers if fds)
+        return state
+
     def resident_bytes(self) -> int:
         """Of the largest of them."""
         return max(TrainerProcess.resident_bytes(each) for each in self._all)
@@ -139,8 +149,9 @@ class TrainerGroup(TrainerProcess):
             raise RuntimeError(f"several ranks have one model: there is no {do} for them")
         if do in FOR_THE_WORLD:
             for rank, member in enumerate(self.members, 1):
+                own = {"closed": member._given_back()} if do == "save" else {}
                 with self._telling(rank):
-                    member._send(FOR_THE_OTHERS.get(do, do), *fds, **fields)
+                    member._send(FOR_THE_OTHERS.get(do, do), *fds, **fields | own)
         with self._telling(0):
             return super()._send(do, *fds, **fields)
 
@@ -148,7 +159,7 @@ class TrainerGroup(TrainerProcess):
         self, number: int, do: str, deadline: Deadline, look: Callable[[], None] = lambda: None
     ) -> tuple[Message, list[int]]:
         waiting = dict(enumerate(self.members, 1)) if do in FOR_THE_WORLD else {}
-        self._running_at = time.monotonic()
+        self._answers, self._running_at = {}, time.monotonic()
 
         def look_at_all() -> None:
             self._hear_members(waiting)
@@ -160,7 +171,7 @@ class TrainerGroup(TrainerProcess):
         try:
             self._await_members(waiting, do, deadline)
         except BaseException:
-            for fd in fds:
+            for fd in [*fds, *(each for _, more in self._answers.values() for each in more)]:
                 os.close(fd)
             raise
         return answer, fds
@@ -191,6 +202,7 @@ class TrainerGroup(TrainerProcess):
                 while (heard := member._hear(member._number)) is not None:
                     if "done" in heard[0]:
                         del waiting[rank]
+                        self._answers = {**self._answers, rank: heard}
                         break
 
     # ------------------------------------------------------------------------------------------------ who failed

@@ -144,17 +144,19 @@ class TrainerProcess(TrainerConnection):
         deadline: Deadline,
         determinism: str = "strict",
         shards: int = 0,
+        parallel: str = "tree",
         **lane: Any,
     ) -> None:
         """A new model before its first step; that before it is freed first. A process serves one file only.
 
-        shards: in how many the study has each batch cut, see `stagetree.trainer.ranks`; 0 where it says nothing.
+        shards, parallel: of the study, see `stagetree.trainer.ranks.Ranks`.
         lane: of one that is to join a pack, the `names` of its hyper-parameters, and `is_resumed`: whether it must be
         loaded, so that one which has left may take its place. determinism: see
         `stagetree.runtime.machine.set_determinism`.
         """
         what = {"file": str(Path(file).resolve()), "name": name, "args": dict(args), "seed": seed}
-        self._ask("build", deadline, **what, determinism=determinism, shards=shards, **lane)
+        how = {"determinism": determinism, "shards": shards, "parallel": parallel}
+        self._ask("build", deadline, **what, **how, **lane)
         self.not_exact = ()
 
     def begin(self, weights: State, hp: Mapping[str, Any], *, whole: bool, deadline: Deadline) -> None:
@@ -171,7 +173,7 @@ class TrainerProcess(TrainerConnection):
         How this process differs from the one that made the state: see `stagetree.runtime.inexact.changes`.
         """
         state.lend()
-        answer, _ = self._ask("load", deadline, state.fd, hp=dict(hp), step=step)
+        answer, _ = self._ask("load", deadline, *state.fds, hp=dict(hp), step=step)
         return tuple(answer["not_exact"])
 
     def train(
@@ -218,8 +220,13 @@ class TrainerProcess(TrainerConnection):
 
     def save(self, *, deadline: Deadline, **lane: int) -> State:
         """The whole state of the model, or of that of a `lane`; the model may train on at once."""
-        closed = [self._closed.popleft() for _ in range(len(self._closed))]
-        answer, fds = self._ask("save", deadline, closed=closed, **lane)
+        return self._state_in(*self._ask("save", deadline, closed=self._given_back(), **lane))
+
+    def _given_back(self) -> list[tuple[int, bool]]:
+        """The buffers of the states that were closed meanwhile."""
+        return [self._closed.popleft() for _ in range(len(self._closed))]
+
+    def _state_in(self, answer: Message, fds: list[int]) -> State:
         number: int = answer["buffer"]
         return State(fds[0], answer["size"], lambda is_lent: self._closed.append((number, is_lent)))
 
@@ -276,7 +283,7 @@ class TrainerProcess(TrainerConnection):
 
     def compare(self, mine: State, stored: State, *, deadline: Deadline) -> Compared:
         """Where a state that this process has saved differs from one on record. Both stay the caller's."""
-        answer, _ = self._ask("compare", deadline, mine.fd, stored.fd)
+        answer, _ = self._ask("compare", deadline, *mine.fds, *stored.fds, mine=len(mine.fds))
         return Compared(answer["difference"], tuple(answer["elsewhere"]))
 
     def look(self, name: str, *, deadline: Deadline) -> None:

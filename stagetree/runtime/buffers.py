@@ -64,6 +64,11 @@ class Buffers:
         while len(self.free) > MOST_FREE:
             self.free.pop(0).close()
 
+    def take_back(self, closed: Iterable[tuple[int, bool]]) -> None:
+        """These were closed, and are filled again, except lent ones, which others may read forever."""
+        for number, is_lent in closed:
+            (self.drop if is_lent else self.give_back)([number])
+
     def drop(self, numbers: Iterable[int]) -> None:
         """Others may read these for as long as they like: they are never filled again."""
         for number in numbers:

@@ -10,6 +10,7 @@ code of the trainer itself.
 from __future__ import annotations
 
 import faulthandler
+import glob
 import json
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.warm import import_before_forking
 from stagetree.trainer import ranks
+from stagetree.trainer.parted import Parted, map_parted
 
 RANKED = "Likely: train() reads something that depends on its rank, or adds up in another order than self.ranks.sum"
 _MEASURED = (
@@ -41,7 +43,7 @@ _MEASURED = (
 class Job:
     """Train the trainer `name` of `file` for `steps` steps, with a break after `broken`. hp: JSON of its sequences.
 
-    shards: of the study, see `stagetree.trainer.ranks`. ranks: so many ranks must have the bits of one process.
+    shards, parallel: of the study, see `stagetree.trainer.ranks`. ranks: so many must have the bits of one process.
     """
 
     file: str
@@ -55,6 +57,7 @@ class Job:
     threads: int = 1
     determinism: str = "strict"
     shards: int = 0
+    parallel: str = "tree"
     ranks: tuple[int, ...] = ()
 
 
@@ -210,8 +213,8 @@ class _Ways:
 
     def difference(self, way: str) -> str:
         """Where the state at the end of a way differs first from that of the whole; nothing if it does not."""
-        leaves = [suspects.leaves(state_format.unpack((self._folder / name).read_bytes())) for name in ("whole", way)]
-        return suspects.first_difference(*leaves)
+        states = [map_parted(self._kept(name), Parted.whole) for name in ("whole", way)]
+        return suspects.first_difference(*map(suspects.leaves, states))
 
     def _first(self, model: Model) -> dict[str, Any]:
         self._keep(model, "first")
@@ -219,7 +222,7 @@ class _Ways:
 
     def _built(self) -> Model:
         job, here = self._job, ranks.here()
-        here.shards = job.shards
+        here.shards, here.parallel = job.shards, job.parallel
         device = job.device if here.world == 1 else job.device.replace("cuda:0", f"cuda:{here.rank}")
         Machine(device, None, job.threads, job.determinism).prepare()
         with user_code():
@@ -238,7 +241,7 @@ class _Ways:
     def _gone_on(self, model: Model, way: str, modes: Mapping[str, bool] | None = None) -> dict[str, Any]:
         """modes: of the modules as they were trained before."""
         begun_at = time.monotonic()
-        model.load(state_format.unpack((self._folder / "first").read_bytes()), self._timeline, self._job.broken)
+        model.load(self._kept("first"), self._timeline, self._job.broken)
         found = {"load_seconds": time.monotonic() - begun_at, "attributes": _attributes(model)}
         self._train(model, self._job.steps)
         changed = suspects.changed_modes(modes or {}, suspects.modes(model.trainer))
@@ -248,15 +251,23 @@ class _Ways:
         return found | {"modes": changed, "metrics": metrics, "again": again, "loaders": suspects.loaders()}
 
     def _keep(self, model: Model, name: str) -> tuple[int, float]:
-        """Save the state under a name; its size, and how long it took."""
-        begun_at = time.monotonic()
-        fd, size = model.save()
+        """Save the state under a name; its size, and how long it took. Of ranks, each saves its part."""
+        begun_at, rank = time.monotonic(), ranks.here().rank
+        state = {**model.state(), "machine": {}}
+        layout = state_format.Layout.of_part(state) if rank else state_format.Layout.of(state)
+        if layout is None:
+            return 0, 0.0
+        fd, size = layout.write()
         seconds = time.monotonic() - begun_at
         with open(fd, "rb") as file:
             file.seek(0)
-            if ranks.here().rank == 0:
-                (self._folder / name).write_bytes(file.read())
+            (self._folder / (f"{name}.{rank}" if rank else name)).write_bytes(file.read())
         return size, seconds
+
+    def _kept(self, name: str) -> Any:
+        """The state under a name, of all ranks that saved some of it."""
+        files = [self._folder / name, *sorted(self._folder.glob(f"{glob.escape(name)}.*"))]
+        return state_format.unpack(*(file.read_bytes() for file in files))
 
 
 def _attributes(model: Model) -> dict[str, str]:

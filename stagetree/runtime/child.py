@@ -35,7 +35,7 @@ PROGRESS_SECONDS = 0.1
 """How often it says how far it is; after each step, if steps are longer."""
 
 COMMANDS = (
-    *("start", "build", "begin", "load", "train", "evaluate", "save", "state"),
+    *("start", "build", "begin", "load", "train", "evaluate", "save", "save_part"),
     *("join", "train_together", "measure", "leave"),  # packs
     *("compare", "look", "stray"),  # proofs
 )
@@ -129,7 +129,7 @@ class Child:
         self._drop()
         machine.set_determinism(message["determinism"])
         inexact.forget()
-        ranks.here().shards = message["shards"]
+        ranks.here().shards, ranks.here().parallel = message["shards"], message["parallel"]
         kind = (message["name"], repr(message["args"]), message["seed"], *message.get("names", ()))
         self._model = self._lanes.begin(kind, message["is_resumed"]) if "names" in message else None
         if self._model is None:
@@ -147,7 +147,7 @@ class Child:
         return {}
 
     def _load(self, message: Message, fds: list[int]) -> Message:
-        saved = state_format.read(fds[0])
+        saved = state_format.read(*fds)
         reasons = inexact.changes(saved.get("machine", {}), self._machine)
         for reason in reasons:
             print(f"--- not exact: {reason}")
@@ -180,16 +180,15 @@ class Child:
         return {"metrics": metrics, "not_exact": inexact.seen()}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
-        """What was closed before the command is used again, but for what was lent, which others may use forever."""
-        for number, is_lent in message["closed"]:
-            (self._buffers.drop if is_lent else self._buffers.give_back)([number])
+        self._buffers.take_back(message["closed"])
         buffer, size = self._model_of(message).save_in(self._buffers, self._machine)
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 
-    def _state(self, message: Message, fds: list[int]) -> Message:
+    def _save_part(self, message: Message, fds: list[int]) -> Message:
         """What a rank does while the leader saves."""
-        self._model_of(message).state()
-        return {}
+        self._buffers.take_back(message["closed"])
+        part = self._model_of(message).save_part_in(self._buffers)
+        return {} if part is None else {"fd": os.dup(part[0].fd), "size": part[1], "buffer": part[0].number}
 
     # ------------------------------------------------------------------------------------------------ packs
 
@@ -238,7 +237,7 @@ class Child:
 
     def _compare(self, message: Message, fds: list[int]) -> Message:
         """Two states of this trainer: one made here, and one on record."""
-        return compare(*fds)
+        return compare(fds[: message["mine"]], fds[message["mine"] :])
 
     def _look(self, message: Message, fds: list[int]) -> Message:
         """What the trainer has beside its state now, noted under a name."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from stagetree.runtime.attributes import OURS, Seen, caches
 from stagetree.runtime.failures import plain
 from stagetree.runtime.loading import imports_of
 from stagetree.runtime.model import HpTimeline, Model
+from stagetree.trainer.parted import Parted, map_parted
 
 TRAINING = ("train", "train_batch", "loss", "transform", "transform_batch", "accumulate", "update")
 """Where a step begins, in the classes of users."""
@@ -156,12 +157,12 @@ class Looks:
         }
 
 
-def compare(mine: int, stored: int) -> dict[str, Any]:
+def compare(mine: Sequence[int], stored: Sequence[int]) -> dict[str, Any]:
     """Two states in files: the first leaf that differs, and what is different of the machine that made the stored one.
 
-    The descriptors stay the caller's.
+    Each may be divided among the files of several ranks. The descriptors stay the caller's.
     """
-    own, there = state_format.read(mine), state_format.read(stored)
+    own, there = (map_parted(state_format.read(*fds), Parted.whole) for fds in (mine, stored))
     one, other = ({name: saved.get(name) for name in COMPARED} for saved in (there, own))
     return {
         "difference": plain(suspects.first_difference(suspects.leaves(one), suspects.leaves(other))),

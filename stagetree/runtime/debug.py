@@ -36,6 +36,7 @@ class DebugTrial:
     begin: str = ""
     whole: bool = False
     shards: int = 0
+    parallel: str = "tree"
 
 
 def run_in_terminal(trial: DebugTrial, steps: int) -> dict[str, float | None]:
@@ -48,7 +49,7 @@ def run_in_terminal(trial: DebugTrial, steps: int) -> dict[str, float | None]:
     Machine(trial.device, None, trial.threads, trial.determinism).prepare()
     timeline = HpTimeline(trial.hp)
     try:
-        ranks.here().shards = trial.shards
+        ranks.here().shards, ranks.here().parallel = trial.shards, trial.parallel
         with user_code():
             kind = load_trainer(trial.file, trial.name)
         model = Model.build(kind, trial.args, trial.seed, trial.device)

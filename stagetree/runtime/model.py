@@ -199,14 +199,23 @@ class Model:
     def save_in(self, buffers: Buffers, machine: Mapping[str, Any]) -> tuple[Buffer, int]:
         """As `save`, in a buffer that is used again once it is given back."""
         with _unsavable():
-            layout = state_format.Layout.of({**self.state(), "machine": dict(machine)})
-            buffer = buffers.take(layout.size)
-            try:
-                layout.fill(buffer.area)
-            except BaseException:
-                buffers.give_back([buffer.number])
-                raise
-            return buffer, layout.size
+            return _filled(state_format.Layout.of({**self.state(), "machine": dict(machine)}), buffers)
+
+    def save_part_in(self, buffers: Buffers) -> tuple[Buffer, int] | None:
+        """The divided tensors of a rank that does not lead; None where none is divided."""
+        with _unsavable():
+            layout = state_format.Layout.of_part(self.state())
+            return None if layout is None else _filled(layout, buffers)
+
+
+def _filled(layout: state_format.Layout, buffers: Buffers) -> tuple[Buffer, int]:
+    buffer = buffers.take(layout.size)
+    try:
+        layout.fill(buffer.area)
+    except BaseException:
+        buffers.give_back([buffer.number])
+        raise
+    return buffer, layout.size
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 
 Arrays of NumPy and bytes lie beside the tensors, as tensors do.
 
+Of a tensor that is divided among ranks, the image of each has its rows, and says where they lie in the whole: that of
+the leader has the tree besides, and everything that is not divided.
+
 Nothing is ever unpickled. An image is written into a file without a name, which can be handed to another process: each
 tensor is copied once, from where it is; from a GPU on a stream of its own.
 """
@@ -20,8 +23,10 @@ import numpy as np
 import torch
 
 from stagetree.runtime.wire import anonymous_file
+from stagetree.trainer.parted import Parted, is_divided, local, place_of
+from stagetree.trainer.parted import Unsavable as Unsavable
 
-TENSOR, ARRAY, BYTES, PAIRS, TUPLE = "$tensor", "$array", "$bytes", "$pairs", "$tuple"
+TENSOR, ARRAY, BYTES, PAIRS, TUPLE, PARTED = "$tensor", "$array", "$bytes", "$pairs", "$tuple", "$parted"
 DTYPES = {
     "F64": torch.float64,
     "I64": torch.int64,
@@ -53,10 +58,6 @@ LENGTH = 8
 Image = bytes | bytearray | memoryview | mmap.mmap
 
 
-class Unsavable(TypeError):
-    """A state holds something that is no tensor, array, bytes or JSON value; the message says where."""
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     """An image before it is written: what it begins with, the tensors behind that, and how many bytes it has."""
@@ -68,14 +69,23 @@ class Layout:
     @classmethod
     def of(cls, state: Any) -> Layout:
         """Where everything of a nested state is to lie. Raises `Unsavable`."""
-        tensors: dict[str, torch.Tensor] = {}
-        try:
-            tree = _flatten(state, ("state",), tensors)
-        except RecursionError:
-            raise Unsavable("the state holds itself, or is nested too deeply") from None
+        tree, tensors = _flattened(state)
+        return cls._written({"tree": json.dumps(tree)}, tensors)
+
+    @classmethod
+    def of_part(cls, state: Any) -> Layout | None:
+        """The same of this rank's parts of divided tensors, for ranks that do not lead; None where none is divided."""
+        divided = {name: each for name, each in _flattened(state)[1].items() if is_divided(each)}
+        return cls._written({}, divided) if divided else None
+
+    @classmethod
+    def _written(cls, said: dict[str, str], tensors: dict[str, torch.Tensor]) -> Layout:
         placed = sorted(tensors.items(), key=lambda each: -each[1].element_size())  # so that each is aligned
-        header, size = _header(tree, placed)
-        return cls(header, [tensor for _, tensor in placed], size)
+        places = {name: place_of(each, name) for name, each in placed if is_divided(each)}
+        said = {**said, "parted": json.dumps(places)} if places else said
+        here = [(name, local(tensor)) for name, tensor in placed]
+        header, size = _header(said, here)
+        return cls(header, [tensor for _, tensor in here], size)
 
     def fill(self, area: mmap.mmap) -> None:
         """Write it to the beginning of `area`; all of it is there on return."""
@@ -88,26 +98,40 @@ class Layout:
                     there.view(tensor.shape).copy_(tensor, non_blocking=True)
                     offset += tensor.numel() * tensor.element_size()
 
+    def write(self) -> tuple[int, int]:
+        """A file without a name that holds it: its descriptor and size. Raises OSError."""
+        fd = anonymous_file(self.size)
+        try:
+            self.fill(mmap.mmap(fd, self.size))
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, self.size
+
 
 def write(state: Any) -> tuple[int, int]:
     """A nested state as an image in a file without a name: its descriptor and size. Raises `Unsavable`, OSError."""
-    layout = Layout.of(state)
-    fd = anonymous_file(layout.size)
-    try:
-        layout.fill(mmap.mmap(fd, layout.size))
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd, layout.size
+    return Layout.of(state).write()
 
 
-def unpack(image: Image) -> Any:
-    """The state in an image. Its tensors lie in the image where that may be written to, so it must not change."""
-    area = bytearray(image) if isinstance(image, bytes) or memoryview(image).readonly else image
-    begin = LENGTH + int.from_bytes(area[:LENGTH], "little")
-    header = json.loads(bytes(area[LENGTH:begin]))
-    tree = json.loads(header.pop("__metadata__")["tree"])
-    return _rebuild(tree, tensors_of(area, begin, header))
+def unpack(*images: Image) -> Any:
+    """The state in an image, and in the images of other ranks if there are any; a divided tensor is `Parted` in it.
+
+    Its tensors lie in the images where these may be written to, so they must not change.
+    """
+    tree, tensors, parts = None, dict[str, Any](), dict[str, list[tuple[Any, torch.Tensor]]]()
+    for image in images:
+        area = bytearray(image) if isinstance(image, bytes) or memoryview(image).readonly else image
+        begin = LENGTH + int.from_bytes(area[:LENGTH], "little")
+        header = json.loads(bytes(area[LENGTH:begin]))
+        said = header.pop("__metadata__")
+        tree = json.loads(said["tree"]) if "tree" in said else tree
+        found, places = tensors_of(area, begin, header), json.loads(said.get("parted", "{}"))
+        for name, place in places.items():
+            parts.setdefault(name, []).append((place["begin"], found[name]))
+            tensors[name] = Parted(place["shape"], parts[name])
+        tensors |= {name: tensor for name, tensor in found.items() if name not in places}
+    return _rebuild(tree, tensors)
 
 
 def tensors_of(
@@ -117,12 +141,21 @@ def tensors_of(
     return {name: _tensor(area, begin, entry) for name, entry in entries.items()}
 
 
-def read(fd: int) -> Any:
-    """The state in a file that holds an image. Changing its tensors does not change the file."""
-    return unpack(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
+def read(*fds: int) -> Any:
+    """The state in files that hold its images, as of `unpack`. Changing its tensors does not change the files."""
+    return unpack(*(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY) for fd in fds))
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
+
+
+def _flattened(state: Any) -> tuple[Any, dict[str, torch.Tensor]]:
+    """The JSON tree of a state, and its tensors by the names that they have in it. Raises `Unsavable`."""
+    tensors: dict[str, torch.Tensor] = {}
+    try:
+        return _flatten(state, ("state",), tensors), tensors
+    except RecursionError:
+        raise Unsavable("the state holds itself, or is nested too deeply") from None
 
 
 def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]) -> Any:
@@ -130,7 +163,7 @@ def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]
     if isinstance(value, torch.Tensor):
         name = _name(path, tensors)
         tensors[name] = _savable(value, path)
-        return {TENSOR: name}
+        return {PARTED if is_divided(value) else TENSOR: name}
     if isinstance(value, np.ndarray):
         return {ARRAY: _flatten(_tensor_of(value, path), path, tensors)[TENSOR]}
     if isinstance(value, bytes | bytearray):
@@ -177,9 +210,9 @@ def _place(path: tuple[Any, ...]) -> str:
     return str(path[0]) + "".join(f"[{part!r}]" for part in path[1:])
 
 
-def _header(tree: Any, tensors: list[tuple[str, torch.Tensor]]) -> tuple[bytes, int]:
+def _header(said: dict[str, str], tensors: list[tuple[str, torch.Tensor]]) -> tuple[bytes, int]:
     """What comes before the tensors, and the size of the whole."""
-    entries: dict[str, Any] = {"__metadata__": {"tree": json.dumps(tree)}}
+    entries: dict[str, Any] = {"__metadata__": said}
     end = 0
     for name, tensor in tensors:
         begin, end = end, end + tensor.numel() * tensor.element_size()
@@ -216,13 +249,13 @@ def _tensor(area: bytearray | memoryview | mmap.mmap, begin: int, entry: dict[st
     return torch.frombuffer(area, dtype=dtype, count=count, offset=begin + first).view(shape)
 
 
-def _rebuild(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+def _rebuild(tree: Any, tensors: Mapping[str, Any]) -> Any:
     if isinstance(tree, list):
         return [_rebuild(item, tensors) for item in tree]
     if not isinstance(tree, dict):
         return tree
-    if TENSOR in tree:
-        return tensors[tree[TENSOR]]
+    if TENSOR in tree or PARTED in tree:
+        return tensors[tree.get(TENSOR) or tree[PARTED]]
     if ARRAY in tree:
         return tensors[tree[ARRAY]].numpy()
     if BYTES in tree:

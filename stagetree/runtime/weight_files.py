@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -23,6 +24,8 @@ WRAPPED = ("state_dict", "model", "model_state_dict")
 
 Entry = dict[str, Any]
 Image = bytes | memoryview | mmap.mmap
+Block = tuple[list[int], list[int], memoryview]
+"""Where the part of a tensor begins in the whole, its shape, and its numbers."""
 
 
 def export_weights(image: Image) -> bytes:
@@ -45,6 +48,72 @@ def weight_parts(image: Image) -> list[memoryview]:
     if not names:
         raise ValueError("the checkpoint holds no tensors")
     return _written({name: header[stored] for name, stored in names.items()}, memoryview(image)[begin:])
+
+
+def is_divided(image: Image) -> bool:
+    """Whether a checkpoint is the part of one rank, which must be `joined` with the others, if there are any."""
+    try:
+        return "parted" in header_of(image)[0].get("__metadata__", {})
+    except ValueError:
+        return False
+
+
+def joined(images: Sequence[Image]) -> Iterator[memoryview]:
+    """One checkpoint of the images of several ranks, as a process alone would have saved it, in parts.
+
+    Raises ValueError if that is no checkpoint, or one that other images belong to.
+    """
+    heads = [header_of(image) for image in images]
+    tree = heads[0][0].get("__metadata__", {}).get("tree")
+    if tree is None:
+        raise ValueError("that is no checkpoint")
+    whole, blocks = dict[str, tuple[str, list[int]]](), dict[str, list[Block]]()
+    for image, (header, begin) in zip(images, heads, strict=True):
+        places = json.loads(header.get("__metadata__", {}).get("parted", "{}"))
+        for name, entry in entries_of(header).items():
+            place = places.get(name, {"shape": entry["shape"], "begin": [0] * len(entry["shape"])})
+            first, last = entry["data_offsets"]
+            block = memoryview(image)[begin + first : begin + last]
+            whole[name] = (entry["dtype"], place["shape"])
+            blocks.setdefault(name, []).append((place["begin"], entry["shape"], block))
+    names = sorted(whole, key=lambda name: -_bytes_of_one(blocks[name]))  # so that each is aligned
+    said: dict[str, Any] = {"__metadata__": {"tree": json.dumps(_undivided(json.loads(tree)))}}
+    end = 0
+    for name in names:
+        dtype, shape = whole[name]
+        size = prod(shape) * _bytes_of_one(blocks[name])
+        said[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    yield _head(said)
+    for name in names:
+        yield from _in_order(whole[name][1], blocks[name])
+
+
+def _bytes_of_one(blocks: Sequence[Block]) -> int:
+    """The size of a number; 0 where there is none."""
+    return max(len(block) // prod(shape) if prod(shape) else 0 for _, shape, block in blocks)
+
+
+def _in_order(shape: Sequence[int], blocks: Sequence[Block]) -> Iterator[memoryview]:
+    """The numbers of a tensor, of which each block has all in every dimension but one."""
+    ordered = sorted(blocks, key=lambda each: each[0])
+    if sum(prod(each) for _, each, _ in blocks) != prod(shape):
+        raise ValueError("a part of the checkpoint is missing")
+    divided = next((at for at, length in enumerate(shape) if any(each[at] != length for _, each, _ in blocks)), 0)
+    runs = prod(shape[:divided])
+    for run in range(runs):
+        for _, _, block in ordered:
+            length = len(block) // runs
+            yield block[run * length : (run + 1) * length]
+
+
+def _undivided(tree: Any) -> Any:
+    """The tree of a checkpoint in which every tensor is whole."""
+    if isinstance(tree, list):
+        return [_undivided(item) for item in tree]
+    if isinstance(tree, dict):
+        return {"$tensor" if kind == "$parted" else kind: _undivided(value) for kind, value in tree.items()}
+    return tree
 
 
 def kind_of(file: BinaryIO) -> Literal["checkpoint", "safetensors", "torch"] | None:
@@ -159,9 +228,14 @@ def _written(entries: Mapping[str, Entry], area: memoryview) -> list[memoryview]
         pieces.append(area[first:last])
         begin, end = end, end + last - first
         header[name] = {**entry, "data_offsets": [begin, end]}
+    return [_head(header), *pieces]
+
+
+def _head(header: Mapping[str, Any]) -> memoryview:
+    """What a safetensors file begins with."""
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % LENGTH)
-    return [memoryview(len(text).to_bytes(LENGTH, "little") + text), *pieces]
+    return memoryview(len(text).to_bytes(LENGTH, "little") + text)
 
 
 __all__ = ["export_weights", "load_state", "load_weights", "weight_parts"]

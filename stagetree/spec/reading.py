@@ -98,10 +98,12 @@ Ranks = Annotated[Annotated[int, Field(ge=1)] | dict[str, int], BeforeValidator(
 Shards = Annotated[Annotated[int, Field(ge=2, le=MOST_SHARDS)] | None, BeforeValidator(as_shards)]
 
 
-def check_ranks(ranks: int | Mapping[str, int], shards: int | None, packing: int | str, max_slots: int | None) -> None:
+def check_ranks(
+    ranks: int | Mapping[str, int], shards: int | None, parallel: str, packing: int | str, max_slots: int | None
+) -> None:
     """Raises `FieldError` where these fields of a study do not go together."""
     least, most = (ranks, ranks) if isinstance(ranks, int) else (ranks["least"], ranks["most"])
-    if shards is None and most > 1:
+    if shards is None and (most > 1 or parallel != "tree"):
         raise FieldError("shards", f"is missing: a power of two, and at least the ranks, {most}")
     if shards is not None and most > shards:
         raise FieldError("ranks", f"must be at most the shards, {shards}, got {most}")

@@ -67,8 +67,9 @@ class StudySpec(SpecModel):
         default=None,
         description="a power of two from 2 to 1024: each batch is computed in so many parts, whatever the ranks",
     )
-    parallel: Literal["tree"] = Field(
-        default="tree", description="tree, the only way yet in which ranks train one model: ddp and fsdp are to come"
+    parallel: Literal["tree", "fsdp"] = Field(
+        default="tree",
+        description="tree, where each device has the whole model, or fsdp, where each has a part of its parameters",
     )
     begin_from: BeginFrom | None = Field(
         default=None,
@@ -164,7 +165,7 @@ class StudySpec(SpecModel):
     @model_validator(mode="after")
     def _check_parts(self) -> StudySpec:
         check_arguments(self.trainer_args, self.runtime_args)
-        check_ranks(self.ranks, self.shards, self.packing, self.max_slots)
+        check_ranks(self.ranks, self.shards, self.parallel, self.packing, self.max_slots)
         return self
 
     @model_validator(mode="after")

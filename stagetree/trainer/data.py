@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 from torch.utils.data import TensorDataset, default_collate
 
 from stagetree.trainer.base import Trainer, whole_number
+from stagetree.trainer.dividing import sharding_of
 from stagetree.trainer.order import LARGE, ORDER, Batching, BatchSpan, Indices, Order, generator_of, parts, shuffled
 from stagetree.trainer.reading import Loading, SampleReader, Samples, reader
-from stagetree.trainer.sharding import Sharding, shards_of
 from stagetree.trainer.streaming import StreamBatches, TrainData, is_stream
 from stagetree.trainer.tensors import Mean, one_number, sum_and_count
 
@@ -55,7 +55,7 @@ class DataTrainer(Trainer):
         if eval_batch_size is not None:
             self.eval_batch_size = whole_number("eval_batch_size", eval_batch_size)
         self._batching = batching
-        self._sharding = Sharding(number, seed, device) if (number := shards_of(batching.shards)) else None
+        self._sharding = sharding_of(batching, seed, device)
         self._orders: dict[int, Indices] = {}
         change = None if self._inherits("transform") else self.transform
         self._stream: StreamBatches | None = None
@@ -217,10 +217,7 @@ class DataTrainer(Trainer):
         self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
     ) -> None:
         """Have the gradient of a batch in the parameters. part: adds that of a span of it."""
-        if self._sharding is None:
-            part(whole)
-        else:
-            self._sharding.learn(whole, model, optimizer, part)
+        return part(whole) if self._sharding is None else self._sharding.learn(whole, model, optimizer, part)
 
     def _means(self) -> dict[str, float]:
         if self._sharding is not None:
@@ -238,6 +235,8 @@ class DataTrainer(Trainer):
         spans = list(parts(BatchSpan(0, 0, tuple(range(len(self._valid_data)))), size))
         rank, world = self.ranks.rank, self.ranks.world
         found = self._values_in_spans(spans[rank::world], range(rank, len(spans), world))
+        if self._sharding is not None and self._sharding.is_divided and rank >= len(spans) % world > 0:
+            self._values_in_spans(spans[-1:], [len(spans) - 1])  # parameters are gathered by all ranks, equally often
         told = self.ranks.gather({name: _numbers(name, *pair) for name, pair in found.items()})
         means = {}
         for name in max(told, key=len):  # a rank may have nothing to measure

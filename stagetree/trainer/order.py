@@ -97,8 +97,8 @@ class BatchSpan:
 class Batching:
     """How batches make steps: `per_step` of them, or as many as make an epoch one step, or `steps_per_epoch`.
 
-    drop_last: as of a DataLoader. micro_size: samples of a batch that are learned from at once, if not all. shards: see
-    `stagetree.trainer.sharding`. Raises ValueError.
+    drop_last: as of a DataLoader. micro_size: samples of a batch that are learned from at once, if not all. shards,
+    parallel: see `stagetree.trainer.sharding` and `dividing`. Raises ValueError.
     """
 
     per_step: int | None = None
@@ -106,6 +106,7 @@ class Batching:
     drop_last: bool = False
     micro_size: int | None = None
     shards: int | None = None
+    parallel: str | None = None
 
     def __post_init__(self) -> None:
         arguments = {"batches_per_step": self.per_step, "micro_batch_size": self.micro_size}

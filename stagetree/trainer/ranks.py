@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 BUCKET_BYTES = 2**25
 """Of tensors that are sent at once."""
@@ -35,11 +36,11 @@ class Ranks:
     `rank`, only the work in between. On one device there is one rank, and the same sums.
 
     rank: the number of this one; 0 is the leader, whose state is saved. world: how many there are, a power of two.
-    shards: in how many the study has each batch cut; 0 where it says nothing.
+    shards: in how many the study has each batch cut; 0 where it says nothing. parallel: how the study has them trained.
     """
 
-    def __init__(self, rank: int = 0, world: int = 1, shards: int = 0) -> None:
-        self.rank, self.world, self.shards = rank, world, shards
+    def __init__(self, rank: int = 0, world: int = 1, shards: int = 0, parallel: str = "tree") -> None:
+        self.rank, self.world, self.shards, self.parallel = rank, world, shards, parallel
 
     @classmethod
     def alone(cls, shards: int = 0) -> Ranks:
@@ -62,6 +63,13 @@ class Ranks:
             timeout=timedelta(seconds=seconds),
         )
         return cls(rank, world)
+
+    def mesh(self, device: str) -> Any:
+        """All ranks in a row, as torch has its tensors divided; one process alone is a row as well."""
+        if not dist.is_initialized():
+            backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+        return init_device_mesh(torch.device(device).type, (self.world,))
 
     # Which shards ---------------------------------------------------------------------------------------------------
 
@@ -104,7 +112,7 @@ class Ranks:
         """Each rank has the tensors of `source`, in place."""
         for bucket in _buckets(tensors) if self.world > 1 else ():
             whole = torch.cat([each.reshape(-1) for each in bucket])
-            dist.broadcast(_bytes(whole), source)
+            dist.broadcast(as_bytes(whole), source)
             _spread(whole, bucket)
 
     def agree(self, number: int) -> int:
@@ -186,7 +194,7 @@ class _Exchange:
         self._length = len(flat)
         flat = torch.nn.functional.pad(flat, (0, -len(flat) % world))
         self._mine, self._flat = torch.empty_like(flat), flat  # until it is there, what is sent must stay
-        self._work = dist.all_to_all_single(_bytes(self._mine), _bytes(flat), async_op=True)
+        self._work = dist.all_to_all_single(as_bytes(self._mine), as_bytes(flat), async_op=True)
 
     def finish(self) -> None:
         """The tensors are the sum."""
@@ -194,7 +202,7 @@ class _Exchange:
         chunks = list(self._mine.view(self._world, -1))
         while len(chunks) > 1:
             chunks = [one + other for one, other in zip(chunks[::2], chunks[1::2], strict=True)]
-        dist.all_gather([_bytes(each) for each in self._flat.view(self._world, -1)], _bytes(chunks[0]))
+        dist.all_gather([as_bytes(each) for each in self._flat.view(self._world, -1)], as_bytes(chunks[0]))
         _spread(self._flat[: self._length], self._tensors)
 
 
@@ -204,7 +212,7 @@ def _spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
         tensor.copy_(values.view(tensor.shape))
 
 
-def _bytes(tensor: Tensor) -> Tensor:
+def as_bytes(tensor: Tensor) -> Tensor:
     """They are only carried: what carries them need not know the type."""
     return tensor.view(torch.uint8)
 

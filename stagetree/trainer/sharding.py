@@ -102,8 +102,11 @@ class ShardMeans:
 class Sharding:
     """How a trainer learns by shards.
 
-    seed: the study's. means: what the trainer's `accumulate` asks for the loss.
+    seed: the study's. means: what the trainer's `accumulate` asks for the loss. is_divided: whether each rank has only
+    a part of each parameter.
     """
+
+    is_divided = False
 
     def __init__(self, shards: int, seed: int, device: str) -> None:
         self.shards, self._seed, self._device = shards, seed, device
@@ -121,7 +124,11 @@ class Sharding:
     def own(self, whole: BatchSpan) -> list[BatchSpan]:
         """The shards of a batch that this rank has, without the empty ones."""
         spans = shards_in(whole, self.shards)
-        return [spans[shard] for shard in self.ranks.own(self.shards) if spans[shard].indices]
+        return [spans[shard] for shard in self.own_shards() if spans[shard].indices]
+
+    def own_shards(self) -> range:
+        """Their numbers."""
+        return self.ranks.own(self.shards)
 
     def learn(
         self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
@@ -129,11 +136,11 @@ class Sharding:
         """Have the gradient of a whole batch in all parameters. part: adds the gradient of a shard."""
         others = (each for group in optimizer.param_groups for each in group["params"])  # a loss may have some, too
         parameters = list(dict.fromkeys(each for each in (*model.parameters(), *others) if each.requires_grad))
-        buffers = _Buffers(model)
+        buffers = ModelBuffers(model)
         self.means.samples, self.means.is_counted = len(whole.indices), False
         before, tree, present = generators.mark(self._device), TreeSum(), [False] * len(parameters)
         spans = shards_in(whole, self.shards)
-        for shard in self.ranks.own(self.shards):
+        for shard in self.own_shards():
             tree.add(self._leaf(whole, shard, spans[shard], parameters, buffers, part, present))
         generators.go_back(before, self._device)
         self._moving |= buffers.changed(self._moving)
@@ -152,7 +159,7 @@ class Sharding:
         shard: int,
         span: BatchSpan,
         parameters: list[nn.Parameter],
-        buffers: _Buffers,
+        buffers: ModelBuffers,
         part: Callable[[BatchSpan], None],
         present: list[bool],
     ) -> list[Tensor]:
@@ -163,7 +170,7 @@ class Sharding:
         if span.indices:
             buffers.put_back()
             generators.seed(seed_of(self._seed, "shard", whole.epoch, whole.offset, shard))
-            with _noting_memory(span, self.shards):
+            with noting_memory(span, self.shards):
                 part(span)
         leaf = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
         for number, parameter in enumerate(parameters):
@@ -177,7 +184,7 @@ class Sharding:
         tree: TreeSum,
         parameters: list[nn.Parameter],
         flags: list[bool],
-        buffers: _Buffers,
+        buffers: ModelBuffers,
         moving: list[str],
     ) -> None:
         """Add up over all ranks; of what no rank has, nothing is sent."""
@@ -196,7 +203,7 @@ class Sharding:
 
 
 @contextmanager
-def _noting_memory(span: BatchSpan, shards: int) -> Iterator[None]:
+def noting_memory(span: BatchSpan, shards: int) -> Iterator[None]:
     """An error for want of memory gets a note: more ranks do not make a pass smaller."""
     try:
         yield
@@ -208,7 +215,7 @@ def _noting_memory(span: BatchSpan, shards: int) -> Iterator[None]:
         raise
 
 
-class _Buffers:
+class ModelBuffers:
     """A model's buffers as they were before a batch.
 
     floats: the names of the buffers that change by a sum.

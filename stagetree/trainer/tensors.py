@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stagetree.trainer.parted import Parted, is_divided, like, local
+
 Mean = Tensor | tuple[Tensor, Tensor | int]
 """A mean in one number, or as the sum and the count that make it."""
 
@@ -140,7 +142,8 @@ class Average:
         """Move towards the parameters as they are now."""
         with torch.no_grad():
             for name, parameter in self._parameters():
-                self._values[name].lerp_(parameter.to(self._values[name].dtype), 1 - self._decay)
+                mine = local(self._values[name])
+                mine.lerp_(local(parameter.detach()).to(mine.dtype), 1 - self._decay)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -154,13 +157,19 @@ class Average:
     def state_dict(self) -> dict[str, Tensor]:
         return dict(self._values)
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor | Parted]) -> None:
         for name, value in self._values.items():
-            value.copy_(state[name])
+            local(value).copy_(local(like(state[name], value)))
 
     def _swap(self) -> None:
         for name, parameter in self._parameters():
-            parameter.data, self._values[name] = self._values[name], parameter.data
+            if is_divided(parameter):  # torch has it in other places, too
+                mine, other = local(parameter.detach()), local(self._values[name])
+                kept = mine.clone()
+                mine.copy_(other)
+                other.copy_(kept)
+            else:
+                parameter.data, self._values[name] = self._values[name], parameter.data
 
     def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return ((name, each) for name, each in self._model.named_parameters() if each.requires_grad)

@@ -17,18 +17,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
-from stagetree.trainer import generators
-from stagetree.trainer.base import Recorded, changed
-from stagetree.trainer.data import DataTrainer, noting_one_sample
+from stagetree.trainer.base import changed
+from stagetree.trainer.data import noting_one_sample
+from stagetree.trainer.modelled import ModelTrainer, clip_grad_norm, load_model, load_optimizer
 from stagetree.trainer.optimizing import Precision, Rates
 from stagetree.trainer.order import Batching, BatchSpan, parts
 from stagetree.trainer.reading import Loading, Samples
 from stagetree.trainer.sharding import refuse_inexact
 from stagetree.trainer.streaming import TrainData
-from stagetree.trainer.tensors import Average, Mean, PartMeans, evaluating, map_tensors, owned
+from stagetree.trainer.tensors import Mean, PartMeans, evaluating, map_tensors
 
 
-class TorchTrainer(DataTrainer):
+class TorchTrainer(ModelTrainer):
     """A trainer for one PyTorch model. A whole one:
 
         class Digits(TorchTrainer):
@@ -59,9 +59,6 @@ class TorchTrainer(DataTrainer):
         epoch, offset: the place in the data: passes finished, and samples seen since.
     """
 
-    model: nn.Module
-    optimizer: Optimizer
-
     def __init__(
         self,
         *,
@@ -75,6 +72,7 @@ class TorchTrainer(DataTrainer):
         drop_last: bool = False,
         micro_batch_size: int | None = None,
         shards: int | None = None,
+        parallel: str | None = None,
         eval_batch_size: int | None = None,
         clip_grad_norm: float | None = None,
         precision: str = "fp32",
@@ -97,10 +95,10 @@ class TorchTrainer(DataTrainer):
             drop_last: leave out what is too little for a batch at the end of an epoch.
             micro_batch_size: samples at once on the device; the gradients of a larger batch are added up.
             shards: parts of a batch, of which several devices can have some each; None takes the study's.
-            eval_batch_size: samples measured at once.
-            clip_grad_norm: the longest gradient, over all parameters together.
+            parallel: `tree`, or `fsdp` to divide the parameters among the devices, too; None takes the study's.
+            eval_batch_size, clip_grad_norm: samples measured at once; the longest gradient, over all parameters.
             precision: `fp32`, or what autocast computes in: `bf16`, or `fp16` with its losses scaled.
-            average_decay: of an exponential moving average of the parameters, which is what `evaluate` measures.
+            average_decay: of a moving average of the parameters, which `evaluate` measures.
             compile: whether to `torch.compile` the model, which may round differently.
             num_workers: processes that read a map-style data set ahead; like the two after it, it changes no result.
             prefetch_factor: batches that each of them reads ahead.
@@ -114,7 +112,7 @@ class TorchTrainer(DataTrainer):
             device=device,
             train_data=train_data,
             valid_data=valid_data,
-            batching=Batching(batches_per_step, steps_per_epoch, drop_last, micro_batch_size, shards),
+            batching=Batching(batches_per_step, steps_per_epoch, drop_last, micro_batch_size, shards, parallel),
             eval_batch_size=eval_batch_size,
             loading=Loading(num_workers, prefetch_factor, device != "cpu" if pin_memory is None else pin_memory),
         )
@@ -122,11 +120,10 @@ class TorchTrainer(DataTrainer):
             raise ValueError(f"clip_grad_norm must be more than 0, not {clip_grad_norm!r}")
         self.hp, self.clip_grad_norm = dict[str, Any](), clip_grad_norm
         self._precision = Precision(precision, device)
-        self._average_decay, self._compile, self._is_without_state = average_decay, compile, False
+        if self._precision.is_scaled and self._sharding and self._sharding.is_divided:
+            raise ValueError("precision fp16 scales its losses by all of the gradient: with parallel: fsdp, use bf16")
         self._parts = self._sharding.means if self._sharding else PartMeans()
-        self._shape: Recorded | None = None
-        if model is not None:
-            self._take(model)
+        self._begin_with(model, average_decay, compile)
 
     # What a subclass says -------------------------------------------------------------------------------------------
 
@@ -144,13 +141,6 @@ class TorchTrainer(DataTrainer):
 
         A mean over something else, such as tokens, is given as (sum, count): then `micro_batch_size` changes nothing.
         """
-
-    def build(self, hp: dict[str, Any]) -> nn.Module:
-        """The model, where none was given to `__init__`. What is read of `hp` here shapes it, and cannot change.
-
-        The global generators begin at the seed here, so that it is the same whenever it is built.
-        """
-        raise ValueError(f"{type(self).__name__} gives no model to super().__init__, and has no method `build`")
 
     def measure(self, batch: Any) -> Mapping[str, Mean]:
         """The metrics of one batch, each a mean over its samples or (sum, count); `evaluate` averages them."""
@@ -194,7 +184,7 @@ class TorchTrainer(DataTrainer):
         self._parts.refuse_rest()
         if self.clip_grad_norm is not None:
             self._precision.unscale(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
+            clip_grad_norm(self.model.parameters(), self.clip_grad_norm)
         self._precision.step(self.optimizer)
         if self._average:
             self._average.update()
@@ -225,8 +215,8 @@ class TorchTrainer(DataTrainer):
 
     def begin(self, weights: dict[str, Any]) -> None:
         """See `Trainer.begin`. All names of the model's `state_dict` must be there; override it to take some."""
-        self.model.load_state_dict(weights)
-        self._average = None if self._average_decay is None else Average(self.model, self._average_decay)
+        load_model(self.model, weights)
+        self._average = self._new_average()
 
     def train(self) -> None:
         """See `Trainer.train`. The last batch of an epoch has what is left, unless that is left out."""
@@ -241,6 +231,11 @@ class TorchTrainer(DataTrainer):
                     self._train_in_parts(whole)
             self._pass(whole)
 
+    def _take(self, model: nn.Module) -> None:
+        if self._sharding:
+            refuse_inexact(self, TorchTrainer, model)
+        super()._take(model)
+
     def _train_in_parts(self, whole: BatchSpan) -> None:
         def learn(span: BatchSpan) -> None:
             for part in parts(span, self._batching.micro_size):
@@ -254,7 +249,7 @@ class TorchTrainer(DataTrainer):
         """See `Trainer.evaluate`. Every module is in evaluation mode here, and in its own mode again afterwards."""
         averaged = self._average.in_place() if self._average else nullcontext()
         with evaluating(self.model), torch.no_grad(), averaged, self.autocast():
-            return self._means()
+            return self._means_of_model()
 
     def state_dict(self) -> dict[str, Any]:
         """See `Trainer.state_dict`. It holds the live tensors."""
@@ -267,34 +262,10 @@ class TorchTrainer(DataTrainer):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Trainer.load_state_dict`."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(owned(state["optimizer"], self.device))
+        load_model(self.model, state["model"])
+        load_optimizer(self.optimizer, state["optimizer"], self.device)
         self._precision.load_state_dict(state.get("scaler", {}))
         if self._average:
             self._average.load_state_dict(state["average"])
         self._go_to(state)
         self._is_without_state = False
-
-    # The model ------------------------------------------------------------------------------------------------------
-
-    def _take(self, model: nn.Module) -> None:
-        if self._sharding:
-            refuse_inexact(self, TorchTrainer, model)
-        self.model = model.to(self.device)
-        if self._compile:
-            self.model.compile()
-        self._average = None if self._average_decay is None else Average(self.model, self._average_decay)
-
-    def _keep_or_build(self) -> bool:
-        """Whether the model is there, in the shape that the hyper-parameters give it; else it is built."""
-        if hasattr(self, "model") and (self._shape is None or self._shape.fits(self.hp)):
-            return True
-        self._is_without_state = hasattr(self, "model")
-        self._shape = Recorded(self.hp)
-        with generators.kept(self.device):
-            generators.seed(self.seed)
-            self._take(self.build(self._shape))
-        return False
-
-    def _shaping(self) -> list[str]:
-        return sorted(self._shape.read) if self._shape else []

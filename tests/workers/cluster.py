@@ -167,6 +167,7 @@ class Cluster:
         how: Json = {"determinism": checked.determinism, "packing": checked.lanes}
         how |= {"begin": begin and {name: begin[name] for name in ("sha256", "state")}}
         how |= {"inputs": [mark(each) for each in inputs], "shards": checked.shards or 0}
+        how |= {"parallel": checked.parallel}
         opened = e.PlanOpened(
             trainer=checked.trainer,
             trainer_version=version,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event as Flag
 from typing import Any
@@ -49,7 +49,7 @@ def saver(wait: Callable[[float], object] = lambda seconds: None) -> tuple[Saver
 def test_what_cannot_be_deleted_is_left_to_the_scheduler(caplog: pytest.LogCaptureFixture) -> None:
     made, deleted = saver()[0], list[str]()
     with caplog.at_level(logging.INFO):
-        made.delete(CLAIM, "key", lambda: deleted.append("key"))
+        made.delete(CLAIM, ["key"], lambda: deleted.append("key"))
         assert made.drain(60.0)
     assert "checkpoint key cannot be deleted: ConnectionError: no store; the scheduler will" in caplog.text
     assert not deleted
@@ -190,8 +190,8 @@ class Room:
     def submit(self, claim: Claim, do: Callable[[], None]) -> None:
         do()
 
-    def delete(self, claim: Claim, key: str, on_deleted: Callable[[], None]) -> None:
-        self.deleted.append(key)
+    def delete(self, claim: Claim, keys: Sequence[str], on_deleted: Callable[[], None]) -> None:
+        self.deleted += keys
         on_deleted()
 
     def keep(self, step: int, node: str = "n") -> None:

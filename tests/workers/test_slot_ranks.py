@@ -159,3 +159,38 @@ def test_an_error_in_a_rank_is_the_users(make: Make) -> None:
     done = cluster.run(cluster.submit(study(2, ({"lr": 0.01, "bs": 0}, 4), (HP, 4), max_restarts=0)))
     assert [trial.state for trial in done.trials] == ["failed", "completed"]
     assert {failure.kind for failure in cluster.events(e.StageFailed)} == {"exception"}
+
+
+def test_divided_states_are_kept_in_parts_that_any_number_of_ranks_reads(make: Make) -> None:
+    alone, moved = make(), make()
+    how: dict[str, Any] = {"parallel": "fsdp", "keep_best": 0}
+    longer = [(hp, steps + 3) for hp, steps in TRIALS]
+    expected = alone.values(alone.run(alone.submit(study(1, *longer, **how))).id)
+    moved.run(moved.submit(study(2, **how)))
+    kept = moved.events(e.CheckpointKept)
+    assert {len(each.parts) for each in kept} == {1}
+    for each in kept:
+        sizes = {key: moved.store.written(key).size for key in each.keys}
+        assert sum(sizes.values()) == each.size and sizes[each.parts[0].key] == each.parts[0].size
+    begun = len(moved.begun)
+    done = moved.run(moved.submit(study(1, *longer, **how)))
+    assert moved.values(done.id) == expected and set(moved.begun[begun:]) == {1}
+    assert done.executed < done.unique
+
+
+def test_a_lost_part_is_a_lost_checkpoint(make: Make) -> None:
+    cluster = make()
+    cluster.run(cluster.submit(study(2, parallel="fsdp")))
+    leaves = [kept for kept in cluster.events(e.CheckpointKept) if kept.step == 7]
+    for kept in leaves:
+        cluster.store.delete(kept.parts[0].key)
+    for name, slot in cluster.slots.items():
+        slot.close()
+        cluster.slots[name] = cluster.make_slot(name)  # what it had in memory is gone
+    longer = [(hp, steps + 3) for hp, steps in TRIALS]
+    again = cluster.run(cluster.submit(study(2, *longer, parallel="fsdp")))
+    dropped = {event.key for event in cluster.events(e.CheckpointDropped)}
+    assert dropped & {kept.key for kept in leaves}
+    assert [trial.state for trial in again.trials] == ["completed", "completed"]
+    other = make()
+    assert cluster.values(again.id) == other.values(other.run(other.submit(study(2, *longer, parallel="fsdp"))).id)

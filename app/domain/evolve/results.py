@@ -134,13 +134,14 @@ def keep_checkpoint(plan: SearchPlan, event: e.CheckpointKept) -> None:
     node = plan.node(event.node)
     before = node.checkpoints.get(event.step)
     if before is not None and before.key != event.key:
-        if before.sha256 != event.sha256:
+        if before.sha256 != event.sha256 and len(before.parts) == len(event.parts):  # else it may be divided otherwise
             node.not_exact[event.step, TRAINED_TWICE] = None
         _withdraw(plan, node, event.step)  # two workers were here: one state is enough
     _remove_checkpoint(plan, node, event.step)
     chain = trained_by(plan, node, event.step)
     way = {} if chain is None else {"since": chain.stages[0].start, "broke": chain.broke}
-    node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size, event.intermediate, **way)
+    kept = Checkpoint(event.key, event.sha256, event.size, event.intermediate, **way, parts=event.parts)
+    node.checkpoints[event.step] = kept
     plan.intermediate_bytes += event.size * event.intermediate
     plan.kept_bytes += event.size
     node.saving.pop(event.step, None)

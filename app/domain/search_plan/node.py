@@ -16,7 +16,7 @@ class Checkpoint:
     """Where a state is kept. `intermediate`: inside a stage, because it was cheap, not because anyone asked.
 
     since: the step from which its chain trained without a break; None where no chain is on record that did.
-    broke: as of that chain.
+    broke: as of that chain. size, parts: as in `CheckpointKept`.
     """
 
     key: str
@@ -25,6 +25,13 @@ class Checkpoint:
     intermediate: bool = False
     since: int | None = None
     broke: int = 0
+    parts: tuple[e.StoredPart, ...] = ()
+
+    @property
+    def objects(self) -> tuple[e.StoredPart, ...]:
+        """All that it is in the store."""
+        rest = sum(part.size for part in self.parts)
+        return (e.StoredPart(self.key, self.sha256, self.size - rest), *self.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,7 +266,8 @@ class Retention:
         with self._plans.holding(stream, fresh=False) as plan:
             released = [*plan.released.values(), *keeping.idle_weights(plan)][:most]
         named = self._named(stream, released)
-        gone = [kept for kept in released if kept.key not in named and delete_object(self._store, kept.key)]
+        idle = (kept for kept in released if kept.key not in named)
+        gone = [each for each in idle if all(delete_object(self._store, one.key) for one in each.checkpoint.objects)]
         keys = tuple(kept.key for kept in gone)
         self._transact(stream, lambda plan: decide(plan, c.RecordDeleted(keys=keys)))
         with self._plans.holding(stream, fresh=False) as plan:

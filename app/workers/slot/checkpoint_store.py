@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from app.away import store_is_away
 from app.domain.assignment import ResumePoint
+from app.domain.events import StoredPart
 from app.object_store import PART, ObjectStore, StoreUnavailable
 from app.workers.slot.retry import Clock, Instant, RetryPolicy, SlotStatus
 from app.workers.state import State
@@ -44,11 +45,15 @@ class CheckpointUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the log must know of a checkpoint to find it again and to trust it."""
+    """What the log must know of a checkpoint to find it again and to trust it. size: of all of it.
+
+    parts: the objects of the other ranks.
+    """
 
     key: str
     sha256: str
     size: int
+    parts: tuple[StoredPart, ...] = ()
 
 
 class CheckpointStore:
@@ -63,23 +68,40 @@ class CheckpointStore:
 
         is_branch_point: several stages wait to begin there. Raises `StoreUnavailable`.
         """
-        name, digest = f"{place}-{uuid4().hex[:12]}.safetensors", hashlib.sha256()
-        try:
-            key = self._store.prefix + name
-            self._store.write(key, _hashed(state, digest))
-        except Exception as error:  # whatever the client of the store raises
-            raise StoreUnavailable(f"checkpoint {name} cannot be written: {_say(error)}") from error
-        self._recent.keep(key, state, is_branch_point=is_branch_point)
-        return Stored(key, digest.hexdigest(), state.size)
+        name = f"{place}-{uuid4().hex[:12]}"
+        parts = [self._write(f"{name}.{number}", each) for number, each in enumerate(state.parts, 1)]
+        whole = self._write(name, state)
+        self._recent.keep(whole.key, state, is_branch_point=is_branch_point)
+        return Stored(whole.key, whole.sha256, state.total, tuple(parts))
 
-    def read(self, key: str, sha256: str) -> State:
+    def read(self, key: str, sha256: str, parts: Sequence[StoredPart] = ()) -> State:
         """The state of a checkpoint, which is the caller's to close.
 
-        Raises `CheckpointUnreadable` when it is gone or damaged, `StoreUnavailable` when that cannot be said, and
-        OSError when there is no memory for it.
+        Raises `CheckpointUnreadable` when any of it is gone or damaged, `StoreUnavailable` when that cannot be said,
+        and OSError when there is no memory for it.
         """
         if (state := self._recent.copy(key)) is not None:
             return state
+        state = self._read(key, sha256)
+        try:
+            for part in parts:
+                state.parts = (*state.parts, self._read(part.key, part.sha256))
+        except BaseException:
+            state.close()
+            raise
+        self._recent.keep(key, state)
+        return state
+
+    def _write(self, name: str, state: State) -> StoredPart:
+        digest, key = hashlib.sha256(), f"{self._store.prefix}{name}.safetensors"
+        try:
+            self._store.write(key, _hashed(state, digest))
+        except Exception as error:  # whatever the client of the store raises
+            raise StoreUnavailable(f"checkpoint {name} cannot be written: {_say(error)}") from error
+        return StoredPart(key, digest.hexdigest(), state.size)
+
+    def _read(self, key: str, sha256: str) -> State:
+        """One object."""
         state, digest = self._fetched(key)
         if digest != sha256 and self._store.distrust(key):
             state.close()
@@ -88,11 +110,10 @@ class CheckpointStore:
             state.close()
             self._store.distrust(key)
             raise CheckpointUnreadable(f"checkpoint {key} is damaged: its SHA-256 is not the one recorded")
-        self._recent.keep(key, state)
         return state
 
     def delete(self, key: str) -> None:
-        """Raises `StoreUnavailable`. It may be gone already."""
+        """Delete an object. Raises `StoreUnavailable`. It may be gone already."""
         self._recent.forget(key)
         try:
             self._store.delete(key)
@@ -141,12 +162,12 @@ class _RecentStates:
         self._branch_points: set[str] = set()
 
     def keep(self, key: str, state: State, *, is_branch_point: bool = False) -> None:
-        if state.size > self._limit:
+        if state.total > self._limit:
             return
         with self._lock:
             self._drop(key)
             self._states[key] = state.copy()
-            self._bytes += state.size
+            self._bytes += state.total
             if is_branch_point:
                 self._branch_points.add(key)
             while self._bytes > self._limit or len(self._states) > MOST_RECENT:
@@ -175,7 +196,7 @@ class _RecentStates:
     def _drop(self, key: str) -> None:
         self._branch_points.discard(key)
         if (state := self._states.pop(key, None)) is not None:
-            self._bytes -= state.size
+            self._bytes -= state.total
             state.close()
 
 
@@ -240,7 +261,7 @@ class CheckpointReader:
             for number in self._retry.attempts():
                 check()
                 try:
-                    return self._store.read(resume.key, resume.sha256)
+                    return self._store.read(resume.key, resume.sha256, resume.parts)
                 except CheckpointUnreadable as problem:
                     now = self._clock()
                     unreadable_since = now if unreadable_since is None else unreadable_since

@@ -81,7 +81,8 @@ class IntermediateCheckpoints:
         released = _released(old, "replaced")
         dropped = e.CheckpointDropped(node=old.node, step=old.step, key=old.key, reason="replaced")
         record = partial(self._outbox.put, self._claim, [dropped])
-        self._outbox.put(self._claim, [released], on_recorded=partial(self._saver.delete, self._claim, old.key, record))
+        delete = partial(self._saver.delete, self._claim, old.keys, record)
+        self._outbox.put(self._claim, [released], on_recorded=delete)
 
     def _is_needed(self, old: e.CheckpointKept) -> bool:
         """Whether another chain begins there, or may do so for all we know."""
@@ -187,5 +188,11 @@ def _released(old: e.CheckpointKept, reason: str) -> e.CheckpointReleased:
 def _kept(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:
     """The fact that a state is stored."""
     return e.CheckpointKept(
-        node=node, step=step, key=stored.key, sha256=stored.sha256, size=stored.size, intermediate=is_intermediate
+        node=node,
+        step=step,
+        key=stored.key,
+        sha256=stored.sha256,
+        size=stored.size,
+        intermediate=is_intermediate,
+        parts=stored.parts,
     )

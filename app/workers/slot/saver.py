@@ -62,7 +62,7 @@ class Saver:
 
     def is_quick(self, state: State | None) -> bool:
         """Whether a state, or that there is none, would be told of about as soon as a fact is on record."""
-        return self.is_idle and (state is None or state.size <= SMALL)
+        return self.is_idle and (state is None or state.total <= SMALL)
 
     def seconds(self, plan: str) -> float:
         """The time that training loses by keeping a state of a plan: the median of the last ones.
@@ -105,12 +105,13 @@ class Saver:
         """Do something after all that came before, unless the chain is over at that point. Does not wait for room."""
         self._thread.put(_Job(claim, do), wait=False)
 
-    def delete(self, claim: Claim, key: str, on_deleted: Callable[[], None]) -> None:
-        """Delete a checkpoint that is released. What cannot be deleted at once is left to the scheduler."""
+    def delete(self, claim: Claim, keys: Sequence[str], on_deleted: Callable[[], None]) -> None:
+        """Delete the objects of a checkpoint that is released. What cannot be at once is left to the scheduler."""
 
         def delete() -> None:
             try:
-                self._store.delete(key)
+                for key in keys:
+                    self._store.delete(key)
             except StoreUnavailable as problem:
                 logger.info("%s; the scheduler will", problem)
             else:

@@ -1,0 +1,119 @@
+"""Tensors that are divided among ranks, and their way from one number of ranks to another.
+
+A divided tensor is a `DTensor` of torch on a mesh of one dimension, as `fully_shard` makes them: each rank has some of
+its rows. A checkpoint has the rows of each rank in a part of its own. A reader takes the rows that it needs, whether
+it is one process, as many as before, or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Unsavable(TypeError):
+    """A state holds something that is no tensor, array, bytes or JSON value, or is divided in a way that is not known;
+    the message says where."""
+
+
+class Parted:
+    """A tensor of a checkpoint that was divided when it was saved. shape: of the whole.
+
+    parts: of each rank, where its part begins in the whole, and the part.
+    """
+
+    def __init__(self, shape: Sequence[int], parts: Sequence[tuple[Sequence[int], Tensor]]) -> None:
+        self.shape, self._parts = tuple(shape), parts
+
+    def whole(self) -> Tensor:
+        """All of it, in memory of its own where it has several parts. Raises ValueError."""
+        return self.take([0] * len(self.shape), self.shape)
+
+    def take(self, begin: Sequence[int], shape: Sequence[int]) -> Tensor:
+        """A block of it, which lies where a part lies if it has just that. Raises ValueError: a part is missing."""
+        for at, part in self._parts:
+            if tuple(at) == tuple(begin) and tuple(part.shape) == tuple(shape):
+                return part
+        found = torch.empty(tuple(shape), dtype=self._parts[0][1].dtype)
+        missing = found.numel()
+        for at, part in self._parts:
+            overlap = [(max(a, b), min(a + m, b + n)) for a, m, b, n in zip(at, part.shape, begin, shape, strict=True)]
+            if all(first < end for first, end in overlap):
+                there = tuple(slice(first - b, end - b) for (first, end), b in zip(overlap, begin, strict=True))
+                here = tuple(slice(first - a, end - a) for (first, end), a in zip(overlap, at, strict=True))
+                found[there] = part[here]
+                missing -= prod(end - first for first, end in overlap)
+        if missing:
+            raise ValueError(f"of a tensor of shape {list(self.shape)}, {missing} numbers are in no part that was read")
+        return found
+
+
+def is_divided(tensor: Tensor) -> bool:
+    """Whether this process has only some of its numbers."""
+    return any(not each.is_replicate() for each in getattr(tensor, "placements", ()))
+
+
+def local(tensor: Any) -> Tensor:
+    """What this process has of a tensor: its rows of one that is divided, and all of any other."""
+    mine: Tensor = tensor.to_local() if hasattr(tensor, "placements") else tensor
+    return mine
+
+
+def whole_of(tensor: Any) -> Tensor:
+    """All of a tensor, in every rank; all of them must ask for it."""
+    all_of_it: Tensor = tensor.full_tensor() if hasattr(tensor, "placements") else tensor
+    return all_of_it
+
+
+def place_of(tensor: Any, name: str = "a tensor") -> dict[str, list[int]]:
+    """The shape of a divided tensor, and where the rows that this process has begin in it. Raises `Unsavable`."""
+    mesh, (placement, *others) = tensor.device_mesh, tensor.placements
+    if others or type(placement).__name__ != "Shard":
+        raise Unsavable(f"{name} is divided as {tensor.placements}, and only a mesh of one dimension is known")
+    shape, begin = list(tensor.shape), [0] * tensor.dim()
+    length = shape[placement.dim]
+    begin[placement.dim] = min(length, mesh.get_local_rank() * -(-length // mesh.size()))
+    return {"shape": shape, "begin": begin}
+
+
+def like(saved: Tensor | Parted, tensor: Tensor) -> Tensor:
+    """A saved tensor, divided as another one is. Raises ValueError where they are of different shapes."""
+    if not is_divided(tensor):
+        return whole(saved)
+    if tuple(saved.shape) != tuple(tensor.shape):
+        raise ValueError(f"a tensor of shape {list(saved.shape)} cannot be one of shape {list(tensor.shape)}")
+    if isinstance(saved, Tensor) and is_divided(saved):
+        return saved  # in this very process
+    source = saved if isinstance(saved, Parted) else Parted(saved.shape, [((0,) * saved.dim(), saved)])
+    mine = local(tensor)
+    return divided_like(source.take(place_of(tensor)["begin"], mine.shape).to(mine.device), tensor)
+
+
+def divided_like(mine: Tensor, tensor: Tensor) -> Tensor:
+    """What this process has of a tensor that is divided as another one is; itself, where that is not divided."""
+    if not is_divided(tensor):
+        return mine
+    from torch.distributed.tensor import DTensor
+
+    how: dict[str, Any] = {"run_check": False, "shape": tensor.shape, "stride": tensor.stride()}
+    return DTensor.from_local(mine, tensor.device_mesh, tensor.placements, **how)  # type: ignore[attr-defined]
+
+
+def whole(saved: Tensor | Parted) -> Tensor:
+    """All of a saved tensor, in this process alone."""
+    return saved.whole() if isinstance(saved, Parted) else saved
+
+
+def map_parted(value: Any, change: Callable[[Parted], Any]) -> Any:
+    """The same nest of dicts and lists with every parted tensor changed."""
+    if isinstance(value, Parted):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: map_parted(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map_parted(item, change) for item in value)
+    return value

@@ -1,0 +1,180 @@
+"""`parallel: fsdp`: each rank has a part of every parameter, and any number of ranks has the bits of one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from in_shards import InShards
+
+from app.workers.state import State
+from app.workers.trainer_connection import Deadline
+from app.workers.trainer_group import TrainerGroup
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm
+from stagetree.runtime import state_format
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.weight_files import is_divided, joined
+from stagetree.trainer.parted import Parted
+
+FILE = str(Path(__file__).parent / "in_shards.py")
+PATIENT = Deadline(60.0)
+GROWING = {"lr": 0.01, "bs": {"family": "values", "values": [64, 96], "milestones": [7]}}
+SHARDS = 8
+Way = Sequence[tuple[int, int]]
+
+
+class Bench:
+    """Processes of 1, 2 and 4 ranks, each started when it is first needed."""
+
+    def __init__(self, warm: Warm) -> None:
+        self._warm, self._started = warm, dict[int, TrainerProcess]()
+
+    def begin(self, ranks: int, parallel: str = "fsdp", **args: Any) -> TrainerProcess:
+        if ranks not in self._started:
+            start = TrainerProcess.start(self._warm) if ranks == 1 else TrainerGroup.start(self._warm, ranks=ranks)
+            self._started[ranks] = start
+        process = self._started[ranks]
+        process.build(FILE, "in_shards", args, 0, deadline=PATIENT, shards=SHARDS, parallel=parallel)
+        return process
+
+    def train(self, way: Way, parallel: str = "fsdp", **args: Any) -> tuple[str, Any]:
+        """The hash of the state put together, and the metrics, after stages on so many ranks, until that step."""
+        state, step = State.of(b""), 0
+        for ranks, until in way:
+            process = self.begin(ranks, parallel, **args)
+            if step:
+                process.load(state, GROWING, step, deadline=PATIENT)
+            state.close()
+            process.train(GROWING, until, deadline=PATIENT)
+            process.evaluate(deadline=PATIENT)  # it is not to disturb anything
+            state, step = process.save(deadline=PATIENT), until
+        with closing(state):
+            assert len(state.parts) == (ranks - 1 if parallel == "fsdp" else 0)
+            whole = joined([each.view() for each in state.images])
+            return hashlib.sha256(b"".join(whole)).hexdigest(), process.evaluate(deadline=PATIENT)
+
+    def end(self, ranks: int) -> None:
+        """After a failure."""
+        self._started.pop(ranks).close()
+
+    def close(self) -> None:
+        for ranks in list(self._started):
+            self.end(ranks)
+
+
+@pytest.fixture(scope="module")
+def bench(warm: Warm) -> Iterator[Bench]:
+    made = Bench(warm)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("args", [{}, {"precision": "bf16", "average_decay": 0.5, "counts": True}])
+def test_one_two_and_four_ranks_have_the_bits_of_undivided_parameters(bench: Bench, args: dict[str, Any]) -> None:
+    found = [bench.train([(ranks, 9)], **args) for ranks in (1, 2, 4)]
+    assert found[0] == found[1] == found[2] == bench.train([(1, 9)], "tree", **args)
+
+
+def test_parts_of_four_go_on_in_two_and_in_one(bench: Bench) -> None:
+    assert bench.train([(4, 3), (2, 5), (1, 6), (4, 8)]) == bench.train([(1, 8)])
+
+
+def test_a_part_is_what_a_rank_has_and_no_more(bench: Bench) -> None:
+    process = bench.begin(2)
+    process.train(GROWING, 1, deadline=PATIENT)
+    with closing(process.save(deadline=PATIENT)) as state:
+        (part,) = state.parts
+        header = json.loads(bytes(part.view()[8 : 8 + int.from_bytes(part.view()[:8], "little")]))
+        places = json.loads(header["__metadata__"]["parted"])
+        assert places["trainer.model.hidden.weight"] == {"shape": [16, 256], "begin": [8, 0]}
+        assert header["trainer.model.hidden.weight"]["shape"] == [8, 256]
+        assert "trainer.model.norm.running_mean" not in header  # a buffer is not divided
+        assert state.total == state.size + part.size < 1.5 * state.size + 2**16
+
+
+def test_a_state_without_one_of_its_parts_is_not_taken(bench: Bench) -> None:
+    process = bench.begin(2)
+    process.train(GROWING, 1, deadline=PATIENT)
+    with closing(process.save(deadline=PATIENT)) as state:
+        state.parts[0].close()
+        state.parts = ()
+        with pytest.raises(ValueError, match="a part of the checkpoint is missing"):
+            b"".join(joined([state.view()]))
+        with pytest.raises(TrainerFailed, match="numbers are in no part that was read"):
+            bench.begin(1).load(state, GROWING, 1, deadline=PATIENT)
+        bench.end(1)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"micro_batch_size": 5}, "more shards make passes smaller"),
+        ({"precision": "fp16"}, "fp16"),
+        ({"parallel": "ddp"}, "parallel must be tree or fsdp here, not 'ddp'"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_in_a_sentence(args: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        InShards(seed=0, device="cpu", shards=4, **{"parallel": "fsdp", **args})
+
+
+def test_a_batch_that_is_too_small_is_refused_on_any_number_of_ranks(bench: Bench) -> None:
+    for ranks in (1, 2):
+        with pytest.raises(TrainerFailed, match="a batch of 5 samples is too small for 8 shards"):
+            bench.begin(ranks).train({"lr": 0.1, "bs": 5}, 1, deadline=PATIENT)
+        bench.end(ranks)
+
+
+# -------------------------------------------------------------------------------------------------------- by itself
+
+
+@given(
+    shape=st.lists(st.integers(0, 5), min_size=1, max_size=3),
+    dimension=st.integers(0, 2),
+    cuts=st.lists(st.integers(0, 5), max_size=3),
+    data=st.data(),
+)
+def test_any_block_is_taken_from_any_parts(
+    shape: list[int], dimension: int, cuts: list[int], data: st.DataObject
+) -> None:
+    whole, dimension = torch.arange(prod(shape)).view(shape), dimension % len(shape)
+    ends = [0, *sorted(min(cut, shape[dimension]) for cut in cuts), shape[dimension]]
+    parts = []
+    for first, end in pairwise(ends):
+        begin = [first if at == dimension else 0 for at in range(len(shape))]
+        parts.append((begin, whole.narrow(dimension, first, end - first)))
+    begin = [data.draw(st.integers(0, length)) for length in shape]
+    sizes = [data.draw(st.integers(0, length - first)) for first, length in zip(begin, shape, strict=True)]
+    block = whole[tuple(slice(first, first + size) for first, size in zip(begin, sizes, strict=True))]
+    assert torch.equal(Parted(shape, parts).take(begin, sizes), block)
+    assert torch.equal(Parted(shape, parts).whole(), whole)
+    assert torch.equal(put_together(whole, parts), whole)
+
+
+def put_together(whole: torch.Tensor, parts: Sequence[tuple[Sequence[int], torch.Tensor]]) -> torch.Tensor:
+    """By way of the images of ranks that had these parts."""
+    images = []
+    for number, (begin, part) in enumerate(parts):
+        place = json.dumps({"trainer.w": {"shape": list(whole.shape), "begin": list(begin)}})
+        tree = {"tree": json.dumps({"$pairs": [["trainer", {"$pairs": [["w", {"$parted": "trainer.w"}]]}]]})}
+        said = {"parted": place, **({} if number else tree)}
+        bytes_ = part.contiguous().numpy().tobytes()
+        entry = {"dtype": "I64", "shape": list(part.shape), "data_offsets": [0, len(bytes_)]}
+        text = json.dumps({"__metadata__": said, "trainer.w": entry}).encode()
+        text += b" " * (-len(text) % 8)
+        images.append(len(text).to_bytes(8, "little") + text + bytes_)
+    assert is_divided(images[0])
+    found = state_format.unpack(b"".join(joined(images)))["trainer"]["w"]
+    assert isinstance(found, torch.Tensor)
+    return found
