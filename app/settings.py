@@ -98,7 +98,7 @@ class Settings(BaseSettings):
     )
     tick_seconds: float = Field(default=5.0, gt=0, description="the scheduler looks at the log at least this often")
     stop_seconds: float = Field(
-        default=30.0, gt=0, description="a process that is asked to end does so within so long, whatever is away"
+        default=25.0, gt=0, description="a process that is asked to end does so within so long, whatever is away"
     )
     locks: str = Field(default="", description="a local folder for the locks of slots; by default one of the user's")
     intermediate_overhead: float = Field(

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from commandline import Stagetree
 
-from app.cli.serving import NEEDED, queue_of
+from app.cli.slurm import NEEDED, queue_of
 from app.domain.assignment import NAME, shared_gpu
+from app.events import Database, SqlRecords, StudyRecord
+from app.settings import settings
 
+ROOT = Path(__file__).parents[2]
 TASK = {"SLURMD_NODENAME": "node7", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "42"}
 
 
@@ -92,7 +96,7 @@ def test_a_task_without_a_gpu_of_its_own_is_refused(stagetree: Stagetree, monkey
 
 
 def test_what_the_page_proposes_makes_a_script(stagetree: Stagetree) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "slurm-and-kubernetes.md").read_text()
+    page = (ROOT / "docs" / "slurm-and-kubernetes.md").read_text()
     (command,) = re.findall(r"^stagetree (workers .*) > workers.sh$", page, re.MULTILINE)
     said = stagetree(*command.split())
     assert said.out.startswith("#!") and said.code == 0
@@ -102,7 +106,7 @@ def test_what_the_page_proposes_makes_a_script(stagetree: Stagetree) -> None:
 def test_the_script_is_one_that_bash_and_sbatch_read(stagetree: Stagetree, gpus: int, tasks: int, line: bool) -> None:
     script = stagetree("workers", "--slurm", "--nodes", 2, "--gpus-per-node", gpus).out
     options = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
-    assert {"--nodes=2", f"--ntasks-per-node={tasks}", "--signal=TERM@120"} <= {*options}
+    assert {"--nodes=2", f"--ntasks-per-node={tasks}", "--signal=B:USR1@120"} <= {*options}
     assert ("--gpus-per-task=1" in options) is line
     commands = next(number for number, line in enumerate(script.splitlines()) if line and not line.startswith("#"))
     assert not any(line.startswith("#SBATCH") for line in script.splitlines()[commands:]), "sbatch stops at a command"
@@ -121,14 +125,84 @@ def test_workers_end_before_the_job_does(stagetree: Stagetree, tmp_path: Path) -
     srun.write_text('#!/bin/bash\necho "$STAGETREE_STOP_SECONDS $SRUN_CPUS_PER_TASK $@"\n')
     srun.chmod(0o755)
     script = stagetree("workers", "--slurm", "--signal", 300, "--cpus-per-task", 6).out
-    settings = dict.fromkeys(NEEDED, "somewhere")
-    ran = bash(script=script, **settings | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    somewhere = dict.fromkeys(NEEDED, "somewhere")
+    ran = bash(script=script, **somewhere | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     seconds, cpus, *command = ran.stdout.split()
     assert (seconds, cpus) == ("290", "6")
     assert command[-2:] == ["worker", "slurm"] and Path(command[-3]).name == "stagetree"
-    missing = bash(script=script, **settings | {"STAGETREE_BROKER_URL": ""})
+    missing = bash(script=script, **somewhere | {"STAGETREE_BROKER_URL": ""})
     assert missing.returncode != 0
     assert "STAGETREE_BROKER_URL: is what a worker needs" in missing.stderr
+
+
+def test_lines_come_before_the_workers(stagetree: Stagetree, tmp_path: Path) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/bash\necho "$MODULE and $OTHER"\n')
+    srun.chmod(0o755)
+    script = stagetree(
+        "workers", "--slurm", "--before", "export MODULE='a b'", "--before", 'export OTHER="$MODULE"'
+    ).out
+    ran = bash(script=script, **dict.fromkeys(NEEDED, "x") | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert (ran.stdout, ran.returncode) == ("a b and a b\n", 0)
+
+
+def test_the_script_ends_as_its_workers_do(stagetree: Stagetree, tmp_path: Path) -> None:
+    """It is Slurm that has jobs come back which fail."""
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/bash\nexit 7\n")
+    srun.chmod(0o755)
+    somewhere = dict.fromkeys(NEEDED, "x") | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert bash(script=stagetree("workers", "--slurm").out, **somewhere).returncode == 7
+
+
+@pytest.fixture
+def other_settings() -> Iterator[None]:
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "have", "jobs"), [(17, "", 3), (17, "1\n1\n", 1), (16, "2\n", 0), (0, "", 0), (900, "1\n", 3)]
+)
+def test_as_many_jobs_are_submitted_as_there_is_work_for(tmp_path: Path, wanted: int, have: str, jobs: int) -> None:
+    for name, does in {
+        "curl": f"""echo "$@" > asked; echo '{{"busy": 0, "more": 1, "wanted":{wanted},"idle": ["gpu7"]}}'""",
+        "squeue": f"printf '{have}'",
+        "sbatch": 'echo "$@" >> submitted',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "STAGETREE_URL": "http://api:8000",
+        "STAGETREE_TOKEN": "t",
+    }
+    command = [str(ROOT / "docker" / "slurm-scale.sh"), "workers.sh", "4"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    submitted = tmp_path / "submitted"
+    assert (submitted.read_text() if submitted.exists() else "") == "workers.sh\n" * jobs
+    assert (tmp_path / "asked").read_text().endswith("Authorization: Bearer t http://api:8000/api/v1/demand\n")
+
+
+@pytest.mark.usefixtures("other_settings")
+def test_workers_are_wanted_while_a_study_runs_and_while_nobody_knows(
+    stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch, database: Database
+) -> None:
+    monkeypatch.setenv("STAGETREE_DATABASE_URL", database.url.render_as_string(hide_password=False))
+    settings.cache_clear()
+    records = SqlRecords(database)
+    assert stagetree("workers", "--wanted").code == 1
+    for state, code in (("running", 0), ("paused", 1), ("running", 0), ("completed", 1)):
+        with records.write() as rows:
+            if rows.studies.find("s") is None:
+                rows.studies.add(StudyRecord(id="s", stream="plan", name="name", state=state, submitted_at=1.0))
+            rows.studies.set_state("s", state)
+        assert stagetree("workers", "--wanted").code == code
+    monkeypatch.setenv("STAGETREE_DATABASE_URL", "postgresql://127.0.0.1:1/nothing")
+    settings.cache_clear()
+    said = stagetree("workers", "--wanted")
+    assert said.code == 0 and said.err.startswith("stagetree: a study may run: The database")
 
 
 def test_it_is_said_for_what_there_is_a_script(stagetree: Stagetree) -> None:

@@ -7,23 +7,27 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
-from stacks import Cluster, wait_for
+from fake_slurm import install
+from stacks import PATIENCE, Cluster, wait_for
 from toys import executed, switch, trials
 
 from app.events.records import SqlRecords
 
+SLOTS = {"node0-42-cpu0", "node1-42-cpu0"}
 SLOT = "node7-3-gpu0a"
+STAGETREE = str(Path(sys.executable).with_name("stagetree"))
 
 
 @pytest.fixture
 def task(cluster: Cluster, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """What srun starts as a task of a job that was given the last GPU of a node, for two tasks to share."""
     slurm = {"SLURMD_NODENAME": "node7", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "42", "SLURM_STEP_GPUS": "3"}
-    command = [str(Path(sys.executable).with_name("stagetree")), "worker", "slurm"]
+    command = [STAGETREE, "worker", "slurm"]
     with (tmp_path / "task.log").open("wb") as log:
         environment = {**os.environ, **cluster.settings, **slurm, "STAGETREE_SLOTS_PER_GPU": "2", "STAGETREE_WARM": ""}
         environment["STAGETREE_STOP_SECONDS"] = "60"  # a slow machine is to lose nothing either
@@ -67,3 +71,66 @@ def test_all_processes_of_a_task_are_asked_to_end_and_nothing_is_lost(
     assert row() is None
     assert cluster.wait(study)["state"] == "completed"
     assert executed(cluster, study) == cluster.client.study(study)["steps"]["unique"]
+
+
+# ------------------------------------------------------------------------------------------------ the printed job
+
+
+@dataclass
+class Job:
+    """What `sbatch` was given, and the folder in which the cluster's doings are asked for."""
+
+    process: subprocess.Popen[bytes]
+    state: Path
+
+    def output(self) -> str:
+        path = self.state / "output"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+
+@pytest.fixture
+def job(cluster: Cluster, tmp_path: Path) -> Iterator[Job]:
+    """The job that is printed for two nodes, as somebody submits it; nothing else trains."""
+    for slot in ("gpu0", "gpu1"):
+        cluster.kill(slot, signal.SIGTERM)
+    commands, script = install(tmp_path / "bin"), tmp_path / "workers.sh"
+    environment = {**os.environ, **cluster.settings, "STAGETREE_STOP_SECONDS": "60", "FAKE_SLURM": str(tmp_path)}
+    environment |= {"PATH": f"{commands}:{os.environ['PATH']}", "STAGETREE_LOGS": str(tmp_path / "logs")}
+    printed = [STAGETREE, "workers", "--slurm", "--nodes", "2", "--gpus-per-node", "0"]
+    before = ["--before", "export MODULES=loaded", "--before", "echo life $SLURM_RESTART_COUNT with $MODULES modules"]
+    script.write_text(
+        subprocess.run([*printed, *before], env=environment, check=True, text=True, capture_output=True).stdout
+    )
+    process = subprocess.Popen(["sbatch", str(script)], env=environment, cwd=tmp_path, start_new_session=True)
+    yield Job(process, tmp_path)
+    for each in tree(process.pid):
+        each.kill()
+    process.wait()
+    cluster.start("gpu0", "gpu1")
+
+
+def test_a_job_comes_back_after_its_time_limit_and_when_it_is_preempted_while_a_study_runs(
+    cluster: Cluster, job: Job, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "slow"
+    go_on.touch()
+    spec = trials("job", *[({"lr": 0.1 * (1 + number)}, 40) for number in range(4)], seconds=0.3)
+    spec["trainer_args"]["slow_while"] = str(go_on)
+    study, least = cluster.submit(spec), 0
+
+    def steps() -> list[int]:
+        """Of both nodes, once they have gone on from where they were."""
+        found = [each["step"] for each in cluster.running(study) if each["slot"] in SLOTS]
+        return found if len(found) == len(SLOTS) and min(found) >= least + 2 else []
+
+    for life, event in enumerate(["limit", "preempt"]):
+        wait_for(f"life {life}", lambda life=life: f"life {life} with loaded modules" in job.output())
+        least = max(wait_for("work on both nodes", steps))
+        (job.state / event).touch()
+    wait_for("life 2", lambda: "life 2 with loaded modules" in job.output())
+    go_on.unlink()
+    assert cluster.wait(study)["state"] == "completed"
+    assert executed(cluster, study) == cluster.client.study(study)["steps"]["unique"] == 160
+    (job.state / "limit").touch()
+    assert job.process.wait(PATIENCE) == 0, job.output()
+    assert "life 3" not in job.output(), "no study runs any more"

@@ -1,0 +1,174 @@
+"""Workers as tasks of a Slurm job: the script of the job, and the slot that each of its tasks is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Annotated
+
+import typer
+
+from app.cli.errors import FAILED, USAGE, fail
+from app.domain.assignment import MOST_SHARES
+
+NEEDED = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
+"""Settings without which a worker elsewhere is of no use; the job takes them from where it is submitted."""
+
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name=stagetree
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node={tasks}
+{resources}
+#SBATCH --signal=B:USR1@{early}
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=stagetree-%j.out
+
+# {early} seconds before the job's time is over, Slurm tells this script, which asks each worker to end. A worker saves
+# what it has, and gives its work back: slots that stay go on from there, and so does this job, which comes back as long
+# as a study runs.
+set -euo pipefail
+{before}{checks}
+export STAGETREE_STOP_SECONDS="${{STAGETREE_STOP_SECONDS:-{stop}}}"
+export STAGETREE_SLOTS_PER_GPU={per_gpu}
+{cpus}
+srun --label --kill-on-bad-exit=0 --wait=0 {program} worker slurm &
+workers=$! is_over='' code=0
+trap 'is_over=1; kill -TERM "$workers" || true' USR1
+wait "$workers" || code=$?
+while kill -0 "$workers" 2>/dev/null; do # it was the signal that ended the wait
+  code=0; wait "$workers" || code=$?
+done
+if [ -n "$is_over" ] && {program} workers --wanted; then
+  exec scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+"""
+ASKED = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_NODE")
+"""In these a task finds how many GPUs its job asked for."""
+
+MARGIN_SECONDS = 10
+"""Between the end of the last worker, asked to stop in time, and the end of the job."""
+
+
+def script(nodes: int, gpus: int, cpus: int, early: int, per_gpu: int = 1, before: Sequence[str] = ()) -> str:
+    """A script for `sbatch`, of `per_gpu` tasks for each GPU, or of one for each node without GPUs.
+
+    cpus: of a task. early: how many seconds before its end the job is told. before: lines that come first.
+    """
+    resources = []
+    if gpus:  # tasks that share GPUs see all those of the job, and each takes the one that its queue names
+        resources = ["#SBATCH --gpus-per-task=1" if per_gpu == 1 else f"#SBATCH --gpus-per-node={gpus}"]
+    return SCRIPT.format(
+        nodes=nodes,
+        tasks=gpus * per_gpu or 1,
+        per_gpu=per_gpu,
+        resources="\n".join([*resources, f"#SBATCH --cpus-per-task={cpus}"]),
+        early=early,
+        before="".join(f"{line}\n" for line in before),
+        checks="\n".join(f': "${{{name}:?is what a worker needs: docs/cluster.md}}"' for name in NEEDED),
+        stop=max(early - MARGIN_SECONDS, 1),
+        cpus=f"export SRUN_CPUS_PER_TASK={cpus}",
+        program=shlex.quote(str(Path(sys.executable).with_name("stagetree"))),
+    )
+
+
+def queue_of(task: Mapping[str, str]) -> str:
+    """The queue of this task of a Slurm job: the node, and which of the node's GPUs the task has been given.
+
+    Jobs that share a node have different GPUs of it, so no two workers have one name. A task sees its own GPU alone,
+    as the first one; where tasks share GPUs, it sees all of them. Ends with a message outside of a task, and where the
+    job asked for GPUs and the task has none.
+    """
+    from app.workers.slot.device import visible_gpus
+
+    for name in ("SLURMD_NODENAME", "SLURM_LOCALID", "SLURM_JOB_ID"):
+        if not task.get(name):
+            fail(f"slurm: there is no {name} here; `stagetree workers --slurm` prints a script that starts it", USAGE)
+    node, number = task["SLURMD_NODENAME"], int(task["SLURM_LOCALID"])
+    if gpus := _names(task.get("SLURM_STEP_GPUS") or task.get("SLURM_JOB_GPUS") or ""):
+        per_gpu = int(task.get("STAGETREE_SLOTS_PER_GPU") or 1)
+        if number >= per_gpu * len(gpus):
+            fail(f"slurm: task {number} of {node} has no GPU of {len(gpus)}: give it --gpus-per-task=1", USAGE)
+        if per_gpu == 1:
+            return f"{node}-{gpus[number]}-gpu0"
+        share, gpu = divmod(number, len(gpus))
+        return f"{node}-{gpus[gpu]}-gpu{gpu}{ascii_lowercase[share]}"
+    if visible := visible_gpus({"CUDA_VISIBLE_DEVICES": task.get("CUDA_VISIBLE_DEVICES") or ""}):
+        # Slurm does not know of them. Each task may call its own GPU 0, so the name is the task's, not the GPU's.
+        return f"{node}-{task['SLURM_JOB_ID']}-{number}-gpu{number if number < len(visible) else 0}"
+    if any(task.get(name, "0") != "0" for name in ASKED):
+        fail(
+            f"slurm: task {number} of {node} sees no GPU, though the job asked for some: SLURM_STEP_GPUS, "
+            "SLURM_JOB_GPUS and CUDA_VISIBLE_DEVICES are empty; `--gpus-per-node 0` is for workers without",
+            USAGE,
+        )
+    return f"{node}-{task['SLURM_JOB_ID']}-cpu{number}"
+
+
+def _names(written: str) -> list[str]:
+    """GPUs as Slurm lists them, by number or by UUID: `0,2-4`."""
+    names = list[str]()
+    for part in filter(None, written.split(",")):
+        numbers = re.fullmatch(r"(\d+)-(\d+)", part)
+        names += map(str, range(int(numbers[1]), int(numbers[2]) + 1)) if numbers else [part]
+    return names
+
+
+def workers(
+    slurm: Annotated[bool, typer.Option("--slurm", help="As tasks of a Slurm job.")] = False,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Nodes of the job.")] = 1,
+    gpus: Annotated[
+        int,
+        typer.Option("--gpus-per-node", metavar="N", min=0, help="Tasks of a node, with a GPU each; 0: one without."),
+    ] = 1,
+    slots_per_gpu: Annotated[
+        int,
+        typer.Option("--slots-per-gpu", metavar="N", min=1, max=MOST_SHARES, help="So many tasks share each GPU."),
+    ] = 1,
+    cpus: Annotated[int, typer.Option("--cpus-per-task", metavar="N", min=1, help="Cores of a task.")] = 4,
+    early: Annotated[
+        int,
+        typer.Option("--signal", metavar="SECONDS", min=1, help="So long before its end, work is saved."),
+    ] = 120,
+    before: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--before", metavar="LINE", help="A line of the script before the workers, as `module load cuda`."
+        ),
+    ] = None,
+    wanted: Annotated[
+        bool, typer.Option("--wanted", help="Print nothing; exit with 0 if a study runs, with 1 if none does.")
+    ] = False,
+) -> None:
+    """Print a script that starts workers, one for each GPU or more, and that comes back as long as a study runs.
+
+    \b
+    Example:  stagetree workers --slurm --nodes 2 --gpus-per-node 8 | sbatch --time=12:00:00
+    """
+    if wanted:
+        raise typer.Exit(0 if _has_work() else FAILED)
+    if not slurm:
+        fail("say for what: --slurm", USAGE)
+    print(script(nodes, gpus, cpus, early, slots_per_gpu, before or ()), end="")
+
+
+def _has_work() -> bool:
+    """Whether a study runs, as far as the database of the settings says; where it is away, one may."""
+    from app.domain.terms import StudyState
+    from app.events import Database, DatabaseUnavailable, SqlRecords
+    from app.settings import settings
+
+    records = SqlRecords(Database(settings().database_url, patience=settings().patience_seconds))
+    try:
+        with records.read() as rows:
+            return rows.studies.count_by_state().get(StudyState.RUNNING, 0) > 0
+    except DatabaseUnavailable as problem:
+        print(f"stagetree: a study may run: {problem}", file=sys.stderr)
+        return True
+    finally:
+        records.close()
