@@ -52,7 +52,7 @@ def debug(
         study = service.client.study(name, trials=True)
     spec, begins = study["spec"], study.get("begins")
     until = steps or _came_to(trial)
-    taken = _as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers or []), device)
+    taken = as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers or []), device)
     taken = replace(taken, begin=_file_of(begins), whole=begins["state"]) if begins else taken
     print(f"Training trial {number} of {name} from the beginning to step {until} ...", file=sys.stderr)
     metrics = run_in_terminal(taken, until)
@@ -60,7 +60,7 @@ def debug(
         print(f"{metric}  {'-' if value is None else written(value)}")
 
 
-def _as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:
+def as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:
     """What a slot is given to train a trial. Ends with a message where no file has the trainer."""
     from app.registry import Catalogue
     from app.settings import settings

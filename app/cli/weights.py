@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
 from app.cli.errors import USAGE, fail
-from app.cli.options import Server, Store, StudyId, folder_or_default, open_records, places
+from app.cli.options import Server, Store, StudyId, Trainers, folder_or_default, open_records, places
 from stagetree.whole_file import whole_file
+
+OF_STATE = re.compile(r"trial-(\d+)-step-(\d+)-state")
+"""In the name of a file that holds a whole state."""
 
 TrialNumber = Annotated[int | None, typer.Option("--trial", metavar="N", min=0, help="By default the best trial.")]
 Step = Annotated[int | None, typer.Option("--step", metavar="S", min=1, help="By default where it was measured last.")]
 Whole = Annotated[
     bool, typer.Option("--state", help="The whole checkpoint, for stagetree.load_state, instead of the weights.")
+]
+Export = Annotated[
+    Path | None,
+    typer.Option("--export", metavar="DIR", help="A new folder, into which the trainer exports the model."),
 ]
 Into = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write into.")]
 
@@ -28,26 +37,56 @@ def weights(
     step: Step = None,
     output: Into = Path(),
     whole: Whole = False,
+    export: Export = None,
+    trainers: Trainers = None,
     server: Server = None,
     dir: Store = None,
 ) -> None:
     """Write the weights of a trial to a safetensors file, with the model's own names. Needs no server, but takes one.
 
+    With --export, the trainer writes the model as its library does, such as for from_pretrained of Transformers.
+
     \b
     Example:  stagetree weights last -o best
     """
-    from app.cli.finding import server_url
-
     if server and dir:
         fail("--server and --dir name two places: give one of them", USAGE)
-    wanted = _Wanted(trial, step, whole, output)
     try:
-        if url := None if dir else server_url(server):
-            _from_server(url, id, wanted)
+        if export is None:
+            path, about = _written(id, _Wanted(trial, step, whole, output), server, dir)
+            print(f"{path}{about}")
         else:
-            _from_store(folder_or_default(dir), id, wanted)
+            _export(id, _Wanted(trial, step, True, export), trainers or [], server, dir)
     except OSError as error:
         fail(f"{error.filename or output} cannot be written: {error.strerror}")
+
+
+def _export(id: str, wanted: _Wanted, trainers: list[str], server: str | None, dir: Path | None) -> None:
+    """Build the trainer here, as `stagetree debug` does, and have it write its model."""
+    from app.cli import stacks
+    from app.cli.diagnosing import as_on_a_slot
+    from stagetree.runtime.debug import export_state
+
+    wanted.into.mkdir(parents=True, exist_ok=True)
+    if any(wanted.into.iterdir()):
+        fail(f"{wanted.into} is not empty: name a new folder", USAGE)
+    with TemporaryDirectory(prefix="stagetree-") as folder:
+        image, about = _written(id, replace(wanted, into=Path(folder)), server, dir)
+        number, step = map(int, OF_STATE.findall(image.name)[-1])
+        with stacks.reading_study(id, server, dir) as (service, name):
+            trial, plan = service.client.trial(name, number), service.client.plan(name)
+            spec = service.client.study(name, trials=True)["spec"]
+        taken = as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers), "cpu")
+        export_state(taken, image, step, wanted.into)
+    print(f"{wanted.into}{about}: {', '.join(sorted(path.name for path in wanted.into.iterdir()))}")
+
+
+def _written(id: str, wanted: _Wanted, server: str | None, dir: Path | None) -> tuple[Path, str]:
+    """The file that was written, and what is known of it."""
+    from app.cli.finding import server_url
+
+    url = None if dir else server_url(server)
+    return _from_server(url, id, wanted) if url else _from_store(folder_or_default(dir), id, wanted)
 
 
 @dataclass(frozen=True)
@@ -60,17 +99,17 @@ class _Wanted:
     into: Path
 
 
-def _from_server(url: str, id: str, wanted: _Wanted) -> None:
+def _from_server(url: str, id: str, wanted: _Wanted) -> tuple[Path, str]:
     from app.cli.finding import Documents, study_id
     from stagetree.client.client import Client, Holds
 
     with Client(url) as client:
         study = study_id(Documents(client), id)
         holds: Holds = "state" if wanted.whole else "weights"
-        print(client.checkpoint(study, wanted.into, trial=wanted.trial, step=wanted.step, holds=holds))
+        return client.checkpoint(study, wanted.into, trial=wanted.trial, step=wanted.step, holds=holds), ""
 
 
-def _from_store(folder: Path | None, id: str, wanted: _Wanted) -> None:
+def _from_store(folder: Path | None, id: str, wanted: _Wanted) -> tuple[Path, str]:
     from app.domain.terms import StudyId, Unknown
     from app.events import Plans
     from app.object_store import open_store
@@ -87,7 +126,7 @@ def _from_store(folder: Path | None, id: str, wanted: _Wanted) -> None:
     path = wanted.into / f"{name}-{state.file_name(whole=wanted.whole)}"
     _write(path, parts(open_store(places(folder)[1]), state.checkpoint, whole=wanted.whole))
     measured = ", ".join(f"{name} {value}" for name, value in sorted(state.metrics.items()))
-    print(f"{path}  (trial {state.trial} after step {state.step}: {measured or 'not measured there'})")
+    return path, f"  (trial {state.trial} after step {state.step}: {measured or 'not measured there'})"
 
 
 def _write(path: Path, parts: Iterator[memoryview]) -> None:

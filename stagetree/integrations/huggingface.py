@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,6 +69,13 @@ class HFTrainer(TorchTrainer):
         if count is None:
             return loss
         return torch.where(count > 0, loss, torch.zeros_like(loss)) * count, count
+
+    def export(self, folder: Path) -> None:
+        """See `Trainer.export`: what `from_pretrained` loads, with the collator's tokenizer, if it has one."""
+        super().export(folder)
+        tokenizer = getattr(self._collator, "tokenizer", None)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
 
     def state_dict(self) -> dict[str, Any]:
         """See `Trainer.state_dict`."""

@@ -1,20 +1,24 @@
-"""Train one trial in the calling process and terminal, for `stagetree debug`.
+"""Train one trial in the calling process and terminal, for `stagetree debug`, or have its trainer export a state.
 
 There `breakpoint()` stops at the prompt of the user, and an exception comes through as it was raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
+from stagetree.runtime import state_format
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
-from stagetree.trainer import ranks
+from stagetree.runtime.weight_files import export_weights
+from stagetree.trainer import Trainer, ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +50,45 @@ def run_in_terminal(trial: DebugTrial, steps: int) -> dict[str, float | None]:
 
     Raises whatever the trainer's code raises, `TrainerFileError`, `SequenceError`.
     """
-    Machine(trial.device, None, trial.threads, trial.determinism).prepare()
     timeline = HpTimeline(trial.hp)
-    try:
-        ranks.here().shards, ranks.here().parallel = trial.shards, trial.parallel
-        with user_code():
-            kind = load_trainer(trial.file, trial.name)
-        model = Model.build(kind, trial.args, trial.seed, trial.device)
+    with _as_it_was_raised():
+        model = _built(trial)
         if trial.begin:
             with Path(trial.begin).open("rb") as file:
                 model.begin(file.fileno(), timeline, is_whole=trial.whole)
         while model.step < steps:
             model.advance(timeline)
         return model.evaluate()
+
+
+def export_state(trial: DebugTrial, image: Path, step: int, folder: Path) -> None:
+    """Have a trial's trainer write its model, from the checkpoint after `step` steps, into an empty folder.
+
+    image: the file with the checkpoint. Raises as `run_in_terminal` does, ValueError if it holds no tensors, OSError.
+    """
+    with _as_it_was_raised():
+        model = _built(trial)
+        with image.open("rb") as file:
+            model.load(state_format.read(file.fileno()), HpTimeline(trial.hp), step)
+        if type(model.trainer).export is not Trainer.export:
+            with user_code():
+                model.trainer.export(folder)
+            return
+    with image.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as area:
+        (folder / "model.safetensors").write_bytes(export_weights(area))
+
+
+def _built(trial: DebugTrial) -> Model:
+    Machine(trial.device, None, trial.threads, trial.determinism).prepare()
+    ranks.here().shards, ranks.here().parallel = trial.shards, trial.parallel
+    with user_code():
+        kind = load_trainer(trial.file, trial.name)
+    return Model.build(kind, trial.args, trial.seed, trial.device)
+
+
+@contextmanager
+def _as_it_was_raised() -> Iterator[None]:
+    try:
+        yield
     except TrainerFailed as failed:
         raise (failed.__cause__ or failed) from None

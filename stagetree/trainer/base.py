@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -190,6 +191,17 @@ class Trainer(ABC):
         raise NotImplementedError(
             f"trainer {self.name!r} has no method begin, which takes over the weights that a study begins from"
         )
+
+    def export(self, folder: Path) -> None:
+        """Write the model as other programs load it, for `stagetree weights --export`.
+
+        Called once, after a state was loaded. A trainer without this method exports the tensors that `stagetree
+        weights` writes.
+
+        Args:
+            folder: a new one, which is there and empty.
+        """
+        raise NotImplementedError
 
     def log(self, name: str, value: Any) -> None:
         """Say a number from within `train`: a loss, the length of a gradient.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -173,3 +174,14 @@ class Average:
 
     def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return ((name, each) for name, each in self._model.named_parameters() if each.requires_grad)
+
+
+def export_model(model: nn.Module, folder: Path, average: Average | None) -> None:
+    """Write a model, with its averages if there are any, into a folder: as its own library would, or as safetensors."""
+    with average.in_place() if average else nullcontext():
+        if hasattr(model, "save_pretrained"):
+            model.save_pretrained(folder)  # type: ignore[operator]
+        else:
+            from safetensors.torch import save_model  # most trainers never export
+
+            save_model(model, str(folder / "model.safetensors"))

@@ -1,15 +1,11 @@
-"""Training with PyTorch: give a model, an optimizer, data and a loss; `TorchTrainer` does the rest.
-
-The order of the data is a function of (seed, epoch), so the place in it is two integers, the epoch and the number of
-its samples already seen. That is why a checkpoint needs no sampler state, and why a batch size may change in the middle
-of an epoch: training goes on from the next sample.
-"""
+"""Training with PyTorch: give a model, an optimizer, data and a loss; `TorchTrainer` does the rest."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +21,7 @@ from stagetree.trainer.order import Batching, BatchSpan, parts
 from stagetree.trainer.reading import Loading, Samples
 from stagetree.trainer.sharding import refuse_inexact
 from stagetree.trainer.streaming import TrainData
-from stagetree.trainer.tensors import Mean, PartMeans, evaluating, map_tensors
+from stagetree.trainer.tensors import Mean, PartMeans, evaluating, export_model, map_tensors
 
 
 class TorchTrainer(ModelTrainer):
@@ -250,6 +246,10 @@ class TorchTrainer(ModelTrainer):
         averaged = self._average.in_place() if self._average else nullcontext()
         with evaluating(self.model), torch.no_grad(), averaged, self.autocast():
             return self._means_of_model()
+
+    def export(self, folder: Path) -> None:
+        """See `Trainer.export`. A model with `save_pretrained`, as of Transformers and PEFT, writes itself."""
+        export_model(self.model, folder, self._average)
 
     def state_dict(self) -> dict[str, Any]:
         """See `Trainer.state_dict`. It holds the live tensors."""

@@ -109,6 +109,10 @@ def test_what_is_kept_can_be_deleted(stagetree: Stagetree, here: Path, write: Wr
         "12.safetensors",
         "state.safetensors",
     ]
+    said = stagetree("weights", "last", "--export", "out", "--trainers", TOYS[0])
+    assert said.out.startswith("out  (trial ") and said.out.endswith(": model.safetensors\n"), said
+    assert (here / "out/model.safetensors").read_bytes() == next((here / "best").glob("*12.safetensors")).read_bytes()
+    assert stagetree("weights", "last", "--export", "out").err == "stagetree: out is not empty: name a new folder\n"
     study.touch()
     said = stagetree("weights", "last", "-o", study)
     assert (said.code, said.err) == (1, f"stagetree: {study} cannot be written: File exists\n")

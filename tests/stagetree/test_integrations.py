@@ -105,6 +105,36 @@ def test_lora_on_a_model_of_transformers(tmp_path: Path) -> None:
     check_resumes(Case(__file__, "Lora", how, HP, broken=2, steps=4), tmp_path)
 
 
+def test_models_of_transformers_and_adapters_of_peft_are_exported_as_theirs(tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import LlamaForCausalLM
+
+    class Tokenizer:
+        def save_pretrained(self, folder: Path) -> None:
+            (folder / "tokenizer.json").touch()
+
+    class Collator:
+        tokenizer = Tokenizer()
+
+        def __call__(self, samples: list[Any]) -> Any:
+            return torch.utils.data.default_collate(samples)
+
+    trainer = Lora(seed=0, device="cpu", batches_per_step=1, collator=Collator(), average_decay=0.5)
+    trainer.setup({"lr": 0.1, "bs": 4})
+    trainer.train()
+    adapters, whole = tmp_path / "adapters", tmp_path / "whole"
+    trainer.export(adapters)
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= {
+        path.name for path in adapters.iterdir()
+    }
+    base = trainer.model.unload()
+    base.save_pretrained(whole)
+    again = PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained(whole), adapters)
+    averages = trainer.state_dict()["average"]
+    exported = {name: each for name, each in again.state_dict().items() if name in averages}
+    assert exported and all(torch.equal(each, averages[name]) for name, each in exported.items())
+
+
 def loaders(**how: Any) -> Any:
     """A data module whose training loader is made so."""
     from lightning import LightningDataModule

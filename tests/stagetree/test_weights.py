@@ -17,6 +17,8 @@ from torch import nn
 from app.workers.state import State
 from stagetree import export_weights, load_state
 from stagetree.runtime import state_format
+from stagetree.runtime.debug import DebugTrial, export_state
+from stagetree.runtime.model import Model
 
 
 def checkpoint_of(trainer_state: Any) -> bytes:
@@ -97,3 +99,53 @@ def test_a_file_that_is_none_or_not_whole_is_named(tmp_path: Path, cut: int) -> 
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(ValueError, match=r"best\.safetensors: (that is no safetensors file|the file is cut off)$"):
         load_state(path)
+
+
+@pytest.mark.parametrize("args", [{}, {"average_decay": 0.9}])
+def test_a_plain_model_is_exported_as_it_was_measured(tmp_path: Path, args: dict[str, Any]) -> None:
+    trainer = trained(**args)
+    before = {name: each.clone() for name, each in trainer.model.state_dict().items()}
+    trainer.export(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+    wanted = load(export_weights(checkpoint_of(trainer.state_dict())))
+    found = load_file(tmp_path / "model.safetensors")
+    assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in found)
+    assert all(torch.equal(each, before[name]) for name, each in trainer.model.state_dict().items())
+
+
+FILE = """
+from test_torch_trainer import Tiny
+
+
+class Own(Tiny):
+    name = "own"
+
+    def export(self, folder):
+        (folder / "said").write_text(f"{self.epoch} {self.model.training}")
+
+
+class Failing(Tiny):
+    name = "failing"
+
+    def export(self, folder):
+        raise OSError("no room")
+"""
+
+
+def test_a_trainer_is_built_and_loaded_to_export_a_state(tmp_path: Path) -> None:
+    file, into, image = tmp_path / "own.py", tmp_path / "into", tmp_path / "state"
+    file.write_text(FILE)
+    into.mkdir()
+    model = Model(trained(), "cpu")
+    image.write_bytes(bytes((state := State(*model.save())).view()))
+    state.close()
+
+    def export(name: str) -> None:
+        hp = {"lr": 0.1, "bs": 4}
+        taken = DebugTrial(file=str(file), name=name, args={}, seed=0, hp=hp, determinism="off")
+        export_state(taken, image, 1, into)
+
+    export("own")
+    assert (into / "said").read_text() == "1 True"
+    with pytest.raises(OSError, match="no room"):
+        export("failing")
