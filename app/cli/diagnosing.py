@@ -52,7 +52,7 @@ def debug(
         study = service.client.study(name, trials=True)
     spec, begins = study["spec"], study.get("begins")
     until = steps or _came_to(trial)
-    taken = as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers or []), device)
+    taken = _as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers or []), device)
     taken = replace(taken, begin=_file_of(begins), whole=begins["state"]) if begins else taken
     print(f"Training trial {number} of {name} from the beginning to step {until} ...", file=sys.stderr)
     metrics = run_in_terminal(taken, until)
@@ -60,7 +60,30 @@ def debug(
         print(f"{metric}  {'-' if value is None else written(value)}")
 
 
-def as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:
+class StateOfTrial(NamedTuple):
+    """The checkpoint of a trial after a step, in a file."""
+
+    study: str
+    trial: int
+    step: int
+    image: Path
+
+
+def export_as_on_a_slot(
+    state: StateOfTrial, folder: Path, trainers: Sequence[str], server: str | None, dir: Path | None
+) -> None:
+    """Have the trainer of a trial write its model into an empty folder. Raises what the trainer's code raises."""
+    from app.cli import stacks
+    from stagetree.runtime.debug import export_state
+
+    with stacks.reading_study(state.study, server, dir) as (service, name):
+        trial, plan = service.client.trial(name, state.trial), service.client.plan(name)
+        spec = service.client.study(name, trials=True)["spec"]
+    taken = _as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers), "cpu")
+    export_state(taken, state.image, state.step, folder)
+
+
+def _as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:
     """What a slot is given to train a trial. Ends with a message where no file has the trainer."""
     from app.registry import Catalogue
     from app.settings import settings

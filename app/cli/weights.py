@@ -63,9 +63,7 @@ def weights(
 
 def _export(id: str, wanted: _Wanted, trainers: list[str], server: str | None, dir: Path | None) -> None:
     """Build the trainer here, as `stagetree debug` does, and have it write its model."""
-    from app.cli import stacks
-    from app.cli.diagnosing import as_on_a_slot
-    from stagetree.runtime.debug import export_state
+    from app.cli.diagnosing import StateOfTrial, export_as_on_a_slot
 
     wanted.into.mkdir(parents=True, exist_ok=True)
     if any(wanted.into.iterdir()):
@@ -73,11 +71,7 @@ def _export(id: str, wanted: _Wanted, trainers: list[str], server: str | None, d
     with TemporaryDirectory(prefix="stagetree-") as folder:
         image, about = _written(id, replace(wanted, into=Path(folder)), server, dir)
         number, step = map(int, OF_STATE.findall(image.name)[-1])
-        with stacks.reading_study(id, server, dir) as (service, name):
-            trial, plan = service.client.trial(name, number), service.client.plan(name)
-            spec = service.client.study(name, trials=True)["spec"]
-        taken = as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers), "cpu")
-        export_state(taken, image, step, wanted.into)
+        export_as_on_a_slot(StateOfTrial(id, number, step, image), wanted.into, trainers, server, dir)
     print(f"{wanted.into}{about}: {', '.join(sorted(path.name for path in wanted.into.iterdir()))}")
 
 
