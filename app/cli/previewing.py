@@ -57,6 +57,16 @@ def saving_lines(costs: Json) -> Iterator[str]:
         yield f"{percent(costs['saved_by_stopping'])} by early stopping: {whole}"
 
 
+def budget_lines(costs: Json) -> Iterator[str]:
+    """Where the study will be ended by a budget."""
+    budget = costs.get("budget") or {}
+    if ends := budget.get("ends"):
+        done = f"{ends['trials']} of {plural(costs['trials'], 'trial')} come to their end"
+        yield f"{ends['by']} ends it after {plural(ends['steps'], 'step')}: {done}"
+    if seconds := budget.get("seconds_per_step"):
+        yield f"max_slot_seconds ends it before that, if a step takes a slot more than {seconds:g} s on average"
+
+
 def packed_text(costs: Json) -> str:
     """What packs would make of the time, in a line."""
     width, device = costs["packing"]["width"], costs["packing"]["device"]
@@ -111,6 +121,8 @@ def preview(
     alone = "" if "ranks" in costs else ": no number of slots is faster"
     print(f"critical path   {costs['critical_path_steps']} steps{alone}")
     print(f"makespan        {costs['makespan_steps']} steps of time on {plural(slots, 'slot')}")
+    for number, line in enumerate(budget_lines(costs)):
+        print(f"{'' if number else 'budget':<15} {line}")
     if "packed_makespan_steps" in costs:
         print(f"packing         {packed_text(costs)}")
     if "ranks" in costs:

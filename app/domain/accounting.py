@@ -26,6 +26,8 @@ without sharing takes `taken` steps; shared + known of them were not run. `by_st
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -127,6 +129,67 @@ def _is_over(study: Study, trial: Trial) -> bool:
     if trial.state == TrialState.STOPPED:
         return True
     return trial.state == TrialState.COMPLETED and study.state == StudyState.COMPLETED
+
+
+# ------------------------------------------------------------------------------------------------------------ budgets
+
+BUDGETS = ("max_total_steps", "max_slot_seconds")
+"""The fields of a study that say how much may be spent on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Steps that were run for a study so far, and seconds of slots, chains under way included."""
+
+    steps: int = 0
+    slot_seconds: float = 0.0
+
+    def over(self, spec: Mapping[str, Any]) -> str | None:
+        """The budget in a study file that is used up; None where none is."""
+        return next(
+            (
+                name
+                for name, used in zip(BUDGETS, (self.steps, self.slot_seconds), strict=True)
+                if used >= spec.get(name, math.inf)
+            ),
+            None,
+        )
+
+
+def spent(plan: SearchPlan, study: Study, at: float) -> Spent:
+    """Steps and seconds that a study has cost at a time. A chain costs its slots from its assignment to its end."""
+    if not study.spec.keys() & {*BUDGETS}:
+        return Spent()
+    return Spent(study.executed, study.gpu_seconds + sum(seconds for seconds, _ in _under_way(plan, study, at)))
+
+
+def seconds_until_spent(plan: SearchPlan, study: Study, at: float) -> float:
+    """How long its chains under way can go on before its `max_slot_seconds` are used up; infinite without them."""
+    most, pace = study.spec.get("max_slot_seconds"), sum(slots for _, slots in _under_way(plan, study, at))
+    return math.inf if most is None or not pace else max(0.0, most - spent(plan, study, at).slot_seconds) / pace
+
+
+def _under_way(plan: SearchPlan, study: Study, at: float) -> Iterator[tuple[float, float]]:
+    """Of each chain that trains for the study, the seconds of slots that are not charged yet, and how many it has.
+
+    Chains that a slot trains together have a share of it each.
+    """
+    training = [chain for chain in plan.chains.values() if not chain.is_trained]
+    beside = Counter(chain.slot for chain in training)
+    for chain in training:
+        if chain.stages[chain.index].study == study.id:
+            slots = chain.ranks / beside[chain.slot]
+            yield max(0.0, (at - chain.at) * slots - chain.seconds * chain.ranks), slots
+
+
+def steps_left(plan: SearchPlan, study: Study) -> float:
+    """How many steps may still be begun for a study, beside steps under way. Infinite if any number."""
+    most = study.spec.get("max_total_steps")
+    if most is None:
+        return math.inf
+    chains = (chain for chain in plan.chains.values() if chain.proof is None)
+    stages = (stage for chain in chains for stage in chain.stages[chain.index :] if stage.study == study.id)
+    return float(max(0, most - study.executed - sum(stage.end - stage.start for stage in stages)))
 
 
 # ---------------------------------------------------------------------------------------------- the price of a choice

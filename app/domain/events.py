@@ -195,7 +195,7 @@ class StudyCancelled:
 class StudyCompleted:
     """The tuner wants nothing more and every trial has come to an end.
 
-    reason: what ended the study earlier (`by`: target, patience or max_time); empty where nothing did.
+    reason: what ended the study earlier (`by`: target, patience, max_time or a budget); empty where nothing did.
     """
 
     study: StudyId

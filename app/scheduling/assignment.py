@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.domain import keeping
+from app.domain.accounting import steps_left
 from app.domain.assignment import ChainAssignment, ResumePoint, SlotDescription, shared_gpu
 from app.domain.awaiting import evaluations, evaluations_of_each
 from app.domain.events import PlanOpened, Stage
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
-from app.domain.terms import TrialKey
+from app.domain.terms import StudyId, TrialKey
 from app.scheduling.frontier import Frontier, Span
 
 
@@ -34,6 +35,30 @@ def lead_trial(plan: SearchPlan, span: Span) -> TrialKey:
     waiting = list(_waiting_below(plan, plan.nodes[span.node], span.end))
     waiting = [key for key in waiting if key[0] == span.study] or waiting
     return min(waiting, key=lambda key: (-plan.studies[key[0]].priority, key))
+
+
+def within_budget(plan: SearchPlan, paths: Sequence[Sequence[Span]]) -> list[list[Span]]:
+    """The paths as far as the studies that pay for them may have steps begun, without paths that may not begin."""
+    found, left = list[list[Span]](), dict[StudyId, float]()
+    for path in paths:
+        payer, _ = lead_trial(plan, path[-1])
+        left.setdefault(payer, steps_left(plan, plan.studies[payer]))
+        kept = list(_shortened(path, left[payer], payer))
+        left[payer] -= sum(span.end - span.start for span in kept)
+        found += [kept] if kept else []
+    return found
+
+
+def _shortened(path: Sequence[Span], steps: float, payer: StudyId) -> Iterator[Span]:
+    """The first so many steps of a path. Where it is cut, it stays that study's."""
+    if sum(span.end - span.start for span in path) <= steps:
+        yield from path
+        return
+    for span in path:
+        end = min(span.end, span.start + int(steps))
+        if end > span.start:
+            yield replace(span, end=end, study=payer)
+        steps -= end - span.start
 
 
 def _waiting_below(plan: SearchPlan, node: Node, step: int) -> Iterable[TrialKey]:

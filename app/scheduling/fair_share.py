@@ -19,9 +19,11 @@ from itertools import accumulate, islice
 from math import ceil, inf
 from typing import Protocol
 
+from app.domain.accounting import steps_left
 from app.domain.search_plan import Chain, Study
 from app.domain.stage_tree import Place
 from app.domain.terms import PlanId, StudyId
+from app.scheduling.assignment import within_budget
 from app.scheduling.demands import Urgency
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.packs import trials_on_a_slot
@@ -136,7 +138,11 @@ def share_requests(frontiers: Sequence[Frontier], slots: int) -> dict[StudyId, S
     running, found = slots_used(frontiers), dict[StudyId, ShareRequest]()
     for frontier in frontiers:
         for study in [frontier.plan.studies[name] for name in competitors([frontier])]:
-            could = sum(1 for _ in islice(frontier.heads(study.id), slots)) if study.is_running else 0
+            could = (
+                sum(1 for _ in islice(frontier.heads(study.id), slots))
+                if steps_left(frontier.plan, study) and study.is_running
+                else 0
+            )
             demand = min(slots, running[study.id] + could * study.least_ranks)
             found[study.id] = ShareRequest(demand, study.weight, cap_of(study), study.priority)
     return found
@@ -226,10 +232,10 @@ def fair_share(
     running = slots_used(frontiers)
     waiting = [(frontier.plan.studies[study], frontier) for frontier in frontiers for study in frontier.studies()]
     for study, frontier in sorted(waiting, key=lambda each: turn(each[0], running[each[0].id], balance)):
-        if running[study.id] + study.least_ranks <= cap_of(study):
+        if running[study.id] + study.least_ranks <= cap_of(study) and steps_left(frontier.plan, study):
             head = frontier.longest(passed_over.get(frontier.id, ()), study.id)
             if head is not None:
-                return frontier, frontier.path(head, study.id)
+                return frontier, within_budget(frontier.plan, [frontier.path(head, study.id)])[0]
     return None
 
 
@@ -247,11 +253,20 @@ def critical_path(
 ) -> Choice | None:
     """The longest remaining path over all trees, as a whole, so that its model stays in memory (TreeML §4.3)."""
     best: tuple[Urgency, Frontier, Place] | None = None
+    payer: StudyId | None = None
     for frontier in frontiers:
-        head = frontier.longest(passed_over.get(frontier.id, ()))
-        if head is not None and (best is None or frontier.urgency(head) > best[0]):
-            best = (frontier.urgency(head), frontier, head)
-    return best and (best[1], best[1].path(best[2]))
+        for study in _payers(frontier):
+            head = frontier.longest(passed_over.get(frontier.id, ()), study)
+            if head is not None and (best is None or frontier.urgency(head) > best[0]):
+                best, payer = (frontier.urgency(head), frontier, head), study
+    return best and (best[1], within_budget(best[1].plan, [best[1].path(best[2], payer)])[0])
+
+
+def _payers(frontier: Frontier) -> list[StudyId] | list[None]:
+    """The studies that may have more steps begun; None for all of them alike, where all may."""
+    studies = list(frontier.studies())
+    able = [study for study in studies if steps_left(frontier.plan, frontier.plan.studies[study])]
+    return [None] if len(able) == len(studies) else able
 
 
 POLICIES: dict[str, Policy] = {"fair_share": fair_share, "critical_path": critical_path}

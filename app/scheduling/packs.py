@@ -20,7 +20,7 @@ from app.domain.events import Json, PackingProfiled
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.stage_tree import Place
 from app.domain.terms import NodeId, StudyId
-from app.scheduling.assignment import branch_points, resume_point
+from app.scheduling.assignment import branch_points, resume_point, within_budget
 from app.scheduling.frontier import Frontier, Span
 from stagetree.limits import BATCH_SIZES, LANES, MOST_LANES
 from stagetree.spec.tuners import KINDS
@@ -133,7 +133,8 @@ def pack_members(
     like = [head for head in _heads(frontier, passed_over) if _is_like(frontier, lead[0], head)]
     share = -(-(len(like) + 1) // free)
     like.sort(key=lambda head: _distance(frontier, _place(lead), head))
-    return [until_branch(frontier, frontier.path(head)) for head in like[: min(width, share) - 1]]
+    others = [until_branch(frontier, frontier.path(head)) for head in like[: min(width, share) - 1]]
+    return list(within_budget(frontier.plan, [lead, *others])[1:])
 
 
 def _heads(frontier: Frontier, passed_over: Container[Place], study: StudyId | None = None) -> Iterator[Place]:

@@ -9,6 +9,7 @@ much: halving leaves about the same steps whoever wins. The made-up results are 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from functools import lru_cache, partial
 from random import Random
@@ -18,8 +19,8 @@ from typing import Any, NamedTuple, Protocol
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.accounting import choices, cost
-from app.domain.search_plan import Node
-from app.domain.terms import StudyId
+from app.domain.search_plan import Node, Study
+from app.domain.terms import StudyId, TrialState
 from app.scheduling.packs import batch_of
 from app.simulation.pace import even_packs, even_ranks, faster
 from app.simulation.simulator import Simulator
@@ -29,7 +30,7 @@ from stagetree.limits import LIMITS, Limits
 from stagetree.spec import StudySpec
 
 MOST_EVENTS = 2_000_000
-ENDINGS = ("target", "patience", "max_time")
+ENDINGS = ("target", "patience", "max_time", "max_slot_seconds")
 STUDY = StudyId("preview")
 
 DOUBLING_EFFICIENCY = 0.9
@@ -92,11 +93,23 @@ def preview(
         "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
         "makespan_steps": round(makespan),
         "slots": slots,
+        **_budget(spec, previewed),
         **packed,
         **ranks,
         "choices": choices(simulated.plan, previewed),
         "advice": advice(spec, count),
     }
+
+
+def _budget(spec: StudySpec, previewed: Study) -> dict[str, Any]:
+    """Where a budget will end the study; of seconds, how slow its steps must be for that, since here they are not."""
+    ending = previewed.ending
+    if not ending and spec.max_slot_seconds is None:
+        return {}
+    done = sum(trial.state == TrialState.COMPLETED for trial in previewed.trials)
+    slow = spec.max_slot_seconds and spec.max_slot_seconds / max(1, previewed.executed)
+    ends = {"by": ending["by"], "steps": previewed.executed, "trials": done} if ending else None
+    return {"budget": {"ends": ends, "seconds_per_step": slow and float(f"{slow:.3g}")}}
 
 
 def _packed(
@@ -224,6 +237,7 @@ def forecast(spec: dict[str, Any]) -> Forecast | None:
 @lru_cache(maxsize=256)
 def _forecast(text: str) -> Forecast | None:
     spec = unguided(json.loads(text)) | {"ranks": 1}  # that changes the time, and no step
+    most = spec.pop("max_total_steps", math.inf)
     factor = _shrink(spec["tuner"])
     study = StudyId("forecast")
     simulator = Simulator(slots=4, measure=_by_chance(spec))
@@ -231,7 +245,7 @@ def _forecast(text: str) -> Forecast | None:
     is_over = not all(simulator.advance() for _ in range(MOST_TURNS))
     end = simulator.plan.studies[study]
     if is_over and end.is_final:
-        return Forecast(round(len(end.trials) * factor), round(end.unique * factor))
+        return Forecast(round(len(end.trials) * factor), min(round(end.unique * factor), most))
     return None
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import results
+from app.domain.accounting import spent
 from app.domain.evolve import fold
 from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.terms import ChainOutcome, NodeId, StudyId, TrialEventKind
@@ -123,9 +124,11 @@ class _Follower:
     def _agrees(self, event: e.Event) -> bool:
         assert self._driver is not None
         study = self._simulator.plan.studies[self._study.id]
-        context = context_of(study, event)
-        elapsed = max(context.elapsed, self._simulator.now - study.submitted_at)  # which only few reasons tell
-        self._driver.observe(study, replace(context, elapsed=elapsed))
+        context = context_of(self._simulator.plan, study, event)
+        now = max(self._simulator.now, getattr(event, "at", None) or 0.0)
+        elapsed = max(context.elapsed, now - study.submitted_at)  # which only few reasons tell
+        paid = spent(self._simulator.plan, study, now)
+        self._driver.observe(study, replace(context, elapsed=elapsed, spent=paid))
         return _is_same(event, self._driver.expected(), study)
 
 

@@ -195,7 +195,7 @@ class StudyAnswer(Answer, needs=("study", "state")):
         description="how much slower a step was while several slots of a GPU were busy, and what it gained",
     )
     ending: str | None = Field(
-        default=None, description="what ended it before its tuner did: target, patience or max_time"
+        default=None, description="what ended it before its tuner did: target, patience, max_time or a budget"
     )
     metric: str
     mode: str
@@ -274,6 +274,11 @@ class Preview(Answer):
         default=None,
         description="how wide these packs are, and on which device that was measured; without one, it was not, and a "
         "pack is taken to take no longer than one trial",
+    )
+    budget: dict[str, Any] | None = Field(
+        default=None,
+        description="where a budget `ends` the study: `by` which, after how many `steps`, with how many `trials` at "
+        "their end; and the `seconds_per_step` from which on `max_slot_seconds` would; of a study that has one",
     )
     slots: int = Field(default=1, description="how many slots were asked about")
     choices: list[PricedOption] = Field(

@@ -24,7 +24,6 @@ from stagetree.spec.fields import (
     Seed,
     Share,
     Sinks,
-    SpecModel,
     Steps,
     Text,
     Width,
@@ -32,11 +31,12 @@ from stagetree.spec.fields import (
     common,
 )
 from stagetree.spec.reading import BeginFrom, Inputs, Ranks, Shards, absolute, check_arguments, check_ranks
+from stagetree.spec.settling import SettledStudy
 from stagetree.spec.tuners import KINDS, CurveTuner, FixedTuner, Tuner
 from stagetree.spec.tuners.early_stopping import StopHopeless
 
 
-class StudySpec(SpecModel):
+class StudySpec(SettledStudy):
     """One search by one tuner, as its user writes it. Raises `SpecError` with every problem there is.
 
     In Python, `where` may also be a function of the configuration (a dict of sequences); `to_json` then lists the
@@ -102,6 +102,12 @@ class StudySpec(SpecModel):
     )
     max_time: Seconds | None = common(
         "max_time", "a number of seconds above 0: so long after its submission the study ends", default=None
+    )
+    max_total_steps: Count | None = Field(
+        default=None, description="the number of steps that may be trained for it in all, at least 1"
+    )
+    max_slot_seconds: Seconds | None = Field(
+        default=None, description="a number of seconds above 0: so much time of slots may be spent on it in all"
     )
     patience: Count | None = Field(
         default=None,
@@ -221,7 +227,7 @@ class StudySpec(SpecModel):
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `from_dict` reads back: every field that is set or has a default, in order."""
-        spec = self._listed() if callable(self.where) else self
+        spec = self.listed() if callable(self.where) else self
         values = spec.model_dump(mode="json", exclude_none=True)
         if not spec.foretells:
             del values["curve_model"]
@@ -261,40 +267,6 @@ class StudySpec(SpecModel):
         given: list[dict[str, Any]] | None = getattr(self.tuner, "first", None)
         return [{name: parse(value) for name, value in configuration.items()} for configuration in given or ()]
 
-    def with_sampling_seed(self, seed: int) -> StudySpec:
-        """The same study, drawing from a seed if its tuner draws and its user has given none."""
-        if getattr(self.tuner, "sampling_seed", self) is not None:
-            return self
-        return self.model_copy(update={"tuner": self.tuner.model_copy(update={"sampling_seed": seed})})
-
-    def drawing_distinctly(self) -> StudySpec:
-        """The same study as it is when it is new: no configuration is drawn twice, unless its user wants that.
-
-        A study on record that says nothing of it is from before there was a choice, and draws as it did then.
-        """
-        if getattr(self.tuner, "distinct", self) is not None:
-            return self
-        return self.model_copy(update={"tuner": self.tuner.model_copy(update={"distinct": True})})
-
-    def is_written_as(self, recorded: Mapping[str, Any]) -> bool:
-        """Whether a study on record is this one, but for what was settled when it was submitted."""
-        tuner = {**recorded.get("tuner", {})}
-        for settled in ("sampling_seed", "distinct"):
-            if getattr(self.tuner, settled, None) is None:
-                tuner.pop(settled, None)
-        return {**recorded, "tuner": tuner} == self.to_json()
-
     def configurations(self) -> Iterator[dict[str, Sequence]]:
         """The configurations the tuner begins with, in the order of their trials."""
         return self.tuner.configurations(self)
-
-    def _listed(self) -> StudySpec:
-        """The same trials, listed one by one."""
-        if not isinstance(self.tuner, FixedTuner):
-            raise SpecError([Problem("where", f"must be a string for the tuner {self.tuner.kind}, not a function")])
-        spec = self.drawing_distinctly()
-        assert isinstance(spec.tuner, FixedTuner)
-        trials = [{"hp": hp, "steps": steps} for hp, steps in spec.tuner.with_steps(spec)]
-        tuner = {"kind": "trials", "trials": trials}
-        fields = {name: getattr(self, name) for name in StudySpec.model_fields}
-        return StudySpec(**{**fields, "space": None, "where": None, "tuner": tuner})

@@ -23,6 +23,8 @@ ENDINGS: dict[str, dict[str, Any]] = {
     "target": {"target": 0.9},
     "patience": {"patience": 3},
     "max_time": {"max_time": 25},
+    "steps": {"max_total_steps": 21},
+    "seconds": {"max_slot_seconds": 25},
     "all": {"target": 0.8, "patience": 6, "max_time": 40},
 }
 LOSSES = (0.5, 0.4, 0.4, 0.6, 0.3, 0.2, 0.7, 0.7, 0.7)

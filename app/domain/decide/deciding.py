@@ -9,6 +9,7 @@ from typing import assert_never
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
+from app.domain.accounting import steps_left
 from app.domain.asking import Trials
 from app.domain.decide import studies
 from app.domain.decide.studies import reopened
@@ -118,6 +119,10 @@ def assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
                 raise StateConflict(f"node {node.id} has been trained to step {step} already")
     if not plan.can_begin(plan.nodes[first.node], first.start):
         raise StateConflict(f"there is no checkpoint of node {first.node} at step {first.start}")
+    for study in {stage.study for stage in command.stages}:
+        steps = sum(stage.end - stage.start for stage in command.stages if stage.study == study)
+        if steps > (left := steps_left(plan, plan.studies[study])):
+            raise StateConflict(f"study {study} has {left:,.0f} steps left of its max_total_steps, and not {steps:,}")
     yield e.ChainAssigned(
         chain=command.chain,
         slot=command.slot,
@@ -220,7 +225,7 @@ def _of_studies(plan: SearchPlan, command: c.StudyCommand, limits: Limits) -> It
         case c.CloseStudy():
             return studies.close(study, command.at)
         case c.EndStudy():
-            return studies.end(study, command)
+            return studies.end(plan, study, command)
         case c.FailStudy():
             return studies.fail(study, command.error, command.at)
         case c.CheckFailures():

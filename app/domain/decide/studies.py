@@ -8,6 +8,7 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
+from app.domain.accounting import BUDGETS, spent
 from app.domain.asking import refusing
 from app.domain.failures import last_line
 from app.domain.proofs import judge
@@ -133,7 +134,11 @@ def complete(study: Study, at: float) -> Iterator[e.Event]:
     yield from close(study, at)
 
 
-def end(study: Study, command: c.EndStudy) -> Iterator[e.Event]:
+def end(plan: SearchPlan, study: Study, command: c.EndStudy) -> Iterator[e.Event]:
+    """Raises `StateConflict` for a budget that is not used up."""
+    by = command.reason.get("by")
+    if by in BUDGETS and spent(plan, study, command.at).over(study.spec) != by:
+        raise StateConflict(f"{by} of study {study.id} is not used up yet")
     if study.is_running:
         yield e.StudyCompleted(study=study.id, at=command.at, reason=command.reason)
 

@@ -61,6 +61,10 @@ def ending_text(study: Study) -> str | None:
             return f"patience at its end: no better result among the last {patience} than {_where(ending)}"
         case {"by": "max_time", "max_time": seconds}:
             return f"max_time is up: {seconds:g} seconds"
+        case {"by": "max_total_steps", "max_total_steps": steps}:
+            return f"max_total_steps are used up: {steps:,} steps"
+        case {"by": "max_slot_seconds", "max_slot_seconds": seconds}:
+            return f"max_slot_seconds are used up: {seconds:g} seconds of slots"
     return None
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import takewhile
 
 from app.domain import events as e
 from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.evolve import evolve, strikes
-from app.domain.search_plan import Study
+from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import StudyId, canonical_json
 from app.tuning.replay.consistency import broken, check
 from app.tuning.replay.report import Json, Replay, lines
 from app.tuning.samplers.base import NonAdaptive, Sampler
 from app.tuning.tuners import sampler_of
 from app.tuning.tuners.base import Context, End, NewTrial
+from app.tuning.tuners.base import context_of as context_at
 from app.tuning.tuners.driver import TunerDriver
 from stagetree.spec import StudySpec
 
@@ -53,11 +55,11 @@ def _prioritized(what: e.TrialPrioritized | Prioritize) -> Json:
     return {"kind": "prioritize", "trial": what.trial, "priority": what.priority, "reason": dict(what.reason)}
 
 
-def context_of(study: Study, event: e.Event) -> Context:
+def context_of(plan: SearchPlan, study: Study, event: e.Event) -> Context:
     """What the tuner looked at beside the history when it decided so."""
     if isinstance(event, e.StudyCompleted):
-        return Context(elapsed=round(max(0.0, event.at - study.submitted_at), 3))
-    return Context.recorded(getattr(event, "reason", {}))
+        return context_at(plan, study, event.at, 1)
+    return replace(Context.recorded(getattr(event, "reason", {})), spent=context_at(plan, study, 0.0, 1).spent)
 
 
 def named(decision: Json | None) -> str:
@@ -169,7 +171,7 @@ def _compare(replayed: Replay, judge: Judge, number: int, event: e.Event) -> Non
     replayed.decisions += 1
     if replayed.difference is not None:
         return
-    derived = judge.decision(study, context_of(study, event))
+    derived = judge.decision(study, context_of(replayed.plan, study, event))
     recorded = as_recorded(event, with_hp=derived is not None and "hp" in derived)
     if canonical_json(recorded) != canonical_json(derived):
         problem = f"event {number} was recorded as {named(recorded)}, and the tuner's decision is {named(derived)}"

@@ -39,6 +39,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from app.domain.accounting import Spent, seconds_until_spent, spent
 from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.terms import TrialEventKind
@@ -76,11 +77,14 @@ class Context:
     `seconds_per_step`, of the trial that the action is about), from where it is read again for replay.
 
     elapsed: seconds since the study was submitted. seconds_per_step: of a trial, 0 while nothing is known.
+    spent: on a study with a budget, until now. seconds_left: before its seconds of slots are spent, as it is going on.
     """
 
     elapsed: float = 0.0
     slots: int = 1
     seconds_per_step: Callable[[int], float] = _unknown
+    spent: Spent = field(default_factory=Spent)
+    seconds_left: float = math.inf
 
     @classmethod
     def recorded(cls, reason: Mapping[str, Any]) -> Context:
@@ -142,7 +146,8 @@ def context_of(plan: SearchPlan, study: Study, now: float, slots: int) -> Contex
     Numbers are rounded, so that what is recorded of them is what was looked at.
     """
     elapsed = round(max(0.0, now - study.submitted_at), 3)
-    return Context(elapsed, slots, lambda trial: _seconds_per_step(plan, study, trial))
+    paid, left = spent(plan, study, now), seconds_until_spent(plan, study, now)
+    return Context(elapsed, slots, lambda trial: _seconds_per_step(plan, study, trial), paid, left)
 
 
 def _seconds_per_step(plan: SearchPlan, study: Study, trial: int) -> float:

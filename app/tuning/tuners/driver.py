@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from app.domain.accounting import BUDGETS, Spent
 from app.domain.commands import Start, TunerAction
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.terms import StudyId, TrialEventKind
@@ -28,6 +29,8 @@ class Endings:
         self._spec, self._sign = spec, 1 if spec.mode == "max" else -1
         self._best: Json = {}
         self._since = 0  # results since the best
+        budgets = {name: getattr(spec, name) for name in BUDGETS}
+        self._budgets = {name: most for name, most in budgets.items() if most is not None}
 
     @property
     def follow_results(self) -> bool:
@@ -60,6 +63,11 @@ class Endings:
         if spec.max_time is not None and elapsed >= spec.max_time:
             return {"by": "max_time", "max_time": spec.max_time}
         return None
+
+    def spent(self, spent: Spent) -> Json | None:
+        """The budget that is used up; None where none is."""
+        by = spent.over(self._budgets)
+        return None if by is None else {"by": by, by: self._budgets[by]}
 
     def _has_reached_target(self) -> bool:
         target = self._spec.target
@@ -121,8 +129,9 @@ class TunerDriver:
         Asked again with nothing new to see, it says the same. A study that must end wants nothing. Raises
         `TunerFailed`.
         """
-        if self.end() is not None:
-            return ()
+        return () if self.end() is not None else self._wanted(room)
+
+    def _wanted(self, room: int) -> tuple[TunerAction, ...]:
         self._read()
         most = BATCH if self._tuner.eager else int(self._active < room)
         question = (self._position, most)
@@ -132,14 +141,19 @@ class TunerDriver:
         return self._suggested[1]
 
     def end(self) -> End | None:
-        """The end of the study, if something else than its tuner ends it now."""
+        """The end of the study, if something else than its tuner ends it now. Raises `TunerFailed`.
+
+        A budget ends it where anything is still wanted: a study that is done has not ended by that.
+        """
         reason = self._endings.due(self._context.elapsed)
+        if reason is None and (used_up := self._endings.spent(self._context.spent)) is not None:
+            reason = used_up if self._active or self._wanted(room=1) else None
         return None if reason is None else End(reason)
 
     @property
     def seconds(self) -> float:
         """When to ask again though nothing has happened, counted from the submission; infinite if never."""
-        return self._endings.seconds
+        return min(self._endings.seconds, self._context.elapsed + self._context.seconds_left)
 
     @property
     def ends_by_results(self) -> bool:

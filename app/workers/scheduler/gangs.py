@@ -18,7 +18,7 @@ from app.domain.search_plan import Study
 from app.domain.terms import ChainId, PlanId
 from app.events import PlanUnusable, VersionConflict, change, profiles_on_record
 from app.scheduling import gangs
-from app.scheduling.assignment import Candidates, place, resume_point
+from app.scheduling.assignment import Candidates, place, resume_point, within_budget
 from app.scheduling.fair_share import Choice, slots_used
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import Gang, GangPath, Reservation
@@ -83,7 +83,8 @@ class Gangs:
         if len(mine.free) < len(held.slots):
             return None
         self._reservation = None
-        return self._gathered(frontier, self._part(frontier, frontier.path(held.head, held.study)), mine)
+        paths = within_budget(frontier.plan, [frontier.path(held.head, held.study)])
+        return self._gathered(frontier, self._part(frontier, paths[0]), mine) if paths else None
 
     def gather(
         self, choice: Choice, frontiers: Sequence[Frontier], slots: Candidates, *, may_widen: bool

@@ -1,0 +1,52 @@
+"""What is settled of a study at its submission: what its user left open, and trials that only a function describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from stagetree.spec.errors import Problem, SpecError
+from stagetree.spec.fields import SpecModel
+from stagetree.spec.tuners import FixedTuner
+
+
+class SettledStudy(SpecModel):
+    """The part of a study that concerns how it is submitted."""
+
+    if TYPE_CHECKING:
+        tuner: Any
+
+        def to_json(self) -> dict[str, Any]: ...
+
+    def with_sampling_seed(self, seed: int) -> Self:
+        """The same study, drawing from a seed if its tuner draws and its user has given none."""
+        if getattr(self.tuner, "sampling_seed", self) is not None:
+            return self
+        return self.model_copy(update={"tuner": self.tuner.model_copy(update={"sampling_seed": seed})})
+
+    def drawing_distinctly(self) -> Self:
+        """The same study as it is when it is new: no configuration is drawn twice, unless its user wants that.
+
+        A study on record that says nothing of it is from before there was a choice, and draws as it did then.
+        """
+        if getattr(self.tuner, "distinct", self) is not None:
+            return self
+        return self.model_copy(update={"tuner": self.tuner.model_copy(update={"distinct": True})})
+
+    def is_written_as(self, recorded: Mapping[str, Any]) -> bool:
+        """Whether a study on record is this one, but for what was settled when it was submitted."""
+        tuner = {**recorded.get("tuner", {})}
+        for settled in ("sampling_seed", "distinct"):
+            if getattr(self.tuner, settled, None) is None:
+                tuner.pop(settled, None)
+        return {**recorded, "tuner": tuner} == self.to_json()
+
+    def listed(self) -> Self:
+        """The same trials, listed one by one."""
+        if not isinstance(self.tuner, FixedTuner):
+            raise SpecError([Problem("where", f"must be a string for the tuner {self.tuner.kind}, not a function")])
+        spec: Any = self.drawing_distinctly()
+        trials = [{"hp": hp, "steps": steps} for hp, steps in spec.tuner.with_steps(spec)]
+        tuner = {"kind": "trials", "trials": trials}
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**{**fields, "space": None, "where": None, "tuner": tuner})
