@@ -77,10 +77,11 @@ class Ownership:
     """One worker's hold on a slot. `owner` proves it; a fork calls `begin` to have one of its own.
 
     heartbeat_seconds: how often workers show that they are alive. clock: any that does not go back. kind: of the slot's
-    device, which others may be like.
+    device, which others may be like. host: the machine's name.
     """
 
     kind = ""
+    host = socket.gethostname()
 
     def __init__(
         self,
@@ -119,8 +120,15 @@ class Ownership:
         if not self._may_replace(rows, row):
             return False
         instead_of = None if row is None else row.owner
-        host, pid = socket.gethostname(), os.getpid()
-        rows.slots.take(self.slot, self.owner, instead_of=instead_of, device=device, host=host, pid=pid, kind=self.kind)
+        rows.slots.take(
+            self.slot,
+            self.owner,
+            instead_of=instead_of,
+            device=device,
+            host=self.host,
+            pid=os.getpid(),
+            kind=self.kind,
+        )
         return True
 
     def _may_replace(self, rows: RowsPort, row: SlotRecord | None) -> bool:

@@ -153,11 +153,17 @@ def changed_modes(before: Mapping[str, bool], after: Mapping[str, bool]) -> dict
 
 def loaders() -> list[str]:
     """The data sets of a user's DataLoaders whose workers outlive an epoch."""
-    found = []
-    for each in gc.get_objects():
-        if issubclass(type(each), DataLoader) and each.persistent_workers and each.num_workers and not is_ours(each):
-            found.append(type(each.dataset).__name__)
-    return found
+    kinds = set(_subclasses(DataLoader))
+    theirs: list[Any] = [each for each in gc.get_objects() if type(each) in kinds]  # of very many
+    lasting = [each for each in theirs if each.persistent_workers and each.num_workers and not is_ours(each)]
+    return [type(each.dataset).__name__ for each in lasting]
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    yield kind
+    below: list[type] = type.__subclasses__(kind)
+    for each in below:
+        yield from _subclasses(each)
 
 
 def restore_modes(trainer: object, before: Mapping[str, bool]) -> None:

@@ -121,6 +121,8 @@ def scripts(path: str | Path, files: Mapping[str, bytes]) -> dict[str, dict[str,
     file = Path(path).resolve()
     sources = _Sources(root(file)[0], files)
     module = file.relative_to(root(file)[0]).as_posix()
+    if b"attach" not in files[module]:  # most files, and each model that is built asks
+        return {}
     calls = (node for node in ast.walk(sources.tree(module)) if isinstance(node, ast.Call) and node.args)
     return {
         call.args[0].value: {

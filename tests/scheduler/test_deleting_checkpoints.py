@@ -14,10 +14,11 @@ from test_idle import Counted
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
-from app.domain.search_plan import SearchPlan
+from app.domain.search_plan import KeptAt, SearchPlan
 from app.domain.terms import StudyId
 from app.events.plans import PlanUnusable
 from app.object_store import ObjectStore
+from app.scheduling.retention import chosen_of
 from app.workers.scheduler.retention import MOST_FOLDED, MOST_OBJECTS, Retention
 
 
@@ -180,6 +181,24 @@ def test_that_the_budget_cannot_be_held_is_said_until_it_can() -> None:
     world.give_up("a")
     world.retention.look()
     assert world.said[1:] == [""]
+
+
+def test_of_what_nothing_may_go_is_not_chosen_again_until_something_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, chosen = Deleting(budget=1), list[SearchPlan]()
+
+    def choose(plan: SearchPlan, excess: int, most: int) -> list[KeptAt]:
+        chosen.append(plan)
+        return list(chosen_of(plan, excess, most))
+
+    monkeypatch.setattr("app.workers.scheduler.retention.chosen_of", choose)
+    for name in ("a", "b"):
+        world.train(name, keep_best=1)
+    for _ in range(3):
+        world.retention.look()
+    assert len(chosen) == 2
+    world.train("c", keep_best=0, plan="b")
+    world.retention.look()
+    assert len(chosen) == 3 and len(world.kept("b")) == 1
 
 
 @pytest.mark.parametrize("is_named", [True, False])

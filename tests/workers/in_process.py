@@ -15,6 +15,7 @@ from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.state_format import read
+from stagetree.trainer import ranks
 
 
 class InProcess:
@@ -29,7 +30,7 @@ class InProcess:
         self.is_broken = self.is_closed = False
         self.logs: list[Path] = []
         self._looks = Looks()
-        self.resident = 0
+        self.resident = self.shards = 0
         self.machine: dict[str, Any] = {"torch": "2.12.0"}
         self.not_exact: tuple[str, ...] = ()
 
@@ -38,10 +39,18 @@ class InProcess:
         self.logs.append(path)
 
     def build(
-        self, file: str, name: str, args: Mapping[str, Any], seed: int, *, deadline: Any, determinism: str = "strict"
+        self,
+        file: str,
+        name: str,
+        args: Mapping[str, Any],
+        seed: int,
+        *,
+        deadline: Any,
+        determinism: str = "strict",
+        shards: int = 0,
     ) -> None:
         assert self.file in ("", file), "a process serves one file"
-        self.file = file
+        self.file, self.shards = file, shards
         self.model = None
         self.do("build")
         with user_code():
@@ -67,7 +76,8 @@ class InProcess:
         while self.model.step < until:
             self.do("train")
             self._advance(timeline)
-            until = on_progress(self.model.step)
+            if (wanted := on_progress(self.model.step)) is not None:
+                until = wanted
         return TrainedTo(self.model.step, 0.0)
 
     def evaluate(self, *, deadline: Any) -> dict[str, float | None]:
@@ -127,3 +137,4 @@ class InProcess:
         if self.is_broken:
             raise TrainerKilled("killed")
         self._script(self, what, self.step)
+        ranks.here().shards = self.shards  # of this process, of which there are several in one

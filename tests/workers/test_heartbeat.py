@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import cycle
+from random import Random
 from typing import Any, NoReturn
 
 import pytest
@@ -21,6 +22,8 @@ from app.events.rows.ports import RowsPort
 from app.workers.slot import heartbeat as module
 from app.workers.slot.claim import Claim
 from app.workers.slot.heartbeat import Description, Heartbeat, Pulse
+from app.workers.threads import THREADS, Executor
+from tests.world.fibers import Fibers, Process, Time
 
 LEASE = 60.0
 
@@ -46,8 +49,8 @@ class Anna:
 class Beating:
     """A slot without anything but its heartbeat."""
 
-    def __init__(self) -> None:
-        self.clock, self.anna = Clock(), Anna()
+    def __init__(self, executor: Executor = THREADS, clock: Any = None) -> None:
+        self.clock, self.anna = clock or Clock(), Anna()
         self.records = MemoryRecords(self.clock.now)
         self.pulses = list[Pulse]()
         self.looks, self.ends = list[int](), list[str]()
@@ -65,6 +68,7 @@ class Beating:
             clock=self.clock.now,
             lease_seconds=LEASE,
             heartbeat_seconds=2.0,
+            executor=executor,
         )
 
     def _look(self) -> None:
@@ -119,6 +123,26 @@ def test_it_goes_on_whatever_a_round_raises(quick: None, caplog: pytest.LogCaptu
     beating.heartbeat.close(60.0)
     assert beating.row() is None  # its last round was a good one
     assert "a round of the heartbeat of slot gpu0 failed" in caplog.text
+
+
+class Virtual:
+    """The clock of fibers, as `Clock`."""
+
+    def __init__(self, time: Time) -> None:
+        self.now, self.wait = time.clock, time.wait
+
+
+def test_where_no_chain_is_it_wakes_only_to_beat_and_one_that_begins_wakes_it_at_once() -> None:
+    time = Time(Random(0))
+    fibers = Fibers(Process("worker", time))
+    beating = Beating(fibers, Virtual(time))
+    fibers.spawn("main", beating.heartbeat.start)
+    time.run(20.5)
+    assert len(beating.looks) == 11
+    beating.begin()
+    beating.heartbeat.wake()
+    time.run(22.0)
+    assert len(beating.looks) == 11 + 1 + 6
 
 
 def send(beating: Beating, chain: str = "c") -> None:

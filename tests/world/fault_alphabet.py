@@ -51,10 +51,14 @@ RATES = {
     "host is lost": 0.0005,
     "everything is killed": 0.0005,
     "trainer dies": 0.01,
+    "rank dies": 0.05,
     "pack dies": 0.1,
     "lane fails": 0.01,
     "no room beside others": 0.3,
     "client's answer is lost": 0.3,
+    "command comes twice": 0.5,
+    "api is killed": 0.02,
+    "api is paused": 0.02,
     "step takes long": 0.01,
 }
 """How probable each fault is where it can happen; a history has some of them."""
@@ -69,6 +73,9 @@ FREE = {
     "store is away",
     "object is not seen yet",
     "client's answer is lost",
+    "command comes twice",
+    "api is killed",
+    "api is paused",
     "message comes twice",
     "no room beside others",
     "step takes long",
@@ -81,6 +88,7 @@ HELD = {"trainer dies", "lane fails"}
 MOST = {
     "fork is killed": 2,
     "trainer dies": 1,
+    "rank dies": 2,
     "pack dies": 6,
     "lane fails": 2,
     "no room beside others": 12,
@@ -228,8 +236,7 @@ class WorldRecords:
     def answer(self, what: str) -> None:
         me = self.effects.process.name
         self.effects.moment(f"after {what}")
-        whose = "client" if me == "client" else "database"
-        if self.effects.faults.strikes(f"{whose}'s answer is lost", f"{me}, {what}"):
+        if self.effects.faults.strikes("database's answer is lost", f"{me}, {what}"):
             raise DatabaseUnavailable("The connection was lost while the commit was under way.")
 
 

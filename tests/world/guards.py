@@ -181,3 +181,17 @@ GUARDS: dict[str, Without] = {
         lanes_that_leave,
     )
 }
+
+SHOWN_BY: Mapping[str, int] = {
+    "checkpoints_in_use": 19,
+    "crashes_of_packs": 51,
+    "facts_that_wait": 27,
+    "fences": 23,
+    "hashes_of_checkpoints": 12,
+    "keys_of_facts": 6,
+    "leases": 10,
+    "marks_without_pack": 83,
+    "processes_of_packs": 21,
+    "room_for_others": 11,
+}
+"""From which seed on a history soon shows that a guard is missing: others do as well, later."""

@@ -85,6 +85,9 @@ def studies(chance: Random) -> tuple[Json, ...]:
         packed(3, name="narrow"),
         packed(4, name="at once", max_restarts=0),
         packed(4, tuner=sha, name="halving packs"),
+        ranked({"least": 1, "most": 4}),
+        ranked({"least": 1, "most": 2}, name="pairs or one"),
+        ranked(2, name="pairs"),
     ]
     return tuple(chance.sample(every, chance.choice((1, 1, 2))))
 
@@ -97,11 +100,19 @@ def packed(width: int, **more: Any) -> Json:
     return {**spec, "space": {"lr": [*rates, switch(0.1, 0.05, 4), switch(0.1, 0.02, 6), 0.05, switch(0.05, 0.01, 4)]}}
 
 
+def ranked(ranks: Any, name: str = "one to four", **more: Any) -> Json:
+    """The grid, of a model whose batches are cut into shards."""
+    return grid("ranks", trainer="sharded", trainer_args={"tag": "ranks"}, ranks=ranks, shards=4, name=name, **more)
+
+
 def setting(chance: Random) -> Setting:
     its = studies(chance)
+    are_ranked = any("ranks" in spec for spec in its)
     return Setting(
-        slots=chance.choice((1, 2, 3)),
+        slots=chance.choice((2, 3, 4) if are_ranked else (1, 2, 3)),
+        host=chance.choice((2, 4)),
         schedulers=chance.choice((1, 1, 2)),
+        apis=chance.choice((1, 2)),
         budget=chance.choice((None, None, 40_000)),
         memory=chance.choice((0, 2**20)),
         policy=chance.choice(("critical_path", "fair_share")),
@@ -184,18 +195,22 @@ def _play(world: World) -> None:
     until = world.setting.faults_until + LEASES * LEASE + calm
     while world.time.now < until and not world.is_over():
         world.time.run(world.time.now + LOOK)
+        _check_lent(world)
     assert world.is_over(), f"not over {LEASES} leases after the last fault: {_standing(world)}"
     world.faults.until = 0.0
     for server in (world.database, world.objects, world.broker):
         server.come_back()
-    world.time.run(world.time.now + PAUSE + 2 * LEASE)
+    until = world.time.now + PAUSE + 2 * LEASE
+    while world.time.now < until and not world.is_at_rest():
+        world.time.run(world.time.now + LOOK)
+    world.time.run(world.time.now + 2 * LEASE)
 
 
 def _standing(world: World) -> str:
     with world.database.records.read() as rows:
         live = [(row.chain[:6], row.slot, row.state.value, row.index, row.step) for row in rows.chains.live()]
-        slots = [(slot.name, slot.chain, slot.quarantined_until, slot.note) for slot in rows.slots.all()]
-    return f"chains {live}, slots {slots}, studies {[world.study(n).state.value for n in world.submitted]}"
+        slots = [(slot.name, slot.chain, slot.lent_to, slot.quarantined_until, slot.note) for slot in rows.slots.all()]
+    return f"chains {live}, slots {slots}, studies {[world.study(n).state.value for n in world.users.submitted]}"
 
 
 def check(world: World, said: list[str]) -> None:
@@ -209,7 +224,7 @@ def check(world: World, said: list[str]) -> None:
 
 def _check_results(world: World, number: int, spec: Json) -> None:
     plan, study = world.plan(number), world.study(number)
-    its = {id for n, id in world.submitted.items() if world.streams[n] == world.streams[number]}
+    its = {id for n, id in world.users.submitted.items() if world.users.streams[n] == world.users.streams[number]}
     assert set(plan.studies) == its, f"studies {set(plan.studies)} for {its}"
     is_left = world.setting.whims[number] == "cancel" and study.state == StudyState.CANCELLED
     assert is_left or study.state == StudyState.COMPLETED, f"study {number} is {study.state}"
@@ -224,7 +239,7 @@ def _check_results(world: World, number: int, spec: Json) -> None:
         wrong = [step for step, found in got.curve.items() if not _agree(found, right.curve[step], near=near)]
         assert not wrong, f"trial {trial} of study {number} has other values at steps {wrong}"
         assert is_left or fails or got.steps in got.curve, f"trial {trial} of study {number} has no value at its end"
-    events = [each.event for each in world.database.records.log.read(world.streams[number])]
+    events = [each.event for each in world.database.records.log.read(world.users.streams[number])]
     assert fold(events) == plan, "the plan is not what its events fold to"
     repeated = study.executed - study.unique
     costly = world.deaths + sum(count for fault, count in world.faults.counts.items() if fault not in FREE)
@@ -275,13 +290,23 @@ def _check_rest(world: World) -> None:
         live, slots = list(rows.chains.live()), list(rows.slots.all())
     assert not live, f"chains live on: {_standing(world)}"
     assert len(slots) == world.setting.slots, f"slots {[slot.name for slot in slots]}"
-    assert not any(slot.chain for slot in slots), f"slots are not free: {_standing(world)}"
+    assert all(slot.is_free for slot in slots), f"slots are not free: {_standing(world)}"
+
+
+def _check_lent(world: World) -> None:
+    """At any moment: a slot is lent to a chain that is under way and knows it, and to no other."""
+    with world.database.records.read() as rows:
+        slots, live = list(rows.slots.all()), {row.chain: row for row in rows.chains.live()}
+    for slot in slots:
+        if slot.lent_to is not None:
+            assert slot.lent_to in live, f"{slot.name} is lent to a chain that is over: {_standing(world)}"
+            assert slot.name in live[slot.lent_to].members, f"nobody knows that {slot.name} is lent: {_standing(world)}"
 
 
 @cache
 def expected(spec: str) -> list[Result]:
     """The results of a study to which nothing happens, measured at each step."""
-    its = Setting(studies=(_measured_everywhere(json.loads(spec)),), gaps=(0.0,))
+    its = Setting(slots=2, studies=(_measured_everywhere(json.loads(spec)),), gaps=(0.0,))
     with tempfile.TemporaryDirectory() as folder:
         world = World(0, its, [], Path(folder))
         while not world.is_over():
@@ -289,6 +314,12 @@ def expected(spec: str) -> list[Result]:
         found = results(world, 0)
         world.end()
     return found
+
+
+def know_results(seed: int) -> None:
+    """Have what `expected` says of the studies of a seed at hand."""
+    for spec in setting(Random(seed)).studies:
+        expected(canonical_json(spec))
 
 
 def _measured_everywhere(spec: Json) -> Json:

@@ -1,4 +1,4 @@
-"""A simulated world: scheduler, workers and client of one installation, which are killed and come back.
+"""A simulated world: schedulers, workers and APIs of one installation, which are killed and come back.
 
 Scheduler, slot, heartbeat, outbox, saver, notifier, claim, ownership and retention are the real ones. What trains is
 the real model, in the worker's process. A database, a store and a broker stand for those that a network would lead to.
@@ -12,15 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from app.domain import commands as c
 from app.domain import events as e
-from app.domain.decide import decide
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.terms import StateConflict, StudyId, plan_id
-from app.events.database import DatabaseUnavailable
-from app.events.log import Idempotency, VersionConflict
 from app.events.plans import Plans
-from app.events.records import Write, transact
 from app.registry import TrainerSource
 from app.scheduling.fair_share import POLICIES
 from app.workers.ownership import Ownership
@@ -31,7 +25,6 @@ from app.workers.slot.context import Limits, SlotDependencies
 from app.workers.slot.slot import Slot
 from app.workers.threads import Notifier, PeriodicThread, TickLoop
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.spec import StudySpec
 from tests.workers.in_process import InProcess
 from tests.world.fault_alphabet import (
     Effects,
@@ -44,12 +37,18 @@ from tests.world.fault_alphabet import (
 )
 from tests.world.fibers import Fibers, Process, Time
 from tests.world.trainer import WorldTrainer
+from tests.world.users import Users
 
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
-LEASE, HEARTBEAT, GRACE, TICK = 15.0, 1.0, 5.0, 1.0
+LEASE, HEARTBEAT, GRACE, TICK = 15.0, 2.0, 5.0, 1.0
 RACE_SECONDS = 0.1
 STEP = 1.0
 """Mean seconds of a step."""
+
+GAIN = 0.8
+"""What each rank more adds to the speed of one."""
+
+RANKS_DO = ("build", "train", "evaluate", "load")
 
 LONGEST_STEP = 60.0
 """A step is not ended for a cancelled study, so it must end within the time in which all comes to rest."""
@@ -62,7 +61,7 @@ class Member(Process):
 
     def __init__(self, name: str, world: World) -> None:
         super().__init__(name, world.time)
-        self._world, self.is_to_end, self.is_away_with_its_host = world, False, False
+        self._world, self.is_to_end, self.is_away_with_its_host, self.is_busy = world, False, False, False
         self.on_end: Callable[[], None] = lambda: None
         self.fibers_of = Fibers(self)
         self.effects = Effects(self, world.faults)
@@ -94,11 +93,10 @@ class Member(Process):
         """Out of the way of others for about so long. The chance in `seconds` is not of this world."""
         self.time.wait(float(self.time.chance.expovariate(1 / RACE_SECONDS)))
 
-
-def _host(name: str) -> int:
-    """The number of the machine of a worker or scheduler."""
-    number = int(name[-1])
-    return number // 2 if name.startswith("worker") else number
+    @property
+    def is_at_rest(self) -> bool:
+        """Alive, and with nothing under way."""
+        return not self.is_dead and not self.is_busy and self.paused_until <= self.time.now
 
 
 class _Lock:
@@ -110,7 +108,8 @@ class _Lock:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a history is made in. budget: bytes for checkpoints. memory: bytes of recent states in a slot.
+    """What a history is made in. host: how many slots are on one machine. budget: bytes for checkpoints. memory: bytes
+    of recent states in a slot.
 
     faults_until: seconds after which nothing goes wrong any more. faults_share: of their rates, how often they happen.
     most_steps: what one fault may cost.
@@ -118,7 +117,9 @@ class Setting:
     """
 
     slots: int = 1
+    host: int = 2
     schedulers: int = 1
+    apis: int = 1
     budget: int | None = None
     memory: int = 0
     proofs: bool = False
@@ -140,11 +141,10 @@ class World:
         self.faults = Faults(self.time, chosen, setting.faults_until, setting.faults_share)
         self.database, self.objects = WorldDatabase(self.time), WorldObjects(self.time)
         self.broker = WorldBroker(self.time)
-        self.sources = {name: TrainerSource(TOY, "1") for name in ("toy", "packable")}
-        self.submitted: dict[int, StudyId] = {}
-        self.streams: dict[int, str] = {}
+        self.sources = {name: TrainerSource(TOY, "1") for name in ("toy", "packable", "sharded")}
+        self.users = Users(self, self.sources)
         self.members: dict[str, Member] = {}
-        self.deaths = 0
+        self.deaths = self._coming = 0
         self._machine = Member("machine", self)
         self._owners: dict[str, Ownership] = {}
         self._starts: dict[str, Callable[[], None]] = {}
@@ -153,7 +153,10 @@ class World:
             self._supervise(f"worker-gpu{number}", self._be_worker)
         for number in range(setting.schedulers):
             self._supervise(f"scheduler-{number}", self._be_scheduler)
-        self._machine.fibers_of.spawn("client", self._be_client)
+        for number in range(setting.apis):
+            self._supervise(f"api-{number}", self.users.doors.serve)
+        client = Member("client", self)
+        self._machine.fibers_of.spawn("client", lambda: self.users.submit_all(client))
 
     # ------------------------------------------------------------------------------------------------ processes
 
@@ -167,7 +170,7 @@ class World:
 
     def note_death(self, member: Member) -> None:
         """Another process comes in its place."""
-        self.deaths += 1
+        self.deaths += not member.name.startswith("api")
         if not member.is_fork_alone:
             self._owners.pop(member.name, None)
         self.later(self.faults.seconds(120.0 if member.is_away_with_its_host else 20.0), self._starts[member.name])
@@ -178,17 +181,24 @@ class World:
                 member.kill()
 
     def kill_host(self, name: str) -> None:
-        """All that run on the machine of that process, which is away for a while: two slots, and a scheduler."""
+        """All that run on the machine of that process, which is away for a while."""
         for member in list(self.members.values()):
-            if not member.is_dead and _host(member.name) == _host(name):
+            if not member.is_dead and self.host_of(member.name) == self.host_of(name):
                 member.is_away_with_its_host = True
                 member.kill()
+
+    def host_of(self, name: str) -> int:
+        """The number of the machine of a process: an API and a scheduler of its number are there as well."""
+        number = int(name[-1])
+        return number // self.setting.host if name.startswith("worker") else number
 
     def later(self, seconds: float, do: Callable[[], None]) -> None:
         def wait() -> None:
             self.time.wait(seconds)
+            self._coming -= 1
             do()
 
+        self._coming += 1
         self._machine.fibers_of.spawn("later", wait)
 
     # ------------------------------------------------------------------------------------------------ a worker
@@ -203,7 +213,7 @@ class World:
         given = SlotDependencies(
             records=me.records,  # type: ignore[arg-type]
             store=me.store,
-            start=lambda: self._start_trainer(me),
+            start=lambda members=(): self._start_trainer(me, len(members) + 1),
             sources=lambda: self.sources,
             notify=notifier.notify,
             is_retiring=lambda: me.is_to_end,
@@ -224,7 +234,10 @@ class World:
         me.kill()
 
     def _do_stage(self, me: Member, made: Slot, slot: str, chain: str, index: int, stages: int) -> None:
-        if made.run_stage(chain, index) and index + 1 < stages:
+        me.is_busy = True
+        is_complete = made.run_stage(chain, index)
+        me.is_busy = False
+        if is_complete and index + 1 < stages:
             try:
                 self.broker.send(me.effects, slot, (chain, index + 1, stages))
             except ConnectionError:
@@ -234,9 +247,9 @@ class World:
         """Another worker's, or another fork's of the same one."""
         if name not in self._owners:
             lock: Any = _Lock(slot)
-            self._owners[name] = Ownership(
-                slot, lock, lease_seconds=LEASE, heartbeat_seconds=HEARTBEAT, clock=self.time.clock
-            )
+            owner = Ownership(slot, lock, lease_seconds=LEASE, heartbeat_seconds=HEARTBEAT, clock=self.time.clock)
+            owner.kind, owner.host = "core", f"host{self.host_of(name)}"
+            self._owners[name] = owner
         else:
             self._owners[name].begin()
         return self._owners[name]
@@ -250,7 +263,7 @@ class World:
 
         return Notifier(tell, me.fibers_of)
 
-    def _start_trainer(self, me: Member) -> Any:
+    def _start_trainer(self, me: Member, ranks: int) -> Any:
         def strikes(name: str, about: str) -> bool:
             return self.faults.strikes(name, f"{me.name}, {about}")
 
@@ -258,13 +271,16 @@ class World:
             me.effects.moment(f"before {what}")
             if what in ("train", "train a pack"):
                 slow = 40.0 if self.faults.strikes("step takes long", f"{me.name} at step {step}") else STEP
-                until = self.time.now + min(self.time.chance.expovariate(1 / slow), LONGEST_STEP)
+                seconds = min(self.time.chance.expovariate(1 / slow), LONGEST_STEP)
+                until = self.time.now + seconds / (1 + GAIN * (ranks - 1))
                 while self.time.now < until and not process.is_broken:
                     me.wait(min(1.0, until - self.time.now))
             if process.is_broken:
                 process.do("killed")
             if what in ("train", "save", "evaluate", "load") and strikes("trainer dies", f"{what}, {step}"):
                 raise TrainerFailed("crash", "the process was ended by signal 9", step)
+            if ranks > 1 and what in RANKS_DO and strikes("rank dies", f"{what}, {step}"):
+                raise TrainerFailed("rank", "another rank was lost", step)
             if what == "train a pack" and strikes("pack dies", ""):
                 raise TrainerFailed("crash", "the process was ended by signal 9", step)
             if what == "build beside others" and strikes("no room beside others", ""):
@@ -321,69 +337,6 @@ class World:
     def wall_clock(self) -> float:
         return 1_000_000.0 + self.time.now
 
-    # ------------------------------------------------------------------------------------------------ a client
-
-    def _be_client(self) -> None:
-        """Submits the studies, each until it knows that it was taken."""
-        me = Member("client", self)
-        for number, spec in enumerate(self.setting.studies):
-            self.time.wait(self.setting.gaps[number])
-            while number not in self.submitted:
-                try:
-                    self._submit(me, number, spec)
-                except (DatabaseUnavailable, VersionConflict):
-                    self.time.wait(1.0)
-            if self.setting.whims and self.setting.whims[number] != "wait":
-                me.fibers_of.spawn("user", lambda number=number: self._be_user(me, number))  # type: ignore[misc]
-
-    def _be_user(self, me: Member, number: int) -> None:
-        """Changes their mind after a while."""
-        study = self.submitted[number]
-        self.time.wait(float(self.time.chance.random()) * 60)
-        if self.setting.whims[number] == "cancel":
-            self._ask(me, number, c.CancelStudy(study=study, at=self.wall_clock()))
-            return
-        self._ask(me, number, c.PauseStudy(study=study))
-        self.time.wait(float(self.time.chance.random()) * 60)
-        self._ask(me, number, c.ResumeStudy(study=study))
-
-    def _ask(self, me: Member, number: int, asked: c.Command) -> None:
-        """Until it was taken, or there is nothing to ask any more."""
-        self.faults.tell(f"asked: {asked}")
-        write = Write(
-            stream=self.streams[number],
-            decide=lambda plan: decide(plan, asked),
-            at=self.wall_clock(),
-            idempotency=Idempotency(f"api:{number}:{type(asked).__name__}"),
-        )
-        while True:
-            try:
-                transact(me.records.log, Plans(me.records.log), write, pause=me.rest)
-                return
-            except StateConflict:
-                return
-            except (DatabaseUnavailable, VersionConflict):
-                self.time.wait(1.0)
-
-    def _submit(self, me: Member, number: int, spec: Json) -> None:
-        checked, study = StudySpec.from_dict(spec), StudyId(f"{self.time.chance.getrandbits(32):08x}")
-        args, version = dict(checked.trainer_args), self.sources[checked.trainer].version
-        how: Json = {"determinism": checked.determinism, "packing": checked.lanes}
-        opened = e.PlanOpened(
-            trainer=checked.trainer, trainer_version=version, trainer_args=args, seed=checked.seed, **how
-        )
-        stream = plan_id(checked.trainer, version, args, checked.seed, **how)
-        command = c.SubmitStudy(plan=opened, study=study, spec=checked.to_json(), at=self.wall_clock())
-        write = Write(
-            stream=stream,
-            decide=lambda plan: decide(plan, command),
-            at=self.wall_clock(),
-            idempotency=Idempotency(f"api:{number}"),
-        )
-        recorded = transact(me.records.log, Plans(me.records.log), write, pause=me.rest)
-        (taken,) = [each.event.study for each in recorded if isinstance(each.event, e.StudySubmitted)]
-        self.streams[number], self.submitted[number] = stream, taken
-
     # ------------------------------------------------------------------------------------------------ how it stands
 
     def end(self) -> None:
@@ -398,11 +351,23 @@ class World:
 
     def plan(self, number: int) -> SearchPlan:
         """As the log has it."""
-        return self._plans.get(self.streams[number])
+        return self._plans.get(self.users.streams[number])
 
     def study(self, number: int) -> Study:
-        return self.plan(number).studies[self.submitted[number]]
+        return self.plan(number).studies[self.users.submitted[number]]
+
+    def is_at_rest(self) -> bool:
+        """Whether nothing is under way, or known to come: no chain, no process that stands still, no late message."""
+        with self.database.records.read() as rows:
+            is_busy = bool(rows.chains.live()) or len(rows.slots.all()) < self.setting.slots
+        return not is_busy and not self._coming and all(member.is_at_rest for member in self.members.values())
+
+    def gangs(self) -> int:
+        """How many chains had more than one slot."""
+        log = self.database.records.log
+        events = (each.event for stream in log.versions() for each in log.read(stream))
+        return sum(isinstance(event, e.ChainAssigned) and bool(event.members) for event in events)
 
     def is_over(self) -> bool:
         every = range(len(self.setting.studies))
-        return all(number in self.submitted and self.study(number).is_final for number in every)
+        return all(number in self.users.submitted and self.study(number).is_final for number in every)

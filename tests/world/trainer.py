@@ -52,12 +52,13 @@ class WorldTrainer(InProcess):
         *,
         deadline: Any,
         determinism: str = "strict",
+        shards: int = 0,
         **lane: Any,
     ) -> None:
         if not lane:
-            super().build(file, name, args, seed, deadline=deadline)
+            super().build(file, name, args, seed, deadline=deadline, shards=shards)
             return
-        self.file, self.timeline = file, HpTimeline({})
+        self.file, self.shards, self.timeline = file, shards, HpTimeline({})
         self.do("build beside others" if self._present else "build")
         kind = (name, repr(args), seed, *lane["names"])
         self.model = self._lanes.begin(kind, lane["is_resumed"])

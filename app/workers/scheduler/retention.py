@@ -59,8 +59,7 @@ class PlanUse:
         is_open = bool(plan.chains) or any(not study.is_final for study in studies)
         garbage = bool(plan.released) or bool(keeping.idle_weights(plan)) or bool(garbage_of(plan))
         largest = max((kept.checkpoint.size for kept in keeping.checkpoints(plan)), default=0) if is_open else 0
-        last_at = max(times, default=0.0)
-        return cls(plan.version, plan.kept_bytes, is_open, last_at, garbage, largest, len(plan.chains))
+        return cls(plan.version, plan.kept_bytes, is_open, max(times, default=0.0), garbage, largest, len(plan.chains))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +104,7 @@ class Retention:
         self._records, self._plans, self._store, self._budget = records, plans, store, budget
         self._clock, self._report, self._pause = clock, report, pause
         self._uses: dict[str, PlanUse] = {}  # that which was looked at last comes last
+        self._exhausted: dict[str, int] = {}  # plans of which nothing may go for the budget, as of a version
         self._is_at_its_end = False
         self._published = Budget({}, 0, False)  # set by the thread that deletes, read by the tick
         self._waiting = 0  # set by the tick, read by the thread that deletes
@@ -236,9 +236,8 @@ class Retention:
         """All has gone that may: whether that was enough."""
         if self._budget is None:
             return
-        over = self.kept_bytes > self._budget
         text = f"checkpoints take {self.kept_bytes:,} bytes of {self._budget:,}, and none of them may go"
-        self._report(text if over else "")
+        self._report(text if self.kept_bytes > self._budget else "")
 
     def _free(self, stream: str, excess: int, most: int) -> tuple[int, int]:
         """Delete up to so many objects of a plan; how many, and how many bytes."""
@@ -246,7 +245,11 @@ class Retention:
             return 0, 0
         try:
             with self._plans.holding(stream) as plan:
+                if excess and self._exhausted.get(stream) == plan.version:
+                    return 0, 0
                 chosen = tuple(chosen_of(plan, excess, most))
+                if excess and not chosen:
+                    self._exhausted[stream] = plan.version
             if chosen:
                 self._release(stream, chosen, "budget" if excess else "no study")
             return self._delete(stream, most)
@@ -256,8 +259,7 @@ class Retention:
 
     def _release(self, stream: str, chosen: tuple[KeptAt, ...], reason: str) -> None:
         def decided(plan: SearchPlan) -> Sequence[Event]:
-            command = c.ReleaseCheckpoints(checkpoints=chosen, reason=reason, named=named)
-            return decide(plan, command)
+            return decide(plan, c.ReleaseCheckpoints(checkpoints=chosen, reason=reason, named=named))
 
         named = self._named(stream, chosen)  # a chain that is given later is in the plan that is decided on
         self._transact(stream, decided)

@@ -23,7 +23,7 @@ from app.workers.threads import THREADS, Executor, Task
 logger = logging.getLogger(__name__)
 
 FLAG_SECONDS = 0.25
-"""How often it looks whether the scheduler wants something of the chain in training."""
+"""How often it looks whether the scheduler wants something of the chain in training; without one, at each beat."""
 
 POLL_DUTY = 0.01
 """The share of its time that it may take to look: a slow database is looked at less often."""
@@ -81,7 +81,7 @@ class Heartbeat:
         self._is_away = self._is_retired = False
         self._beat_at = -heartbeat_seconds
         self._look_again_at = -inf
-        self._executor, self._stopped = executor, executor.flag()
+        self._executor, self._woken, self._is_closed = executor, executor.flag(), False
         self._task: Task | None = None
 
     def start(self) -> None:
@@ -89,9 +89,14 @@ class Heartbeat:
         self.round()
         self._task = self._executor.spawn("heartbeat", self._run)
 
+    def wake(self) -> None:
+        """A chain begins: look at once, and often as long as there is one."""
+        self._woken.set()
+
     def close(self, seconds: float) -> None:
         """Take the slot off the record, if the database answers within so many seconds."""
-        self._stopped.set()
+        self._is_closed = True
+        self._woken.set()
         if self._task is not None and self._task.is_alive():
             self._task.join(seconds)
         else:  # each round is somebody else's to call
@@ -122,11 +127,19 @@ class Heartbeat:
     def _run(self) -> None:
         is_last = False
         while not is_last:
-            is_last = self._stopped.wait(FLAG_SECONDS)
+            self._woken.wait(self._pause())
+            self._woken.clear()
+            is_last = self._is_closed
             try:
                 self.round()
             except Exception:  # a slot without a heartbeat is dead; whatever this was, the next round may be better
                 logger.exception("a round of the heartbeat of slot %s failed", self._me.slot)
+
+    def _pause(self) -> float:
+        """Until the next round: as there is nothing to stop where no chain is, until the next beat."""
+        if self._pulses() or self._is_away or self._is_retiring():
+            return FLAG_SECONDS
+        return max(FLAG_SECONDS, self._beat_at + self._heartbeat_seconds - self._clock())
 
     # ------------------------------------------------------------------------------------------------ the slot's row
 

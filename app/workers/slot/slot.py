@@ -120,6 +120,7 @@ class Slot:
         self._current = self._groups.of(claimed)
         self._at_work = [lane for group in self._current for lane in group.lanes.values()]
         self._live = (*self._live, *self._at_work)
+        self.heartbeat.wake()
         return self._at_work
 
     def _failed_test(self) -> str | None:
