@@ -20,6 +20,11 @@ AWAY_CLASSES = ("08", "53", "57P", "58")
 AWAY_STATES = frozenset({"25006", "25P03", "25P04", "55P03", "57014", "XX001", "XX002"})
 """SQLSTATE: read-only (a demoted primary), transactions, statements and locks that took too long, damaged pages."""
 
+NOT_THERE_YET = frozenset({"42P01", "42703"})
+"""SQLSTATE: a table or a column that is not there, as before the migrations of this version were run."""
+
+MISSING_IN_SQLITE = ("no such table", "no such column", "has no column named")
+
 DATABASE_LIBRARIES = frozenset({"psycopg", "pysqlite3", "sqlite3"})
 BROKER_LIBRARIES = frozenset({"amqp", "kombu", "redis"})
 STORE_LIBRARIES = frozenset(
@@ -47,6 +52,14 @@ def database_is_away(error: BaseException) -> bool:
     if state is not None:
         return state.startswith(AWAY_CLASSES) or state in AWAY_STATES
     return type(error).__name__ in ("DatabaseError", "InterfaceError") or _is_a(error, "OperationalError")
+
+
+def is_not_migrated(error: BaseException) -> bool:
+    """Whether a table or a column is missing: our statements are tested on the schema that they are for."""
+    inner: Any = getattr(error, "orig", error)
+    if (state := getattr(inner, "sqlstate", None)) is not None:
+        return state in NOT_THERE_YET
+    return _is_a(inner, "OperationalError") and any(words in str(inner) for words in MISSING_IN_SQLITE)
 
 
 def is_lost_race(error: BaseException) -> bool:

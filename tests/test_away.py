@@ -17,7 +17,7 @@ import redis.exceptions
 import sqlalchemy.exc
 from s3fs.errors import translate_boto_error
 
-from app.away import Away, broker_is_away, database_is_away, is_lost_race, store_is_away
+from app.away import Away, broker_is_away, database_is_away, is_lost_race, is_not_migrated, store_is_away
 from app.events.database import DatabaseUnavailable
 from app.object_store import StoreUnavailable
 
@@ -44,6 +44,23 @@ def postgres(state: str) -> sqlalchemy.exc.DBAPIError:
 def test_what_postgresql_says_when_it_is_away(state: str) -> None:
     assert database_is_away(postgres(state)) and is_away(postgres(state))
     assert not is_lost_race(postgres(state))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_so"),
+    [
+        (postgres("42P01"), True),
+        (postgres("42703"), True),
+        (postgres("42601"), False),
+        (postgres("57P01"), False),
+        (wrapped(sqlite3.OperationalError("no such table: studies")), True),
+        (wrapped(sqlite3.OperationalError("table slots has no column named kind")), True),
+        (wrapped(sqlite3.OperationalError("database is locked")), False),
+        (wrapped(sqlite3.IntegrityError("no such table")), False),
+    ],
+)
+def test_a_schema_of_before_the_migrations_is_known(error: Exception, is_so: bool) -> None:
+    assert is_not_migrated(error) is is_so
 
 
 @pytest.mark.parametrize(

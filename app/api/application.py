@@ -22,13 +22,16 @@ from app.api.access import Gate, Guard, known
 from app.api.routes import access, page, plans, service, studies, trials
 from app.api.services import ApiServices
 from app.domain.evolve import collector_paused
-from app.events import PlanUnusable
+from app.events import DatabaseUnavailable, PlanUnusable
 from app.processes import end_within, no_long_pass_twice
 
 logger = logging.getLogger(__name__)
 
 RECENT = 8
 """So many studies, the newest, are those that somebody may look at."""
+
+AGAIN_SECONDS = 5.0
+"""How soon a database that was away is looked for again."""
 
 LONG = 10_000
 """Events of a plan; what comes of fewer is gone through in no time."""
@@ -38,17 +41,30 @@ def warm(use: ApiServices) -> None:
     """Fold the plans of the newest studies, one after the other, until the server must end.
 
     A page that is still open asks for its study at once, and a long log takes seconds to fold.
-    What goes wrong here ends nothing: whoever asks for a plan is told why it cannot be had.
+    What goes wrong here ends nothing: whoever asks for a plan is told why it cannot be had. A database that is away, or
+    waits for its migrations, is said once, and looked for until it is there.
     """
-    try:
-        with use.records.read() as rows:
-            streams = dict.fromkeys(row.stream for row in rows.studies.page(limit=RECENT))
-        for stream in streams:
-            with suppress(PlanUnusable):
-                if not use.stopping.is_set():
-                    _fold(use, stream)
-    except Exception as problem:
-        logger.warning("no plans are folded before somebody asks for them: %s", problem)
+    is_said = False
+    while not use.stopping.is_set():
+        try:
+            _fold_newest(use)
+            return
+        except DatabaseUnavailable as problem:
+            logger.log(logging.DEBUG if is_said else logging.WARNING, "the API waits: %s", problem)
+            is_said = True
+        except Exception as problem:
+            logger.warning("no plans are folded before somebody asks for them: %s", problem)
+            return
+        use.stopping.wait(AGAIN_SECONDS)
+
+
+def _fold_newest(use: ApiServices) -> None:
+    with use.records.read() as rows:
+        streams = dict.fromkeys(row.stream for row in rows.studies.page(limit=RECENT))
+    for stream in streams:
+        with suppress(PlanUnusable):
+            if not use.stopping.is_set():
+                _fold(use, stream)
 
 
 def _fold(use: ApiServices, stream: str) -> None:

@@ -22,7 +22,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from app.away import Away, LostRace, database_is_away, is_lost_race, shown, without_secrets
+from app.away import Away, LostRace, database_is_away, is_lost_race, is_not_migrated, shown, without_secrets
 
 SAFE_WAL = (3, 51, 3)
 LOOK_SECONDS = 0.02
@@ -160,7 +160,7 @@ PATIENCE_SECONDS = 20.0
 
 
 class DatabaseUnavailable(Away):
-    """The database cannot be reached or cannot be written; the message says which one and why, in one sentence."""
+    """The database cannot be reached or written, or its schema is an older one; the message says which and why."""
 
 
 class NewerSchema(Exception):
@@ -240,8 +240,12 @@ class Database:
         """Raise `LostRace` or `DatabaseUnavailable` where it was not the statement that was wrong."""
         if is_lost_race(error):
             raise LostRace("The transaction lost against another one.") from error
+        url = self.url.render_as_string(hide_password=False)
+        if is_not_migrated(error):
+            missing = str(getattr(error, "orig", error)).strip().splitlines()[0]
+            text = f"The database {shown(url)} waits for its migrations, `alembic upgrade head`: {missing}."
+            raise DatabaseUnavailable(text) from error
         if database_is_away(error):
-            url = self.url.render_as_string(hide_password=False)
             why = without_secrets(str(getattr(error, "orig", None) or error), url).strip().splitlines()[0].rstrip(".")
             raise DatabaseUnavailable(f"The database {shown(url)} cannot be used: {why}.") from error
 

@@ -203,6 +203,8 @@ class TickLoop:
             try:
                 self.tick_if_late()
                 self._after()
+            except (Away, LostRace) as problem:  # each tick says whether that is so
+                logger.debug("what is done after ticks waits: %s", problem)
             except Exception:  # this thread is what is left when all else fails: it goes on
                 logger.exception("the scheduler could not look")
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import time
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from app.api.application import warm
-from app.events.database import DatabaseUnavailable
+from app.events.database import Database, DatabaseUnavailable
 from app.events.records import SqlRecords
+from app.main import create_app
+from app.settings import Settings
 from tests.api.world import STUDY, MakeApp
 
 
@@ -26,16 +29,56 @@ def test_the_newest_studies_are_in_memory_soon(make_app: MakeApp, sqlite_url: st
         assert use.plans.names() == [use.find(study).stream]
 
 
-def test_it_leaves_a_database_that_is_away_to_those_who_ask(
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_database_that_is_away_is_waited_for_and_said_once(
+    make_app: MakeApp, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int
+) -> None:
+    with TestClient(make_app(sqlite_url), base_url="http://test/api/v1") as http:
+        study = http.post("/studies", json=STUDY).json()["study"]
+    use, read, left = make_app(sqlite_url).state.services, SqlRecords.read, [DatabaseUnavailable("It is away.")] * times
+
+    def away(records: SqlRecords) -> Any:
+        if left:
+            raise left.pop()
+        return read(records)
+
+    monkeypatch.setattr(SqlRecords, "read", away)
+    monkeypatch.setattr("app.api.application.AGAIN_SECONDS", 0.0)
+    warm(use)
+    assert caplog.text.count("the API waits: It is away.") == 1
+    assert use.plans.names() == [use.find(study).stream]
+
+
+def test_a_server_that_must_end_waits_no_longer(
     make_app: MakeApp, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(_: SqlRecords) -> None:
-        raise DatabaseUnavailable("The database cannot be used.")
-
     use = make_app(sqlite_url).state.services
+
+    def away(_: SqlRecords) -> None:
+        use.stopping.set()
+        raise DatabaseUnavailable("It is away.")
+
     monkeypatch.setattr(SqlRecords, "read", away)
     warm(use)
-    assert use.plans.names() == []
+
+
+def test_an_api_that_starts_before_the_migrations_waits_for_them_and_says_so(
+    empty_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a cluster that is brought up as a whole. It is alive meanwhile, so nobody starts it again and again."""
+    monkeypatch.setattr("app.api.application.AGAIN_SECONDS", 0.05)
+    app = create_app(Settings(database_url=empty_url))
+    with TestClient(app, base_url="http://localhost", client=("127.0.0.1", 1)) as http:
+        assert http.get("/healthz").status_code == 200
+        answer = http.get("/api/v1/studies")
+        assert answer.status_code == 503
+        assert "waits for its migrations, `alembic upgrade head`: " in answer.json()["detail"]
+        assert http.get("/readyz").json()["checks"]["schema"].startswith("the database's schema is at nothing")
+        database = Database(empty_url)
+        database.create()
+        database.dispose()
+        assert http.get("/api/v1/studies").json()["items"] == []
+    assert caplog.text.count("the API waits: The database") == 1
 
 
 def test_what_comes_of_a_long_log_is_set_aside_for_the_collector(

@@ -101,3 +101,19 @@ def test_now_and_then_is_not_more_often() -> None:
         each.do_if_due()
         clock.at += 1.0
     assert done == [0.0, 10.0, 20.0]
+
+
+def test_what_is_done_after_ticks_says_nothing_of_a_database_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    """It filled the log with tracebacks while migrations were run: several a second."""
+    asked = list[int]()
+
+    def after() -> None:
+        asked.append(1)
+        raise DatabaseUnavailable("The database waits for its migrations.")
+
+    ticking = TickLoop(lambda: None, 0.02, after=after)
+    with caplog.at_level(logging.INFO):
+        ticking.start()
+        wait_for("three tries", lambda: len(asked) >= 3)
+        ticking.close()
+    assert not caplog.records
