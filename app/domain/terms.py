@@ -39,6 +39,11 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:32]
 
 
+PACK_NUMBERS = 2
+"""Which last bits packs have: 2 since steps and kernels are their own. Part of the names of plans that pack, so that
+nothing is shared with stages that have others."""
+
+
 def plan_id(
     trainer: str,
     version: str,
@@ -59,7 +64,7 @@ def plan_id(
     """
     parts = [trainer, version, trainer_args, seed, *([] if determinism == "strict" else [determinism])]
     if packing != 0:
-        parts.append({"packing": "auto" if packing is None else packing})
+        parts.append({"packing": "auto" if packing is None else packing, "numbers": PACK_NUMBERS})
     if begin is not None:
         parts.append({"begin": begin})
     if inputs:

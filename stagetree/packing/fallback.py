@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any
 
 from stagetree.packing.lane import Lane, late
-from stagetree.packing.loss import BackwardResult, Loss, stable_width
+from stagetree.packing.loss import BackwardResult, Loss
+from stagetree.packing.stable_width import stable_width
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 
@@ -55,10 +56,16 @@ class FallbackStep:
         return [lanes[begin : begin + size] for begin in range(0, len(lanes), size)]
 
     def packed(self, lanes: Sequence[Lane], batch: Any, share: float = 1.0) -> BackwardResult:
-        """By one pass. The first lane is computed again in the rows that nobody has. Raises whatever the loss does."""
-        lead, numbers = lanes[0], [lane.number for lane in lanes]
+        """By one pass, over all lanes of the stack in their places: what others would learn there, nobody reads.
+
+        Rows behind those of lanes have the first one again. Where a pass has room for fewer, these are the first ones,
+        and the rest is the first of them again. Raises whatever the loss does.
+        """
+        lead = lanes[0]
         room = stable_width(self._stack, lead, batch)
-        rows = self._stack.rows(numbers + numbers[:1] * (room.rows - len(numbers)))
+        numbers = [*range(self._stack.width)] if room.lanes >= self._stack.width else [lane.number for lane in lanes]
+        behind = room.rows - len(numbers)
+        rows = self._stack.rows(numbers + numbers[:1] * behind if behind or room.lanes < self._stack.width else None)
         return Loss(lead.trainer).packed(rows, batch, share)
 
     def _by_itself(self, lane: Lane, error: Exception | None, draws: _Draws, batch: Any, share: float) -> Outcome:

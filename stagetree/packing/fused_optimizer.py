@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
-from stagetree.packing.stack import Stack, StackSegment
+from stagetree.packing.rows import StackSegment
+from stagetree.packing.stack import Stack
 
 ELEMENTWISE = frozenset(
     {
-        optim.SGD,
+        optim.SGD,  # and these three where they are not stacked: in bf16, or with a rate in a tensor
         optim.Adam,
         optim.AdamW,
         optim.NAdam,
@@ -34,18 +35,42 @@ ELEMENTWISE = frozenset(
 State = dict[str, Any]
 
 
-class FusedParameters:
+class RowGroup:
+    """The parameters of a segment in one lane's model, and the group of its optimizer that they are.
+
+    Raises `NotFusable` where they are none.
+    """
+
+    def __init__(self, segment: StackSegment, lane: int, model: nn.Module, optimizer: Optimizer) -> None:
+        named = dict(model.named_parameters())
+        self.lane, self.optimizer = lane, optimizer
+        self.parameters = {name: named[name] for name, _, _ in segment.places}
+        self.group: dict[str, Any] = _only([group for group in optimizer.param_groups if self._is_in(group)])
+
+    def release(self) -> None:
+        """The lane's optimizer has a state of its own again."""
+        for parameter in self.parameters.values():
+            state = self.optimizer.state.get(parameter, {})
+            for key, value in state.items():
+                state[key] = value.clone() if isinstance(value, Tensor) else value
+
+    def _is_in(self, group: dict[str, Any]) -> bool:
+        held = {id(each) for each in group["params"]}
+        inside = [id(each) in held for each in self.parameters.values()]
+        if any(inside) and not all(inside):
+            raise NotFusable
+        return all(inside)
+
+
+class FusedParameters(RowGroup):
     """What one lane's optimizer has to do with one segment: a parameter that is the lane's row, with its gradient.
 
     Raises `NotFusable` where that is not what the optimizer would do.
     """
 
     def __init__(self, segment: StackSegment, lane: int, model: nn.Module, optimizer: Optimizer) -> None:
-        named = dict(model.named_parameters())
-        self.lane = lane
-        self._segment, self._optimizer = segment, optimizer
-        self._parameters = {name: named[name] for name, _, _ in segment.places}
-        self._group = _only([group for group in optimizer.param_groups if self._is_in(group)])
+        super().__init__(segment, lane, model, optimizer)
+        self._segment = segment
         self.parameter = nn.Parameter(segment.values[lane])
         self.parameter.grad = segment.grads[lane]
         self.state = self._taken_over()
@@ -53,40 +78,26 @@ class FusedParameters:
         self.show()
 
     @property
-    def group(self) -> dict[str, Any]:
+    def group_of_row(self) -> dict[str, Any]:
         """With the hyper-parameters as they are now."""
-        return {**self._group, "params": [self.parameter]}
+        return {**self.group, "params": [self.parameter]}
 
     def show(self) -> None:
         """The lane's optimizer has as its state what was made of it here: views, so once is enough."""
         if all(self._shown.get(key, self) is value for key, value in self.state.items()):
             return
         self._shown = dict(self.state)
-        shown: dict[str, State] = {name: {} for name in self._parameters}
+        shown: dict[str, State] = {name: {} for name in self.parameters}
         for key, value in self.state.items():
             is_row = isinstance(value, Tensor) and value.shape == self.parameter.shape
             for name, part in self._segment.parts(value) if is_row else ((name, value) for name in shown):
                 shown[name][key] = part
-        for name, parameter in self._parameters.items():
-            self._optimizer.state[parameter] = shown[name]
-
-    def release(self) -> None:
-        """The lane's optimizer has a state of its own again."""
-        for parameter in self._parameters.values():
-            state = self._optimizer.state.get(parameter, {})
-            for key, value in state.items():
-                state[key] = value.clone() if isinstance(value, Tensor) else value
-
-    def _is_in(self, group: dict[str, Any]) -> bool:
-        held = {id(each) for each in group["params"]}
-        inside = [id(each) in held for each in self._parameters.values()]
-        if any(inside) and not all(inside):
-            raise NotFusable
-        return all(inside)
+        for name, parameter in self.parameters.items():
+            self.optimizer.state[parameter] = shown[name]
 
     def _taken_over(self) -> State:
         """The states of the parameters in rows like theirs."""
-        states = {name: self._optimizer.state.get(each, {}) for name, each in self._parameters.items()}
+        states = {name: self.optimizer.state.get(each, {}) for name, each in self.parameters.items()}
         keys = set().union(*states.values())
         if any(state.keys() != keys for state in states.values()):
             raise NotFusable
@@ -147,7 +158,7 @@ class FusedOptimizer:
         return failed
 
     def _rows_of(self, lane: int, model: nn.Module, optimizer: Optimizer) -> list[FusedParameters]:
-        if type(optimizer) not in ELEMENTWISE or _has_hooks(optimizer):
+        if type(optimizer) not in ELEMENTWISE or has_hooks(optimizer):
             raise NotFusable
         rows = [FusedParameters(segment, lane, model, optimizer) for segment in self._stack.segments]
         self._joint.setdefault(type(optimizer), copy.copy(optimizer))
@@ -168,7 +179,7 @@ def _step(joint: Optimizer, rows: Sequence[FusedParameters]) -> dict[int, Except
     """A step for each row, one after the other; the errors, by lane."""
     failed: dict[int, Exception] = {}
     while rows:
-        joint.param_groups = groups = _Groups(row.group for row in rows)
+        joint.param_groups = groups = _Groups(row.group_of_row for row in rows)
         joint.state = defaultdict(dict, {row.parameter: row.state for row in rows})
         error = _error_of(joint)
         if error is None:
@@ -191,7 +202,7 @@ def _error_of(optimizer: Optimizer) -> Exception | None:
     return None
 
 
-def _has_hooks(optimizer: Optimizer) -> bool:
+def has_hooks(optimizer: Optimizer) -> bool:
     return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
 
 

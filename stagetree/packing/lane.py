@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from stagetree.limits import BATCH_SIZES
 from stagetree.trainer import Trainer, generators
@@ -21,6 +21,9 @@ from stagetree.trainer.torch_trainer import TorchTrainer
 
 OURS = ("train", "train_batch", "accumulate", "_train_in_parts")
 """Methods of `TorchTrainer` in whose place a pack does its own."""
+
+WRITES = ("setup", "apply", "update", "after_step")
+"""Methods of `TorchTrainer` in which a trainer's own code may change what no gradient changes."""
 
 SIGNS = (
     ("control flow", "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
@@ -171,6 +174,12 @@ class Lane:
         return kind.update is not TorchTrainer.update or kind.after_step is not TorchTrainer.after_step
 
     @property
+    def has_constants(self) -> bool:
+        """Whether parameters that do not learn stay as they are: it has no code of its own that may write into them."""
+        kind = type(self.trainer)
+        return all(getattr(kind, name) is getattr(TorchTrainer, name) for name in WRITES)
+
+    @property
     def updates_itself(self) -> bool:
         return type(self.trainer).update is not TorchTrainer.update
 
@@ -202,9 +211,11 @@ class Lane:
             self.trainer._average.update()
         self.trainer.after_step()
 
-    def log(self, name: str, total: Tensor, count: int) -> None:
-        """It has logged so much, in so many times."""
-        vars(self.trainer).setdefault("_logged", MetricSums()).add_total(name, total, count)
+    @property
+    def logged(self) -> MetricSums:
+        """The values that it has logged."""
+        sums: MetricSums = vars(self.trainer).setdefault("_logged", MetricSums())
+        return sums
 
     # ------------------------------------------------------------------------------------------------ what it is
 

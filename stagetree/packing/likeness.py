@@ -134,7 +134,7 @@ class Likeness:
         for lane in bucket:
             try:
                 alone = self._sample(lane, at, lambda lane=lane: Loss(lane.trainer).alone(batch, share))  # type: ignore[misc]
-                is_near = self._is_near(packed, alone)
+                is_near = self._is_near(lead, packed, alone)
             except NotPackable:
                 if lane is lead:
                     raise
@@ -192,7 +192,7 @@ class Likeness:
         except Exception as error:
             raise meaning(error) from error
 
-    def _is_near(self, packed: Sample, alone: Sample) -> bool:
+    def _is_near(self, lead: Lane, packed: Sample, alone: Sample) -> bool:
         """Whether gradients are the same but for rounding. Raises `NotPackable` if some are not there."""
         missing = packed.own.gradients.keys() - alone.own.gradients.keys()
         if missing:
@@ -200,7 +200,7 @@ class Likeness:
         exact = alone.single.gradients
         bound = self._tolerance * _length(exact.values()) + 1e-12
         rounding = 0.0 if alone.own is alone.single else _distance(alone.own.gradients, exact)
-        own, single = _first_row(packed.own.gradients), _first_row(packed.single.gradients)
+        own, single = _row_of(lead, packed.own), _row_of(lead, packed.single)
         return not (_distance(single, exact) > bound or _distance(own, exact) > max(bound, MORE_ROUNDING * rounding))
 
     def _is_far(self, packed: Tensor, alone: Tensor) -> bool:
@@ -219,8 +219,10 @@ def _first_unlike(one: Sequence[Draw], other: Sequence[Draw]) -> str:
     return ""
 
 
-def _first_row(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: each[0] for name, each in gradients.items()}
+def _row_of(lane: Lane, found: BackwardResult) -> dict[str, Tensor]:
+    """A lane's own gradients."""
+    row = found.rows([lane.number])[0]
+    return {name: each[row] for name, each in found.gradients.items()}
 
 
 def _distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:

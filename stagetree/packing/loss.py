@@ -1,15 +1,8 @@
-"""The gradients of many models on one batch, by one call of the user's own `loss`.
-
-How many rows a pass has, and which of them are for lanes: those that make the same of the same numbers, to the bit.
-
-torch's kernels for a CPU take a tensor by whole vectors, and what is left over at its end number by number: there a sum
-is added up in another order, and a function is another approximation. In a pass these are numbers of its last rows, so
-behind those of lanes it has some that nobody reads. How many is looked for with the same weights in every row.
-"""
+"""The gradients of many models on one batch, by one call of the user's own `loss`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from stagetree.packing.lane import Lane, NotPackable
-from stagetree.packing.stack import Stack, StackRows
-from stagetree.trainer import generators
+from stagetree.packing.batched import Batched, attention_apart
+from stagetree.packing.lane import NotPackable
+from stagetree.packing.stack import StackRows, constants_of
 from stagetree.trainer.base import MetricSums
-from stagetree.trainer.tensors import Mean, map_tensors, one_mean
+from stagetree.trainer.tensors import Mean, one_mean
 from stagetree.trainer.torch_trainer import TorchTrainer
 
 Tensors = Mapping[str, Tensor]
@@ -32,13 +25,20 @@ Tensors = Mapping[str, Tensor]
 class BackwardResult:
     """Gradients by parameter, the buffers afterwards, and the sums and counts of logged values, by name.
 
-    Of packed models each tensor has a row per model.
+    Of packed models each tensor has a row per model. numbers: of their lanes, row by row; of a model by itself there
+    are none. flat_buffers: as of `StackRows`.
     """
 
     gradients: Tensors
     buffers: Tensors
     sums: Tensors
     counts: Mapping[str, int]
+    numbers: Sequence[int] = ()
+    flat_buffers: Sequence[Tensor] = ()
+
+    def rows(self, lanes: Sequence[int]) -> Sequence[int]:
+        """Of these lanes, which are the only ones where there are no numbers."""
+        return [self.numbers.index(lane) for lane in lanes] if self.numbers else range(len(lanes))
 
 
 class Loss(nn.Module):
@@ -48,6 +48,7 @@ class Loss(nn.Module):
         super().__init__()
         self.model, self._trainer = trainer.model, trainer
         self._counts: dict[str, int] = {}
+        self._device = torch.device(trainer.device)
 
     def forward(self, batch: Any) -> Mean:
         with self._trainer.autocast():
@@ -59,21 +60,24 @@ class Loss(nn.Module):
         Every lane draws the same random numbers from the global generators, as each would alone with the generators
         as they are.
         """
-        parameters = {name: each.requires_grad_() for name, each in rows.parameters.items()}
-        tensors = {**parameters, **rows.constants, **rows.buffers}
+        found, sums = self._by_row(rows, batch, share)
+        return BackwardResult(found, rows.buffers, sums, self._counts, rows.numbers, rows.flat_buffers)
+
+    def _by_row(self, rows: StackRows, batch: Any, share: float) -> tuple[Tensors, Tensors]:
+        """The gradients, and the sums of logged values. Buffers are changed in place."""
+        stacked = {**rows.parameters, **rows.buffers}
 
         def loss(*each_lanes: Tensor) -> tuple[Tensor, Tensors]:
-            named = {f"model.{name}": each for name, each in zip(tensors, each_lanes, strict=True)}
-            with logging(self._trainer) as logged:
-                value = _shared(functional_call(self, named, (batch,)), share)
+            with logging(self._trainer) as logged, Batched(len(rows.numbers)):
+                value = _shared(functional_call(self, _named(rows, each_lanes), (batch,)), share)
             sums, self._counts = _totals(logged)
             return value, sums
 
-        losses, sums = vmap(loss, randomness="same")(*tensors.values())
+        with attention_apart(self._device):
+            losses, sums = vmap(loss, randomness="same")(*stacked.values())
         ones = torch.ones_like(losses)  # no lane's loss depends on another's parameters
-        found = torch.autograd.grad(losses, list(parameters.values()), ones, materialize_grads=True)
-        buffers = {name: each.detach() for name, each in rows.buffers.items()}
-        return BackwardResult(dict(zip(parameters, found, strict=True)), buffers, sums, self._counts)
+        found = torch.autograd.grad(losses, list(rows.parameters.values()), ones, materialize_grads=True)
+        return dict(zip(rows.parameters, found, strict=True)), sums
 
     def alone(self, batch: Any, share: float = 1.0) -> BackwardResult:
         """The gradients of the model alone on one batch, times `share`; parameters without a gradient are left out.
@@ -100,24 +104,24 @@ class Loss(nn.Module):
                 self.forward(batch)
             return outputs
         names: dict[str, None] = {}
-        tensors = {**rows.parameters, **rows.constants, **rows.buffers}
 
         def seen(*each_lanes: Tensor) -> tuple[Tensor, ...]:
-            named = {f"model.{name}": each for name, each in zip(tensors, each_lanes, strict=True)}
-            with logging(self._trainer), _noted(self.model) as outputs:
-                functional_call(self, named, (batch,))
+            with logging(self._trainer), _noted(self.model) as outputs, Batched(len(rows.numbers)):
+                functional_call(self, _named(rows, each_lanes), (batch,))
             names.update(dict.fromkeys(outputs))
             return tuple(outputs.values())
 
-        with torch.no_grad():
-            found = vmap(seen, randomness="same")(*tensors.values())
+        stacked = {**rows.parameters, **rows.buffers}
+        with torch.no_grad(), attention_apart(self._device):
+            found = vmap(seen, randomness="same")(*stacked.values())
         return {name: each[0] for name, each in zip(names, found, strict=True)}
 
     def by_itself(self, batch: Any, share: float) -> BackwardResult:
         """As `packed`, for the one lane whose model this is, computed as without a pack."""
         one = self.alone(batch, share)
         still = {name: torch.zeros_like(each) for name, each in self._learning().items()}
-        return BackwardResult(_as_row(still | dict(one.gradients)), _as_row(one.buffers), _as_row(one.sums), one.counts)
+        buffers = {**one.buffers, **constants_of(self.model)}  # of some trainers these are as buffers in a stack
+        return BackwardResult(_as_row(still | dict(one.gradients)), _as_row(buffers), _as_row(one.sums), one.counts)
 
     @contextmanager
     def _keeping_buffers(self) -> Iterator[None]:
@@ -141,6 +145,12 @@ def _shared(value: Mean, share: float) -> Tensor:
     if isinstance(value, tuple | list):
         raise NotPackable("its loss is (sum, count), and `micro_batch_size` cuts its batches: leave one of them out")
     return one_mean("the loss", value) * share
+
+
+def _named(rows: StackRows, each_lanes: Sequence[Tensor]) -> dict[str, Tensor]:
+    """The tensors of one lane, by their names in the module. Constants have no rows: all lanes have the same."""
+    own = zip((*rows.parameters, *rows.buffers), each_lanes, strict=True)
+    return {f"model.{name}": each for name, each in (*own, *rows.constants.items())}
 
 
 def _as_row(tensors: Tensors) -> Tensors:
@@ -185,111 +195,3 @@ def logging(trainer: TorchTrainer) -> Iterator[MetricSums]:
         del vars(trainer)["_logged"]
         if before is not None:
             vars(trainer)["_logged"] = before
-
-
-DRAWS = 6
-"""Of weights: rows that add up in another order agree on at most a quarter of them."""
-
-BEHIND = (0, 1, 2, 4, 8, 16, 32, 64)
-"""How many rows behind those of lanes are tried."""
-
-AT_ONCE = 128
-"""Bytes: kernels take two vectors of AVX-512 at once."""
-
-Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StableWidth:
-    """rows: of a pass. lanes: how many of the first ones are for lanes. exact: whether these have, on all weights that
-    were tried, the gradients and buffers that a model alone has, to the bit."""
-
-    rows: int
-    lanes: int
-    exact: bool
-
-
-_found: dict[tuple[object, ...], StableWidth] = {}
-
-
-def stable_width(stack: Stack, lane: Lane, batch: Any) -> StableWidth:
-    """The rows of passes over batches of this shape, for lanes like this one; searched for once in a process.
-
-    The result does not depend on the weights of the lane. Nothing is changed. Raises whatever the loss raises.
-    """
-    shapes = _shapes(batch)
-    key = (type(lane.trainer), lane.batch_key, stack.shape, stack.width, shapes)
-    if key not in _found:
-        with generators.kept(lane.device):
-            _found[key] = _looked_for(stack, lane, batch, shapes)
-    return _found[key]
-
-
-def _looked_for(stack: Stack, lane: Lane, batch: Any, shapes: Shapes) -> StableWidth:
-    samples = min((shape[0] for shape, _ in shapes if shape), default=1)
-    best = StableWidth(stack.width, 0, False)
-    for rows in _candidates(stack.width, samples * (2 if lane.is_coarse else stack.dtype.itemsize)):
-        agreeing, exact = _agreeing(stack, lane, batch, rows)
-        if agreeing > best.lanes:
-            best = StableWidth(rows, min(agreeing, stack.width), exact)
-        if agreeing >= stack.width:
-            break
-    return best
-
-
-def _candidates(width: int, size: int) -> Iterator[int]:
-    """Numbers of rows of which no lane has what is left over of a tensor with so many bytes in a row.
-
-    Nor of one with a multiple of them, as all have that hold numbers of each sample. That is not left to looking: most
-    numbers are the same by either approximation of a function.
-    """
-    for behind in BEHIND:
-        if (width + behind) * size % AT_ONCE <= behind * size:
-            yield width + behind
-
-
-def _agreeing(stack: Stack, lane: Lane, batch: Any, rows: int) -> tuple[int, bool]:
-    """How many of the first rows have the same, and whether it is what the model alone has."""
-    loss, at = Loss(lane.trainer), generators.state(lane.device)
-    agree, exact = torch.ones(rows, dtype=torch.bool, device=stack.device), True
-    for draw in range(DRAWS):
-        with stack.drawn(lane.number, draw):
-            generators.restore(at, lane.device)
-            packed = loss.packed(stack.rows([lane.number] * rows), batch)
-            generators.restore(at, lane.device)
-            alone = loss.alone(batch)
-        for each in _results(packed):
-            bits = _bits(each)
-            agree &= (bits == bits[:1]).all(dim=1)
-        exact &= _is_same(packed, alone)
-    return int(agree.cumprod(dim=0).sum()), exact
-
-
-def _results(packed: BackwardResult) -> Iterable[Tensor]:
-    return (*packed.gradients.values(), *packed.buffers.values(), *packed.sums.values())
-
-
-def _is_same(packed: BackwardResult, alone: BackwardResult) -> bool:
-    """Whether the first row has what the model alone has."""
-    pairs = ((packed.gradients, alone.gradients), (packed.buffers, alone.buffers))
-    return all(
-        name in one and bool((_bits(each[:1]) == _bits(one[name].unsqueeze(0))).all())
-        for many, one in pairs
-        for name, each in many.items()
-    )
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """Row by row, so that a NaN is what it is."""
-    return tensor.detach().contiguous().view(len(tensor), -1).view(torch.uint8)
-
-
-def _shapes(batch: Any) -> Shapes:
-    shapes: list[tuple[torch.Size, torch.dtype]] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        shapes.append((tensor.shape, tensor.dtype))
-        return tensor
-
-    map_tensors(batch, note)
-    return tuple(shapes)

@@ -116,9 +116,9 @@ def _stand_at(at: Generators, lanes: Iterable[Lane]) -> None:
 
 
 def group_by_batch_key(lanes: Iterable[Lane]) -> list[list[Lane]]:
-    """The lanes in buckets, each of lanes that can share a pass."""
+    """The lanes in buckets, each of lanes that can share a pass, in the order of their rows."""
     buckets: list[list[Lane]] = []
-    for lane in lanes:
+    for lane in sorted(lanes, key=lambda lane: lane.number):
         bucket = next((bucket for bucket in buckets if bucket[0].shares_batch_with(lane)), None)
         if bucket is None:
             buckets.append([lane])

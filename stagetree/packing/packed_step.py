@@ -14,8 +14,12 @@ from stagetree.packing.fallback import FallbackStep
 from stagetree.packing.fused_optimizer import FusedOptimizer
 from stagetree.packing.lane import Lane, NotPackable, is_out_of_memory, meaning
 from stagetree.packing.likeness import Likeness
-from stagetree.packing.loss import BackwardResult, Loss, stable_width
+from stagetree.packing.loss import BackwardResult, Loss
+from stagetree.packing.rows import log
+from stagetree.packing.rules import is_torchs
+from stagetree.packing.stable_width import stable_width
 from stagetree.packing.stack import Stack
+from stagetree.packing.stacked_optimizer import StackedOptimizer
 from stagetree.trainer import generators
 
 SECONDS = 0.1
@@ -34,7 +38,7 @@ class PackCost:
 class Profile:
     """alone: what one batch costs a model by itself. packed: what it costs full packs, by how many lanes they have.
     batch: the hyper-parameters that decided which batch. is_exact: whether a model of the widest was found to have the
-    gradients and buffers that it has alone, to the bit, on batches of that shape; optimizers make no difference.
+    gradients and buffers that it has alone, to the bit, on batches of that shape, and steps that are its optimizer's.
     other_draws: the first module that draws other random numbers in a pack than alone, as `Lane.other_draws`."""
 
     alone: PackCost
@@ -86,8 +90,8 @@ class PackedStep:
 
     def __init__(self, like: Lane, width: int) -> None:
         model, groups = like.model, like.trainer.optimizer.param_groups
-        self._stack = Stack(model, [group["params"] for group in groups], width)
-        self._optimizer = FusedOptimizer(self._stack)
+        self._stack = Stack(model, [group["params"] for group in groups], width, like.has_constants)
+        self._stacked, self._fused = StackedOptimizer(self._stack), FusedOptimizer(self._stack)
         self._fallback = FallbackStep(self._stack)
         self._likeness = Likeness(self._stack, self._fallback)
         self._checked: dict[Lane, Any] = {}
@@ -101,8 +105,9 @@ class PackedStep:
 
     def release(self, lane: Lane) -> None:
         self._checked.pop(lane, None)
-        self._optimizer.leave(lane.number)
-        self._stack.release(lane.model)
+        self._stacked.leave(lane.number)
+        self._fused.leave(lane.number)
+        self._stack.release(lane.number, lane.model)
 
     # ------------------------------------------------------------------------------------------------ learning
 
@@ -119,20 +124,32 @@ class PackedStep:
                 if isinstance(outcome, Exception):
                     failures |= dict.fromkeys(lanes, outcome)
                     continue
-                self._stack.put(_numbers(lanes), outcome.gradients, outcome.buffers, add=number > 0)
-                _log(lanes, outcome)
+                self._take(lanes, outcome, add=number > 0)
         lead.pass_by(span)
         for lane in bucket[1:]:
             lane.follow(lead)
         return failures
 
+    def _take(self, lanes: Sequence[Lane], found: BackwardResult, add: bool) -> None:
+        numbers = _numbers(lanes)
+        rows = found.rows(numbers)
+        self._stack.put(numbers, rows, found.gradients, add)
+        self._stack.put_buffers(numbers, rows, found.buffers, found.flat_buffers)
+        sums = {name: each[: self._stack.width] for name, each in found.sums.items()}
+        log({lane.logged: row for lane, row in zip(lanes, rows, strict=True)}, sums, found.counts)
+
     def update(self, bucket: Sequence[Lane]) -> Failures:
         """Change the parameters by their gradients; the lanes whose own code failed meanwhile."""
-        joint = [lane for lane in bucket if not lane.updates_itself and self._is_joint(lane)]
+        ours = [lane for lane in bucket if not lane.updates_itself]
+        stacked = [lane for lane in ours if _joins(self._stacked, lane)]
+        fused = [lane for lane in ours if lane not in stacked and _joins(self._fused, lane)]
+        joint = {*stacked, *fused}
         if joint:
-            self._stack.clip_gradients(joint[0].trainer.clip_grad_norm, _numbers(joint))
-        errors = self._optimizer.step(_numbers(joint))
-        failures = {lane: errors[lane.number] for lane in joint if lane.number in errors}
+            longest = bucket[0].trainer.clip_grad_norm
+            self._stack.clip_gradients(longest, [lane.number for lane in bucket if lane in joint])
+        self._stacked.step(_numbers(stacked))
+        errors = self._fused.step(_numbers(fused))
+        failures = {lane: errors[lane.number] for lane in fused if lane.number in errors}
         for lane in bucket:
             if lane in failures:
                 continue
@@ -141,9 +158,6 @@ class PackedStep:
             except Exception as error:
                 failures[lane] = error
         return failures
-
-    def _is_joint(self, lane: Lane) -> bool:
-        return self._optimizer.join(lane.number, lane.model, lane.trainer.optimizer)
 
     # ------------------------------------------------------------------------------------------------ looking first
 
@@ -157,7 +171,7 @@ class PackedStep:
             full = timed(lambda: [self._fallback.packed(lanes, batch) for lanes in groups], lane.device)
             room, narrower = stable_width(self._stack, lane, batch), widths_below(self._stack.width)
             packed = {width: self._cost(lane, batch, width + room.rows - room.lanes) for width in narrower}
-            is_exact = room.exact and lane.trainer.clip_grad_norm is None
+            is_exact = room.exact and lane.trainer.clip_grad_norm is None and self._steps_as_torchs(lane)
         return Profile(alone, {**packed, self._stack.width: full}, lane.batch_hp, is_exact, lane.other_draws)
 
     def measure(self, lane: Lane, widest: int) -> Profile:
@@ -185,6 +199,10 @@ class PackedStep:
                 least = packed[width].seconds / width
         return Profile(alone, packed, lane.batch_hp, other_draws=lane.other_draws)
 
+    def _steps_as_torchs(self, lane: Lane) -> bool:
+        is_stacked = not lane.updates_itself and _joins(self._stacked, lane)
+        return not is_stacked or is_torchs(lane.trainer.optimizer, self._stack.segments[0].values)
+
     def _cost(self, lane: Lane, batch: Any, rows: int) -> PackCost:
         """Of a pass with so many rows, as a narrower pack has."""
         return timed(lambda: Loss(lane.trainer).packed(self._stack.rows([lane.number] * rows), batch), lane.device)
@@ -211,11 +229,8 @@ class PackedStep:
         return refusals
 
 
-def _log(lanes: Sequence[Lane], result: BackwardResult) -> None:
-    """Hand each lane what its model logged."""
-    for name, sums in result.sums.items():
-        for lane, total in zip(lanes, sums, strict=False):
-            lane.log(name, total, result.counts[name])
+def _joins(optimizer: StackedOptimizer | FusedOptimizer, lane: Lane) -> bool:
+    return optimizer.join(lane.number, lane.model, lane.trainer.optimizer)
 
 
 def _numbers(lanes: Sequence[Lane]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod, sqrt
@@ -10,52 +10,40 @@ from math import prod, sqrt
 import torch
 from torch import Tensor, nn
 
-GRAIN = 16
-"""Every lane's row begins at a multiple of so many elements: which lane a model has must not decide how it is read."""
+from stagetree.packing.rows import Selection, StackBuffers, StackSegment
 
-
-class StackSegment:
-    """The parameters that one group of an optimizer holds, one after the other in a row for each lane.
-
-    So an optimizer that treats each number by itself has one tensor a lane to change, and not one a parameter.
-
-    values, grads: of the parameters, [lanes, numbers in a row]. places: name, where it begins in a row, and its shape.
-    """
-
-    def __init__(self, parameters: Mapping[str, Tensor], width: int) -> None:
-        first = next(iter(parameters.values()))
-        self.places: list[tuple[str, int, torch.Size]] = []
-        end = 0
-        for name, parameter in parameters.items():
-            self.places.append((name, end, parameter.shape))
-            end += _rounded(parameter.numel())
-        self.values = torch.zeros(width, end, dtype=first.dtype, device=first.device)
-        self.grads = torch.zeros_like(self.values)
-
-    def parts(self, rows: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """What lies in rows like these, or in one row, by parameter: views in the parameter's own shape."""
-        for name, begin, shape in self.places:
-            yield name, rows[..., begin : begin + prod(shape)].view((*rows.shape[:-1], *shape))
+MOST_SELECTIONS = 256
+"""Of rows are kept: most packs meet a few."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackRows:
-    """What some lanes compute with, as `Stack` has it for all of them."""
+    """What some lanes compute with, as `Stack` has it for all of them. numbers: of the lanes, row by row.
 
+    Parameters can be differentiated by. Buffers are copies, which a pass may write into. flat_buffers: what most of
+    these are in, like `StackBuffers.flat`, if the rows are all of the stack.
+    """
+
+    numbers: Sequence[int]
     parameters: Mapping[str, Tensor]
     constants: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
+    flat_buffers: Sequence[Tensor] = ()
 
 
 class Stack:
     """Room for `width` models of one shape. The rows of lanes that no model has hold numbers of no meaning.
 
-    parameters: those that learn; constants: the others; buffers: those of the modules. Each is stacked, by its name in
-    the model.
+    parameters: the ones that learn. buffers: of the modules. Each is stacked, by its name in the model. constants:
+    the parameters that do not learn, which all models have in common.
     """
 
-    def __init__(self, model: nn.Module, groups: Sequence[Sequence[Tensor]], width: int) -> None:
+    def __init__(
+        self, model: nn.Module, groups: Sequence[Sequence[Tensor]], width: int, has_constants: bool = True
+    ) -> None:
         """groups: of the optimizer. What learns and is in none of them has a gradient, and a segment of its own.
+
+        has_constants: else parameters that do not learn may change, and are buffers here.
 
         Raises ValueError for a model in which nothing learns.
         """
@@ -64,16 +52,20 @@ class Stack:
         if not learning:
             raise ValueError("nothing in the model learns")
         self.segments = [StackSegment(each, width) for each in _by_group(learning, groups)]
-        self.parameters, self._grads = dict[str, Tensor](), dict[str, Tensor]()
-        for segment in self.segments:
-            self.parameters.update(segment.parts(segment.values))
-            self._grads.update(segment.parts(segment.grads))
-        still = {name: each for name, each in model.named_parameters() if not each.requires_grad}
-        self.constants = {name: _rows(each, width) for name, each in still.items()}
-        self.buffers = {name: _rows(each, width) for name, each in model.named_buffers()}
-        for name, each in model.named_parameters():
-            self._stacked(name).copy_(each.detach())  # a lane without a model computes at least with sound numbers
+        self.parameters = _parts(self.segments, [each.values for each in self.segments])
+        self._grads = _parts(self.segments, [each.grads for each in self.segments])
+        self._leaves = {name: each.detach().requires_grad_() for name, each in self.parameters.items()}
+        still = constants_of(model)
+        self.constants = still if has_constants else {}
+        kept = dict(model.named_buffers()) | ({} if has_constants else still)
+        self._kept = [StackBuffers(each, width) for each in _by_group(kept, ())]
+        self.buffers = _parts(self._kept, [each.flat for each in self._kept])
+        self._taken = set[int]()
+        for name, each in (*model.named_parameters(), *model.named_buffers()):
+            if name not in self.constants:
+                self._stacked(name).copy_(each.detach())  # a lane without a model computes at least with sound numbers
         self.shape = _shape(model)
+        self._selections: dict[tuple[tuple[int, ...], torch.device], Selection] = {}
 
     @property
     def device(self) -> torch.device:
@@ -84,41 +76,61 @@ class Stack:
         return self.segments[0].values.dtype
 
     def holds(self, model: nn.Module) -> bool:
-        """Whether a model has the shape of those here."""
-        return self.shape == _shape(model)
+        """Whether a model has the shape of those here, and the same constants."""
+        return self.shape == _shape(model) and all(
+            is_same(each, self.constants[name]) for name, each in constants_of(model).items() if name in self.constants
+        )
 
     def adopt(self, lane: int, model: nn.Module) -> None:
-        """From here on the tensors of the model are views into the lane's rows."""
+        """From here on the tensors of the model are views into the lane's rows, and its constants are those here."""
+        self._taken.add(lane)
         for segment in self.segments:
             segment.values[lane].zero_()  # and what another has left between the parameters
             segment.grads[lane].zero_()
-        for name, parameter in model.named_parameters():
+        for name, each in (*model.named_parameters(), *model.named_buffers()):
+            if name in self.constants:
+                each.data = self.constants[name]
+                continue
             row = self._stacked(name)[lane]
-            row.copy_(parameter.detach())
-            parameter.data = row
-            parameter.grad = self._grads[name][lane] if name in self._grads else None
-        for name, buffer in model.named_buffers():
-            self.buffers[name][lane].copy_(buffer)
-            buffer.data = self.buffers[name][lane]
+            row.copy_(each.detach())
+            each.data = row
+            each.grad = self._grads[name][lane] if name in self._grads else None
 
-    @staticmethod
-    def release(model: nn.Module) -> None:
-        """The model has memory of its own again, with the same values."""
-        for parameter in model.parameters():
-            parameter.data, parameter.grad = parameter.data.clone(), None
-        for buffer in model.buffers():
-            buffer.data = buffer.data.clone()
+    def release(self, lane: int, model: nn.Module) -> None:
+        """The model has memory of its own again, with the same values, but for the constants."""
+        self._taken.discard(lane)
+        for name, each in (*model.named_parameters(), *model.named_buffers()):
+            if name not in self.constants:
+                each.data, each.grad = each.data.clone(), None
 
-    def rows(self, lanes: Sequence[int]) -> StackRows:
-        """Copies of these lanes' rows, one after the other."""
-        at = torch.tensor(lanes, device=self.device)
-        return StackRows(_selected(self.parameters, at), _selected(self.constants, at), _selected(self.buffers, at))
+    def selection(self, numbers: Sequence[int], device: torch.device | None = None) -> Selection:
+        """Of these rows, for tensors on the device, or on another; it is made once."""
+        key = tuple(numbers), device or self.device
+        if key not in self._selections:
+            if len(self._selections) >= MOST_SELECTIONS:
+                self._selections.clear()
+            self._selections[key] = Selection(*key)
+        return self._selections[key]
+
+    def rows(self, numbers: Sequence[int] | None = None) -> StackRows:
+        """All rows of the stack as they are in it, or copies of these lanes' rows, one after the other."""
+        if numbers is None:
+            flat = [each.flat.clone() for each in self._kept]
+            buffers = _parts(self._kept, flat)
+            buffers |= {name: each.contiguous() for name, each in buffers.items() if each.dim() > 1}
+            return StackRows(range(self.width), self._leaves, self.constants, buffers, flat)
+        at = self.selection(numbers)
+        parameters = _parts(self.segments, [at.copy(each.values) for each in self.segments])
+        parameters = {name: each.detach().requires_grad_() for name, each in parameters.items()}
+        buffers = {name: at.copy(each) for name, each in self.buffers.items()}
+        return StackRows(at.numbers, parameters, self.constants, buffers)
 
     @contextmanager
     def drawn(self, lane: int, seed: int) -> Iterator[None]:
         """For a while the numbers of a lane are functions of their shapes and of `seed`."""
         chance = torch.Generator().manual_seed(seed)
-        weights, buffers = _floating((self.parameters, self.constants), lane), _floating((self.buffers,), lane)
+        weights = [*_rows_of(self.parameters, lane), *_floating(self.constants.values())]
+        buffers = _rows_of(self.buffers, lane)
         kept = [each.clone() for each in (*weights, *buffers)]
         try:
             for each in (*weights, *buffers):
@@ -130,59 +142,105 @@ class Stack:
             for each, before in zip((*weights, *buffers), kept, strict=True):
                 each.copy_(before)
 
-    def put(
-        self, lanes: Sequence[int], gradients: Mapping[str, Tensor], buffers: Mapping[str, Tensor], add: bool
+    def put(self, lanes: Sequence[int], rows: Sequence[int], gradients: Mapping[str, Tensor], add: bool) -> None:
+        """The gradients of lanes, those in so many `rows`. add: to the gradients that are there."""
+        into, out_of = self.selection(lanes), self.selection(rows)
+        is_whole = len(next(iter(gradients.values()))) == self.width and into is out_of and self._taken <= {*lanes}
+        for segment in self.segments:
+            if is_whole and not add:
+                segment.join(gradients, out=segment.grads)
+                continue
+            found = out_of.of(segment.join(gradients))
+            into.write(segment.grads, into.of(segment.grads).add(found) if add else found)
+
+    def put_buffers(
+        self, lanes: Sequence[int], rows: Sequence[int], buffers: Mapping[str, Tensor], flat: Sequence[Tensor]
     ) -> None:
-        """What the first rows of a pass have become. add: to the gradients that are there."""
-        at, count = torch.tensor(lanes, device=self.device), len(lanes)
-        for name, gradient in gradients.items():
-            if add:
-                self._grads[name].index_add_(0, at, gradient[:count])
-            else:
-                self._grads[name].index_copy_(0, at, gradient[:count])
-        for name, buffer in buffers.items():
-            self.buffers[name].index_copy_(0, at, buffer[:count])
+        """The same, of the buffers after a pass. flat: as in `StackRows`."""
+        at_once = frozenset[str]()
+        if flat and self._taken <= {*lanes}:
+            for kept, after in zip(self._kept, flat, strict=True):
+                kept.flat.copy_(after)
+            at_once = frozenset(name for name, each in _parts(self._kept, flat).items() if _is_in(each, buffers[name]))
+        for name, each in self.buffers.items():
+            if name not in at_once:
+                self.selection(lanes).write(each, self.selection(rows).of(buffers[name]))
 
     def clip_gradients(self, longest: float | None, lanes: Sequence[int]) -> None:
-        """Shorten the gradients of these lanes as `clip_grad_norm_` would; None leaves them as they are."""
+        """Shorten the gradients of these lanes as `clip_grad_norm_` would; None leaves them as they are.
+
+        The norm is taken of all rows, since a sum over fewer may have another order.
+        """
         if longest is None:
             return
-        norms = torch.stack([torch.linalg.vector_norm(segment.grads, dim=1) for segment in self.segments])
-        scale = torch.ones_like(norms[0])
-        scale[lanes] = (longest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)[lanes]
+        norms = [torch.linalg.vector_norm(segment.grads, dim=1) for segment in self.segments]
+        norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        members = self.selection(lanes)
+        scale = members.of((longest / (norm + 1e-6)).clamp(max=1.0)).unsqueeze(1)
         for segment in self.segments:
-            segment.grads.mul_(scale.unsqueeze(1))
+            members.write_back(segment.grads, members.of(segment.grads).mul_(scale))
 
     def _stacked(self, name: str) -> Tensor:
-        return self.parameters[name] if name in self.parameters else self.constants[name]
+        return self.parameters[name] if name in self.parameters else self.buffers[name]
 
 
-def _selected(stacked: Mapping[str, Tensor], at: Tensor) -> dict[str, Tensor]:
-    return {name: each.index_select(0, at) for name, each in stacked.items()}
+def constants_of(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that do not learn."""
+    return {name: each.data for name, each in model.named_parameters() if not each.requires_grad}
 
 
-def _by_group(learning: Mapping[str, Tensor], groups: Sequence[Sequence[Tensor]]) -> list[dict[str, Tensor]]:
-    """The parameters by the group that they are in, and by what kind of number they hold."""
+def is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, which is so where they are in the same memory."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    return (one.data_ptr(), one.stride()) == (other.data_ptr(), other.stride()) or one.equal(other)
+
+
+def share_constants(model: nn.Module, others: Iterable[nn.Module]) -> None:
+    """Have constants that are the same in another model in its memory. Who writes into them must `own` them first."""
+    held = [constants_of(each) for each in others]
+    for name, mine in model.named_parameters():
+        if not mine.requires_grad:
+            same = (each[name] for each in held if name in each and is_same(each[name], mine.data))
+            mine.data = next(same, mine.data)
+
+
+def own_constants(model: nn.Module) -> None:
+    """The model may write into its constants: nobody else has them."""
+    for each in model.parameters():
+        if not each.requires_grad:
+            each.data = each.data.clone()
+
+
+def _parts(segments: Sequence[StackSegment | StackBuffers], rows: Sequence[Tensor]) -> dict[str, Tensor]:
+    return {name: part for segment, each in zip(segments, rows, strict=True) for name, part in segment.parts(each)}
+
+
+def _is_in(tensor: Tensor, other: Tensor) -> bool:
+    return tensor.data_ptr() == other.data_ptr()
+
+
+def _by_group(tensors: Mapping[str, Tensor], groups: Sequence[Sequence[Tensor]]) -> list[dict[str, Tensor]]:
+    """Tensors by the group that they are in, and by what kind of number they hold."""
     number = {id(each): index for index, group in enumerate(groups) for each in group}
     sorted_: dict[tuple[int, torch.dtype, torch.device], dict[str, Tensor]] = {}
-    for name, each in learning.items():
+    for name, each in tensors.items():
         place = number.get(id(each), len(groups))
         sorted_.setdefault((place, each.dtype, each.device), {})[name] = each
     return [sorted_[key] for key in sorted(sorted_, key=lambda key: key[0])]
 
 
-def _floating(stacked: Sequence[Mapping[str, Tensor]], lane: int) -> list[Tensor]:
-    return [each[lane] for part in stacked for each in part.values() if each.is_floating_point()]
+def _floating(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [each for each in tensors if each.is_floating_point()]
+
+
+def _rows_of(stacked: Mapping[str, Tensor], lane: int) -> list[Tensor]:
+    return _floating(each[lane] for each in stacked.values())
 
 
 def _drawn(shape: torch.Size, chance: torch.Generator) -> Tensor:
     """Of a matrix, such that what goes through it stays as large as it is."""
     return torch.randn(shape, generator=chance) / sqrt(prod(shape[1:]))
-
-
-def _rows(tensor: Tensor, width: int) -> Tensor:
-    rows = tensor.new_zeros(width, _rounded(tensor.numel()))[:, : tensor.numel()].view(width, *tensor.shape)
-    return rows.copy_(tensor.detach())
 
 
 def _shape(model: nn.Module) -> tuple[tuple[str, object], ...]:
@@ -191,7 +249,3 @@ def _shape(model: nn.Module) -> tuple[tuple[str, object], ...]:
 
 def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device, bool]:
     return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
-
-
-def _rounded(size: int) -> int:
-    return size + -size % GRAIN

@@ -36,14 +36,19 @@ if TYPE_CHECKING:
 
 
 class MetricSums:
-    """Values by name, each name's added up. Nothing waits for a device before `means`."""
+    """Values by name, each name's added up. Nothing waits for a device before `means`.
+
+    elsewhere: where values are added up that belong to these; its `leave` ends that, and says what they came to.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, Any] = {}
         self._counts: dict[str, int] = {}
+        self.elsewhere: Any = None
 
     def add(self, name: str, value: Any) -> None:
         """One more value: a number, or a tensor that holds one. Raises TypeError, ValueError."""
+        self.settle()
         if hasattr(value, "detach"):
             if value.numel() != 1:
                 raise ValueError(f"log takes one number at a time, got a tensor of {value.numel()} for {name}")
@@ -55,6 +60,7 @@ class MetricSums:
 
     def totals(self) -> dict[str, tuple[Any, int]]:
         """Of each name, the sum of its values and how many they are."""
+        self.settle()
         return {name: (total, self._counts[name]) for name, total in self._sums.items()}
 
     def add_total(self, name: str, total: Any, count: int) -> None:
@@ -64,14 +70,23 @@ class MetricSums:
 
     def means(self) -> dict[str, float | None]:
         """The mean of each name since the last time; None for one that is no finite number."""
+        self.settle()
         means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
         self.clear()
         return {name: mean if math.isfinite(mean) else None for name, mean in means.items()}
 
     def clear(self) -> None:
         """Forget what was not asked for."""
+        self.settle()
         self._sums.clear()
         self._counts.clear()
+
+    def settle(self) -> None:
+        """Have all here that belongs to these."""
+        if self.elsewhere is not None:
+            elsewhere, self.elsewhere = self.elsewhere, None
+            for name, total, count in elsewhere.leave(self):
+                self.add_total(name, total, count)
 
 
 class _Here:

@@ -1,18 +1,22 @@
-"""A trainer for models of the usual kinds, small and of odd sizes: little of what they compute fills a vector."""
+"""Trainers for models of the usual kinds, small and of odd sizes, of which little fills a vector; and the examples'."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_attention
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer, RMSprop
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
+from stagetree.trainer.order import Batching
 
+ROOT = Path(__file__).parents[2]
 SAMPLES = 41
 
 
@@ -99,6 +103,8 @@ class Usual(TorchTrainer):
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
         if hp.get("optimizer") == "adamw":
             return AdamW(self.model.parameters(), lr=hp["lr"], eps=1e-3)
+        if hp.get("optimizer") == "rmsprop":  # whose steps are torch's own in a pack, too
+            return RMSprop(self.model.parameters(), lr=hp["lr"], eps=1e-3)
         return SGD(self.model.parameters(), lr=hp["lr"])
 
     def loss(self, batch: list[Tensor]) -> Tensor:
@@ -115,3 +121,23 @@ def samples(net: str) -> tuple[Tensor, Tensor]:
         return torch.randint(11, (SAMPLES, 6), generator=chance), torch.randint(11, (SAMPLES, 6), generator=chance)
     shape = (1, 8, 8) if net in ("convolving", "grouped") else (6,)
     return torch.randn(SAMPLES, *shape, generator=chance), torch.arange(SAMPLES) % 10
+
+
+def trainer(path: str, name: str) -> Any:
+    """A class out of a file; files of several examples have one name, so the module has another."""
+    spec = spec_from_file_location(f"profiled_{name}", ROOT / path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def one_batch_each(kind: type[TorchTrainer]) -> type[TorchTrainer]:
+    """The same trainer in steps of one batch, where it has no argument for that."""
+
+    class OneBatch(kind):  # type: ignore[misc, valid-type]
+        def __init__(self, **args: Any) -> None:
+            super().__init__(**args)
+            self._batching = Batching(per_step=1)
+
+    return OneBatch

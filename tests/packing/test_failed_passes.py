@@ -9,7 +9,7 @@ import torch
 from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, is_packed, packed, weights
 from torch import Tensor
 
-from stagetree.packing.loss import StableWidth
+from stagetree.packing.stable_width import StableWidth
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.packed import PackedModels
 

@@ -12,7 +12,7 @@ from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, model, pack
 from torch import nn
 from torch.optim import AdamW
 
-from stagetree.packing.loss import StableWidth
+from stagetree.packing.stable_width import StableWidth
 from stagetree.runtime.model import HpTimeline
 from stagetree.runtime.packed import PackedModels
 from tests.plans import MORE

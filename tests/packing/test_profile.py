@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import pytest
-from kinds import NETS, Usual
+from kinds import NETS, Usual, one_batch_each, trainer
 from lanes import Unpackable, alone, assert_same, distance, fresh, packed, weights
 from torch import Generator, OutOfMemoryError, Tensor, nn
 
@@ -15,36 +13,11 @@ from stagetree import TorchTrainer
 from stagetree.packing import Profile
 from stagetree.packing.packed_step import PackCost, timed
 from stagetree.runtime.model import HpTimeline
-from stagetree.trainer.order import Batching
 from stagetree.trainer.tensors import map_tensors
 
-ROOT = Path(__file__).parents[2]
 WIDTH = 4
-DIFFERENCES = 12
-"""Steps in which a difference that there is must show."""
-
 ROUNDING = 1e-7
 """By so much do results in double precision differ at most: nine digits are left for optimizers to magnify the last."""
-
-
-def trainer(path: str, name: str) -> Any:
-    """A class out of a file; files of several examples have one name, so the module has another."""
-    spec = spec_from_file_location(f"profiled_{name}", ROOT / path)
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, name)
-
-
-def one_batch_each(kind: type[TorchTrainer]) -> type[TorchTrainer]:
-    """The same trainer in steps of one batch, where it has no argument for that."""
-
-    class OneBatch(kind):  # type: ignore[misc, valid-type]
-        def __init__(self, **args: Any) -> None:
-            super().__init__(**args)
-            self._batching = Batching(per_step=1)
-
-    return OneBatch
 
 
 def in_double(kind: type[TorchTrainer]) -> type[TorchTrainer]:
@@ -82,15 +55,15 @@ def apart_after(steps: int, kind: type[TorchTrainer], hp: dict[str, Any], **how:
 def assert_so(profile: Profile | None, kind: type[TorchTrainer], hp: dict[str, Any], **how: Any) -> None:
     """Whether the trainer's numbers are what the profile says, in steps of one batch each.
 
-    Where bits differ, the difference is rounding and nothing else: in double precision next to nothing is left of it.
-    In single precision no bound holds on every CPU. Adam makes whole steps of a gradient that is only rounding, and
-    batch normalization divides by the spread that a batch happens to have.
+    Where no equal bits are claimed there may be some all the same: that depends on the CPU. The difference is rounding
+    and nothing else: in double precision next to nothing is left of it. In single precision no bound holds on every
+    CPU. Adam makes whole steps of a gradient that is only rounding, and batch normalization divides by the spread that
+    a batch happens to have.
     """
     assert profile is not None
     if profile.is_exact:
         assert apart_after(3, kind, hp, **how) == 0.0
     else:
-        assert any(apart_after(steps, kind, hp, **how) > 0.0 for steps in range(1, DIFFERENCES))
         assert apart_after(3, in_double(kind), hp, **how) < ROUNDING
 
 
@@ -109,7 +82,13 @@ def test_the_claim_is_so_on_the_examples(path: str, name: str) -> None:
 
 @pytest.mark.parametrize(("net", "size"), [("tempered", 8), ("relu", 4), ("relu", 8), ("dropping", 8), ("grouped", 4)])
 def test_the_claim_is_so_on_models_of_the_usual_kinds(net: str, size: int) -> None:
-    hp, how = {"lr": 0.3, "bs": size}, {"net": net, "batches_per_step": 1}
+    hp, how = {"lr": 0.01, "bs": size, "optimizer": "rmsprop"}, {"net": net, "batches_per_step": 1}
+    assert_so(profiled(Usual, hp, **how), Usual, hp, **how)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_equal_bits_are_claimed_only_where_the_optimizers_steps_have_them(optimizer: str) -> None:
+    hp, how = {"lr": 0.3, "bs": 8, "optimizer": optimizer}, {"net": "relu", "batches_per_step": 1}
     assert_so(profiled(Usual, hp, **how), Usual, hp, **how)
 
 
@@ -119,7 +98,7 @@ def wide(between: type[nn.Module]) -> nn.Module:
 
 def test_the_claim_is_not_that_of_another_model_with_the_same_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packed SiLU has other bits than one alone, and a ReLU beside the same weights has not."""
-    hp, how = {"lr": 0.3, "bs": 32}, {"batches_per_step": 1}
+    hp, how = {"lr": 0.01, "bs": 32, "optimizer": "rmsprop"}, {"batches_per_step": 1}
     for kind in (nn.ReLU, nn.SiLU):
         monkeypatch.setitem(NETS, "wide", lambda kind=kind: wide(kind))
         assert_so(profiled(Usual, hp, net="wide", **how), Usual, hp, net="wide", **how)

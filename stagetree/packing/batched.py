@@ -1,0 +1,115 @@
+"""What a loss calls most, for all lanes by the kernel that a model alone would call once.
+
+`torch.func.vmap` takes a linear layer, a cross-entropy and, on a CPU, attention apart: into several times as many
+operations, or one call for each lane. Kernels that have a batch can have the lanes as a part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+IN_ONE = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH)
+
+
+class Batched(TorchFunctionMode):
+    """While it is entered, inside of a function that `vmap` calls. lanes: how many there are.
+
+    Other functions, and other arguments, are left to `vmap`.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        super().__init__()
+        self._lanes, self._level = lanes, _functorch.maybe_current_level() or 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        known = KNOWN.get(func)
+        if known is not None and _functorch.maybe_current_level() == self._level:
+            found = known(self, *args, **(kwargs or {}))
+            if found is not None:
+                return _functorch._add_batch_dim(found, 0, self._level)
+        return func(*args, **(kwargs or {}))
+
+    def linear(self, numbers: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+        """[lanes, ..., out]. A weight that all lanes have in common needs nothing: its rows are of all lanes."""
+        if not self._has(weight) or numbers.dim() < 2:
+            return None
+        read = self._rows(numbers)
+        flat, turned = read.flatten(1, -2), self._rows(weight).transpose(1, 2)
+        found = flat.bmm(turned) if bias is None else torch.baddbmm(self._rows(bias).unsqueeze(1), flat, turned)
+        return found.view(self._lanes, *read.shape[1:-1], -1)
+
+    def cross_entropy(
+        self,
+        scores: Tensor,
+        target: Tensor,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        ignore_index: int = -100,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> Tensor | None:
+        """[lanes]: the mean over the samples of a batch that all lanes have in common, where nothing else is asked."""
+        if (weight, size_average, reduce, reduction, label_smoothing) != (None, None, None, "mean", 0.0):
+            return None
+        if not self._has(scores) or scores.dim() != 2 or self._has(target) or target.dim() != 1:
+            return None
+        flat, targets = self._rows(scores).flatten(0, 1), target.repeat(self._lanes)
+        each = functional.cross_entropy(flat, targets, ignore_index=ignore_index, reduction="none")
+        return each.view(self._lanes, -1).sum(1) / (target != ignore_index).sum()
+
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **how: Any,
+    ) -> Tensor | None:
+        """[lanes, batch, ...], if nothing is drawn in it, and the same is masked in all of a batch."""
+        if dropout_p or min(query.dim(), key.dim(), value.dim()) < 3:
+            return None
+        if attn_mask is not None and (self._has(attn_mask) or attn_mask.dim() > 2):
+            return None
+        q, k, v = (self._rows(each).flatten(0, 1) for each in (query, key, value))
+        with sdpa_kernel(list(IN_ONE)):
+            found = functional.scaled_dot_product_attention(q, k, v, attn_mask, 0.0, is_causal, **how)
+        return found.reshape(self._lanes, -1, *found.shape[1:])
+
+    def _has(self, tensor: Tensor) -> bool:
+        """Whether each lane has one of its own."""
+        return bool(_functorch.is_batchedtensor(tensor)) and _functorch.maybe_get_level(tensor) == self._level
+
+    def _rows(self, tensor: Tensor) -> Tensor:
+        """With a row for each lane."""
+        if not self._has(tensor):
+            return tensor.expand(self._lanes, *tensor.shape)
+        rows: Tensor = _functorch.get_unwrapped(tensor)
+        return rows.movedim(_functorch.maybe_get_bdim(tensor), 0)
+
+
+KNOWN: dict[Any, Callable[..., Tensor | None]] = {
+    functional.linear: Batched.linear,
+    functional.cross_entropy: Batched.cross_entropy,
+    functional.scaled_dot_product_attention: Batched.attention,
+}
+
+
+@contextmanager
+def attention_apart(device: torch.device) -> Iterator[None]:
+    """Where attention that is not `Batched` is taken apart: `vmap` would call a CPU's kernel for each lane."""
+    with sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext():
+        yield

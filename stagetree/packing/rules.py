@@ -1,0 +1,162 @@
+"""The steps of SGD, Adam and AdamW, each as one expression over tensors with a row for each lane.
+
+What lanes differ in are coefficients, a row each, so the number of operations does not grow with the lanes. torch's
+optimizers are meant: the same algorithm, the same state. The expressions have additions, multiplications,
+divisions and roots only, of which the result is the nearest number there is (IEEE 754). So a lane's numbers depend
+neither on its place nor on how many there are, on any device; and torch's own, where two such operations are one,
+may differ in the last digit.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn, optim
+from torch.optim import Optimizer
+
+Group = Mapping[str, Any]
+Moments = Mapping[str, Tensor]
+
+
+class Rule(ABC):
+    """How an optimizer changes a parameter, as a function of tensors with a row for each lane."""
+
+    remembered: ClassVar[frozenset[str]]
+    """All that it may remember of each number, by the names that torch's optimizer has for it."""
+
+    counts: ClassVar[bool]
+    """Whether its state says how many steps there were."""
+
+    @abstractmethod
+    def moments(self, group: Group) -> tuple[str, ...]:
+        """The ones that it remembers with these hyper-parameters."""
+
+    @abstractmethod
+    def terms(self, group: Group) -> tuple[bool, ...]:
+        """Which terms the expression has: lanes that differ in one have expressions of their own."""
+
+    @abstractmethod
+    def coefficients(self, group: Group, steps: int) -> tuple[float, ...]:
+        """The factors in the step after so many that remembered something."""
+
+    @abstractmethod
+    def change(
+        self, terms: tuple[bool, ...], values: Tensor, grads: Tensor, moments: Moments, coefficients: Sequence[Tensor]
+    ) -> None:
+        """Make the step in place: values, gradients and moments are [lanes, numbers], coefficients [lanes, 1] each.
+
+        Nothing is read on the host, and shapes depend on nothing but shapes.
+        """
+
+
+class SGDRule(Rule):
+    """`torch.optim.SGD`, with momentum and Nesterov's."""
+
+    remembered, counts = frozenset({"momentum_buffer"}), False
+
+    def moments(self, group: Group) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] != 0 else ()
+
+    def terms(self, group: Group) -> tuple[bool, ...]:
+        return (
+            bool(group["maximize"]),
+            group["weight_decay"] != 0,
+            group["momentum"] != 0,
+            group["dampening"] != 0,
+            bool(group["nesterov"]),
+        )
+
+    def coefficients(self, group: Group, steps: int) -> tuple[float, ...]:
+        dampening = group["dampening"] if steps else 0.0  # the buffer begins with the first gradient
+        return group["lr"], group["weight_decay"], group["momentum"], 1 - dampening
+
+    def change(
+        self, terms: tuple[bool, ...], values: Tensor, grads: Tensor, moments: Moments, coefficients: Sequence[Tensor]
+    ) -> None:
+        is_up, decays, has_momentum, is_damped, is_nesterov = terms
+        rate, decay, momentum, damping = coefficients
+        grads = -grads if is_up else grads
+        if decays:
+            grads = grads + values * decay
+        if has_momentum:
+            buffer = moments["momentum_buffer"]
+            buffer.mul_(momentum).add_(grads * damping if is_damped else grads)
+            grads = grads + buffer * momentum if is_nesterov else buffer
+        values.sub_(grads * rate)
+
+
+class AdamRule(Rule):
+    """`torch.optim.Adam`, and `AdamW`, which decays weights apart from the gradient."""
+
+    remembered, counts = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}), True
+
+    def __init__(self, is_decoupled: bool) -> None:
+        """is_decoupled: whether weights decay apart from the gradient, where a group does not say."""
+        self._is_decoupled = is_decoupled
+
+    def _decays_apart(self, group: Group) -> bool:
+        return bool(group.get("decoupled_weight_decay", self._is_decoupled))
+
+    def moments(self, group: Group) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
+
+    def terms(self, group: Group) -> tuple[bool, ...]:
+        return bool(group["maximize"]), group["weight_decay"] != 0, self._decays_apart(group), bool(group["amsgrad"])
+
+    def coefficients(self, group: Group, steps: int) -> tuple[float, ...]:
+        (first, second), rate, decay = group["betas"], group["lr"], group["weight_decay"]
+        step = steps + 1
+        spread = (1 - second**step) ** 0.5
+        decay = 1 - rate * decay if self._decays_apart(group) else decay
+        return rate / (1 - first**step), decay, 1 - first, second, 1 - second, spread, group["eps"]
+
+    def change(
+        self, terms: tuple[bool, ...], values: Tensor, grads: Tensor, moments: Moments, coefficients: Sequence[Tensor]
+    ) -> None:
+        is_up, decays, is_decoupled, is_ams = terms
+        rate, decay, new_mean, old_square, new_square, spread, eps = coefficients
+        mean, square = moments["exp_avg"], moments["exp_avg_sq"]
+        grads = -grads if is_up else grads
+        if decays and is_decoupled:
+            values.mul_(decay)
+        elif decays:
+            grads = grads + values * decay
+        mean.add_((grads - mean).mul_(new_mean))
+        square.mul_(old_square).add_((grads * new_square).mul_(grads))
+        if is_ams:
+            most = moments["max_exp_avg_sq"]
+            square = torch.maximum(most, square, out=most)
+        values.sub_((mean * rate).div_(square.sqrt().div_(spread).add_(eps)))
+
+
+RULES: Mapping[type[Optimizer], Rule] = {optim.SGD: SGDRule(), optim.Adam: AdamRule(False), optim.AdamW: AdamRule(True)}
+
+DTYPES = frozenset({torch.float32, torch.float64})
+"""In which one operation after the other loses no more digits than torch's optimizers do."""
+
+TRIED = 4096
+"""Numbers in a step that is compared with torch's."""
+
+
+def is_torchs(optimizer: Optimizer, like: Tensor) -> bool:
+    """Whether the steps of an optimizer that there is a rule for are its own to the bit, on numbers that are tried.
+
+    like: of the kind that they are, on the device.
+    """
+    rule, chance = RULES[type(optimizer)], torch.Generator().manual_seed(0)
+    for group in optimizer.param_groups:
+        values, grads = (torch.randn(1, TRIED, generator=chance).to(like) for _ in range(2))
+        parameter = nn.Parameter(values[0].clone())
+        parameter.grad = grads[0].clone()
+        stock = type(optimizer)([parameter], **{name: group[name] for name in optimizer.defaults})
+        moments = {name: torch.zeros_like(values) for name in rule.moments(group)}
+        for steps in range(2):
+            stock.step()
+            table = torch.tensor([rule.coefficients(group, steps)]).to(like).unsqueeze(2).unbind(1)
+            rule.change(rule.terms(group), values, grads, moments, table)
+        if not parameter.equal(values[0]):
+            return False
+    return True

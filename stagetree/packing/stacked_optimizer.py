@@ -1,0 +1,204 @@
+"""The optimizers of many lanes, as far as there are `rules` for them: one step over the rows of their stack.
+
+Their state goes in and out as torch's. Rates and other hyper-parameters are read where the host has them, and go to the
+device without waiting for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from stagetree.packing.fused_optimizer import NotFusable, RowGroup, has_hooks
+from stagetree.packing.rows import Selection, StackSegment
+from stagetree.packing.rules import DTYPES, RULES, Group, Rule
+from stagetree.packing.stack import Stack
+
+
+class LaneState(RowGroup):
+    """What one lane's optimizer remembers of one segment, in a row of tensors that all lanes have.
+
+    steps: how many there were that remembered something. Raises `NotFusable` where the state is not torch's.
+    """
+
+    def __init__(self, memory: SegmentMemory, lane: int, model: nn.Module, optimizer: Optimizer, rule: Rule) -> None:
+        super().__init__(memory.segment, lane, model, optimizer)
+        self._rule, self._memory = rule, memory
+        self._shown = frozenset[str]()
+        self.coefficients: tuple[float, ...] = ()
+        self.steps = self._taken_over()
+
+    @property
+    def place(self) -> tuple[torch.dtype, torch.device]:
+        """Where its optimizer says how many steps there were."""
+        return self._like.dtype, self._like.device
+
+    def terms(self) -> tuple[bool, ...]:
+        return self._rule.terms(self.group)
+
+    def is_ready(self) -> bool:
+        """Whether its coming step can be made here; its coefficients are known then."""
+        group, most = self.group, torch.finfo(self._memory.segment.values.dtype).max
+        if group.get("capturable") or group.get("differentiable"):
+            return False
+        try:
+            self.coefficients = self._rule.coefficients(group, self.steps)
+        except (ArithmeticError, TypeError, ValueError):
+            return False
+        return all(isinstance(each, int | float) and not most < abs(each) < math.inf for each in self.coefficients)
+
+    def passed(self) -> None:
+        """The step was made."""
+        names = self._rule.moments(self.group)
+        self.steps += bool(names)
+        if not self._shown.issuperset(names):
+            self._show(self._shown.union(names))
+
+    def _taken_over(self) -> int:
+        """Have what there is in the lane's rows; how many steps it comes from."""
+        states = [
+            {key: value for key, value in self.optimizer.state.get(each, {}).items() if value is not None}
+            for each in self.parameters.values()
+        ]
+        if any(state.keys() != states[0].keys() for state in states):
+            raise NotFusable
+        names = states[0].keys() - {"step"}
+        if not names <= self._rule.remembered:
+            raise NotFusable
+        steps = int(states[0].get("step", bool(names)))
+        if any(int(state.get("step", steps)) != steps for state in states):
+            raise NotFusable
+        self._like = states[0].get("step", _counter(self.group, self.parameters))
+        self._memory.begin(self.lane, self._memory.counts(self.place), steps)
+        for name in names:
+            row = self._memory.moment(name)[self.lane]
+            for (_, part), state in zip(self._memory.segment.parts(row), states, strict=True):
+                part.copy_(state[name])
+        if names:
+            self._show(frozenset(names))
+        return steps
+
+    def _show(self, names: frozenset[str]) -> None:
+        """The lane's optimizer has views of these rows as its state, so once is enough."""
+        self._shown = names
+        for name in names:
+            for key, part in self._memory.segment.parts(self._memory.moment(name)[self.lane]):
+                self.optimizer.state[self.parameters[key]][name] = part
+        for each in self.parameters.values() if self._rule.counts else ():
+            self.optimizer.state[each]["step"] = self._memory.counts(self.place)[self.lane]
+
+
+def _counter(group: Group, parameters: Mapping[str, Tensor]) -> Tensor:
+    """As torch's optimizers begin to count with."""
+    if group.get("fused"):
+        return torch.zeros((), dtype=torch.float32, device=next(iter(parameters.values())).device)
+    is_double = torch.get_default_dtype() == torch.float64
+    return torch.zeros((), dtype=torch.float64 if is_double else torch.float32)
+
+
+class SegmentMemory:
+    """What optimizers remember of a segment: tensors like its values, and how many steps there were."""
+
+    def __init__(self, segment: StackSegment) -> None:
+        self.segment = segment
+        self._moments: dict[str, Tensor] = {}
+        self._counts: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._tables: dict[Any, tuple[list[tuple[float, ...]], Sequence[Tensor]]] = {}
+
+    def moment(self, name: str) -> Tensor:
+        if name not in self._moments:
+            self._moments[name] = torch.zeros_like(self.segment.values)
+        return self._moments[name]
+
+    def counts(self, place: tuple[torch.dtype, torch.device]) -> Tensor:
+        """[lanes]: of steps, as the optimizers have it that count there."""
+        if place not in self._counts:
+            self._counts[place] = torch.zeros(len(self.segment.values), dtype=place[0], device=place[1])
+        return self._counts[place]
+
+    def begin(self, lane: int, counts: Tensor, steps: int) -> None:
+        """A lane remembers nothing yet but how many steps there were."""
+        counts[lane] = steps
+        for each in self._moments.values():
+            each[lane].zero_()
+
+    def step(self, rule: Rule, terms: tuple[bool, ...], lanes: Sequence[LaneState], of: Selection) -> None:
+        """Make a step of these lanes. of: their rows."""
+        values = of.of(self.segment.values)
+        moments = {name: of.of(self.moment(name)) for name in rule.moments(lanes[0].group)}
+        table = self._table((rule, terms, of.numbers), [each.coefficients for each in lanes])
+        rule.change(terms, values, of.of(self.segment.grads), moments, table)
+        of.write_back(self.segment.values, values)
+        for name, rows in moments.items():
+            of.write_back(self.moment(name), rows)
+        for each in lanes:
+            each.passed()
+
+    def _table(self, key: Any, rows: list[tuple[float, ...]]) -> Sequence[Tensor]:
+        """Coefficients on the device, [lanes, 1] each; as in the step before where nothing has changed."""
+        found = self._tables.get(key)
+        if found is None or found[0] != rows:
+            table, device = torch.tensor(rows, dtype=self.segment.values.dtype), self.segment.values.device
+            if device.type != "cpu":
+                table = table.pin_memory().to(device, non_blocking=True)
+            found = rows, table.unsqueeze(2).unbind(1)
+            self._tables = {key: found} if len(self._tables) > MOST_TABLES else self._tables | {key: found}
+        return found[1]
+
+
+MOST_TABLES = 16
+"""Of coefficients are kept for a segment."""
+
+
+class StackedOptimizer:
+    """The optimizers of a stack's lanes, as far as there is a rule for them."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._memory = [SegmentMemory(each) for each in stack.segments]
+        self._lanes: dict[int, list[LaneState]] = {}
+        self._of: dict[int, Optimizer] = {}
+
+    def join(self, lane: int, model: nn.Module, optimizer: Optimizer) -> bool:
+        """Whether the coming step of a lane's optimizer is made here; its state is a view into rows then."""
+        if self._of.get(lane) is not optimizer:
+            self.leave(lane)
+            self._of[lane] = optimizer
+            try:
+                self._lanes[lane] = self._joined(lane, model, optimizer)
+            except NotFusable:
+                return False
+        if lane in self._lanes and not all(part.is_ready() for part in self._lanes[lane]):
+            self.leave(lane)
+        return lane in self._lanes
+
+    def leave(self, lane: int) -> None:
+        self._of.pop(lane, None)
+        for part in self._lanes.pop(lane, []):
+            part.release()
+
+    def step(self, lanes: Iterable[int]) -> None:
+        """Change the parameters of these lanes by their gradients."""
+        joined = {lane: (self._lanes[lane], RULES[type(self._of[lane])]) for lane in lanes}
+        for number, memory in enumerate(self._memory):
+            alike = defaultdict[Any, list[int]](list)
+            for lane, (parts, rule) in joined.items():
+                alike[rule, parts[number].terms(), parts[number].place].append(lane)
+            for (rule, terms, place), members in alike.items():
+                parts = [joined[lane][0][number] for lane in members]
+                memory.step(rule, terms, parts, self._stack.selection(members))
+                if rule.counts:
+                    at, counts = self._stack.selection(members, place[1]), memory.counts(place)
+                    at.write_back(counts, at.of(counts).add_(1))
+
+    def _joined(self, lane: int, model: nn.Module, optimizer: Optimizer) -> list[LaneState]:
+        rule, dtypes = RULES.get(type(optimizer)), {each.values.dtype for each in self._stack.segments}
+        if rule is None or has_hooks(optimizer) or not dtypes <= DTYPES:
+            raise NotFusable
+        return [LaneState(memory, lane, model, optimizer, rule) for memory in self._memory]

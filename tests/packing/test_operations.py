@@ -1,0 +1,123 @@
+"""What a packed step asks of a device: about as many operations as one model's, however many lanes; and no wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from kinds import one_batch_each, trainer
+from lanes import STEADY, Tiny, alone, fresh, packed
+from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stagetree import TorchTrainer
+
+MORE = 15
+"""So many operations may a packed step have more than one of the model alone."""
+
+WAITS = ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "unique", "masked_select")
+"""For these the host must know a number of the device."""
+
+NO_WORK = ("profiler", "aten::empty", "aten::_unsafe_view", "aten::detach")
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what a device would have to do: neither views nor empty memory."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts = Counter[str]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func.name()
+        is_view = any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.arguments)
+        if not is_view and not name.startswith(NO_WORK):
+            self.counts[name.removeprefix("aten::").split(".")[0]] += 1
+        return func(*args, **(kwargs or {}))
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda model: SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4),
+    "adam": lambda model: Adam(model.parameters(), lr=0.01),
+    "adamw": lambda model: AdamW(model.parameters(), lr=0.01),
+}
+
+
+def trained_with(kind: type[TorchTrainer], optimizer: str, clip: float | None) -> type[TorchTrainer]:
+    class With(one_batch_each(kind)):  # type: ignore[misc]
+        def __init__(self, **args: Any) -> None:
+            super().__init__(**args)
+            self.clip_grad_norm = clip
+
+        def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
+            made: Optimizer = OPTIMIZERS[optimizer](self.model)
+            return made
+
+    return With
+
+
+def of_a_step(kind: type[TorchTrainer], hp: dict[str, Any]) -> Counter[str]:
+    """Operations of a third step alone."""
+    model = alone(hp, 2, kind)
+    with Operations() as found:
+        model.trainer.train()
+    return found.counts
+
+
+def of_a_packed_step(width: int, kind: type[TorchTrainer], hp: dict[str, Any], numbers: range) -> Counter[str]:
+    """The same of a pack with these lanes, which have rates of their own."""
+    hps = {number: {**hp, "lr": 0.01 * (1 + number)} for number in numbers}
+    pack = fresh(width, hps, kind)
+    assert not packed(pack, hps, 2) and not pack.unpackable_reason
+    with Operations() as found:
+        assert not packed(pack, hps, 1)
+    return found.counts
+
+
+MODELS = {
+    "mlp": ("benchmarks/data/mlp.py", "Mlp"),
+    "cnn": ("examples/digits/trainer.py", "Digits"),
+    "transformer": ("examples/charlm/trainer.py", "CharLM"),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_packed_step_is_about_as_many_operations_as_one_alone(model: str, optimizer: str) -> None:
+    assert_few(model, optimizer, widths=(1, 8, 64) if model == "mlp" else (1, 8))
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("model", ["cnn", "transformer"])
+def test_a_step_of_64_lanes_is_no_more_operations(model: str, optimizer: str) -> None:
+    assert_few(model, optimizer, widths=(64,))
+
+
+def assert_few(model: str, optimizer: str, widths: Sequence[int]) -> None:
+    kind = trained_with(trainer(*MODELS[model]), optimizer, 1.0 if optimizer == "adamw" else None)
+    hp = {"lr": 0.01, "bs": 32}
+    most = of_a_step(kind, hp).total() + MORE
+    for width in widths:
+        found = of_a_packed_step(width, kind, hp, range(width))
+        assert found.total() <= most, found
+        assert not found.keys() & set(WAITS)
+
+
+class Logging(Tiny):
+    """It logs, has buffers and gradients that are clipped."""
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(clip_grad_norm=0.1, **args)
+
+
+@pytest.mark.parametrize("batches", [{"bs": 4}, {"bs": 8}], ids=str)
+def test_lanes_that_nobody_has_and_what_is_logged_cost_no_operations(batches: dict[str, int]) -> None:
+    hp, few = {**STEADY, **batches}, range(2)
+    full = of_a_packed_step(8, Logging, hp, range(8))
+    assert of_a_packed_step(8, Logging, hp, few).total() <= full.total()
+    assert full.total() == of_a_packed_step(4, Logging, hp, range(4)).total()

@@ -1,0 +1,180 @@
+"""The steps of many optimizers by one expression are those that torch's make, and their state is theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lanes import STEADY, Tiny, alone, distance, fresh, packed, through_a_checkpoint, weights
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+
+from stagetree.packing.rules import RULES
+from stagetree.packing.stack import Stack
+from stagetree.packing.stacked_optimizer import StackedOptimizer
+from tests.plans import MORE
+
+WIDTH = 5
+RATES = st.sampled_from([1e-3, 0.1, 1.0])
+DECAYS = st.sampled_from([0.0, 0.01, 0.5])
+NEAR = {torch.float64: 1e-13, torch.float32: 3e-6}
+"""By so much of the largest number may those of five steps differ: two operations may be one in torch's."""
+
+
+@st.composite
+def optimizers(draw: Any) -> tuple[type[Optimizer], dict[str, Any]]:
+    kind = draw(st.sampled_from([SGD, Adam, AdamW]))
+    how = {"lr": draw(RATES), "weight_decay": draw(DECAYS), "maximize": draw(st.booleans())}
+    if kind is not SGD:
+        betas = draw(st.sampled_from([(0.9, 0.999), (0.5, 0.9), (0.0, 0.95)]))
+        return kind, {**how, "betas": betas, "eps": draw(st.sampled_from([1e-8, 1e-3])), "amsgrad": draw(st.booleans())}
+    momentum = draw(st.sampled_from([0.0, 0.5, 0.9]))
+    nesterov = bool(momentum) and draw(st.booleans())
+    return kind, {**how, "momentum": momentum, "nesterov": nesterov, "dampening": 0.0 if nesterov else draw(DECAYS)}
+
+
+def net(dtype: torch.dtype) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 7), nn.Linear(7, 2)).to(dtype)
+
+
+class Beside:
+    """Models with their optimizers, in a stack and with torch's own steps; all with the same gradients."""
+
+    def __init__(self, dtype: torch.dtype, kinds: list[tuple[type[Optimizer], dict[str, Any]]]) -> None:
+        self.models, self.stock_models = ([net(dtype) for _ in kinds] for _ in range(2))
+        self.optimizers, self.stock = (
+            [kind(model.parameters(), **how) for model, (kind, how) in zip(models, kinds, strict=True)]
+            for models in (self.models, self.stock_models)
+        )
+        self.stack = Stack(self.models[0], [list(self.models[0].parameters())], WIDTH)
+        for lane, model in enumerate(self.models):
+            self.stack.adopt(lane, model)
+        self.stacked, self.made = StackedOptimizer(self.stack), [0] * len(kinds)
+
+    def step(self, lanes: list[int]) -> None:
+        for lane in lanes:
+            chance = torch.Generator().manual_seed(self.made[lane])
+            self.made[lane] += 1
+            for mine, theirs in zip(self.models[lane].parameters(), self.stock_models[lane].parameters(), strict=True):
+                theirs.grad = torch.randn(mine.shape, generator=chance, dtype=torch.float64).to(mine.dtype)
+                assert mine.grad is not None
+                mine.grad.copy_(theirs.grad)
+            assert self.stacked.join(lane, self.models[lane], self.optimizers[lane])
+            self.stock[lane].step()
+        self.stacked.step(lanes)
+
+    def numbers(self, lane: int) -> list[Tensor]:
+        return leaves(self.models[lane], self.optimizers[lane])
+
+    def apart(self, lane: int) -> float:
+        """How far the numbers of a lane are from torch's, of the largest."""
+        pairs = zip(self.numbers(lane), leaves(self.stock_models[lane], self.stock[lane]), strict=True)
+        return max(float((a - b).abs().max() / b.abs().max().clamp(min=1.0)) for a, b in pairs)
+
+
+def leaves(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
+    """All numbers of a model and of what its optimizer remembers, in one order."""
+    states = optimizer.state_dict()["state"]
+    remembered = [states[number][name] for number in sorted(states) for name in sorted(states[number])]
+    return [each.detach() for each in (*model.parameters(), *remembered)]
+
+
+@settings(max_examples=25 * MORE)
+@given(kinds=st.lists(optimizers(), min_size=1, max_size=WIDTH), data=st.data())
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_steps_and_what_is_remembered_are_torchs(dtype: torch.dtype, kinds: Any, data: st.DataObject) -> None:
+    both = Beside(dtype, kinds)
+    for _ in range(5):
+        both.step(sorted(data.draw(st.sets(st.integers(0, len(kinds) - 1), min_size=1))))
+    for lane in range(len(kinds)):
+        assert both.apart(lane) < NEAR[dtype]
+
+
+@settings(max_examples=15 * MORE)
+@given(mine=optimizers(), others=st.lists(optimizers(), min_size=WIDTH - 1, max_size=WIDTH - 1), data=st.data())
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_a_step_is_the_same_to_the_bit_whoever_else_is_there(
+    dtype: torch.dtype, mine: Any, others: Any, data: st.DataObject
+) -> None:
+    lane = data.draw(st.integers(0, WIDTH - 1))
+    by_itself, among = Beside(dtype, [mine]), Beside(dtype, [*others[:lane], mine, *others[lane:]])
+    for _ in range(3):
+        by_itself.step([0])
+        among.step(sorted(data.draw(st.sets(st.integers(0, WIDTH - 1))) | {lane}))
+    assert all(one.equal(other) for one, other in zip(among.numbers(lane), by_itself.numbers(0), strict=True))
+
+
+def test_momentum_that_comes_and_goes_is_torchs() -> None:
+    """Its buffer begins with the gradient, undamped, also where there was none for some steps."""
+    both = Beside(torch.float64, [(SGD, {"lr": 0.1, "momentum": 0.0, "dampening": 0.5})])
+    for momentum in (0.0, 0.9, 0.9, 0.0, 0.5):
+        for each in (both.optimizers[0], both.stock[0]):
+            each.param_groups[0]["momentum"] = momentum
+        both.step([0])
+        assert both.apart(0) < NEAR[torch.float64]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"lr": 1e300}, {"lr": torch.tensor(0.1)}, {"lr": 0.1, "capturable": True}, {"lr": 0.1, "differentiable": True}],
+    ids=str,
+)
+def test_what_is_no_number_of_a_lane_is_left_to_its_own_optimizer(how: Mapping[str, Any]) -> None:
+    """A rate that is no number of single precision raises there, and one in a tensor would have to be waited for."""
+    both = Beside(torch.float32, [(Adam, {"lr": 0.1})])
+    both.step([0])
+    both.optimizers[0].param_groups[0].update(how)
+    assert not both.stacked.join(0, both.models[0], both.optimizers[0])
+    both.optimizers[0].param_groups[0].update({"lr": 0.1, "capturable": False, "differentiable": False})
+    both.step([0])
+    assert both.apart(0) < NEAR[torch.float32]
+
+
+def test_other_kinds_of_numbers_and_optimizers_are_left_to_torchs() -> None:
+    for dtype, kind in ((torch.bfloat16, SGD), (torch.float32, RMSprop)):
+        both = Beside(dtype, [(kind, {"lr": 0.1})])
+        assert not both.stacked.join(0, both.models[0], both.optimizers[0])
+
+
+def stepping(kind: type[Optimizer], **how: Any) -> type[Tiny]:
+    """A trainer with this optimizer."""
+
+    class Stepping(Tiny):
+        def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
+            return kind(self.model.parameters(), lr=hp["lr"], **how)
+
+    return Stepping
+
+
+@pytest.mark.parametrize("kind", [*RULES, RMSprop], ids=lambda kind: kind.__name__)
+def test_with_any_optimizer_a_trial_is_what_it_is_alone_and_its_checkpoint_goes_on(kind: type[Optimizer]) -> None:
+    trainer = stepping(kind, weight_decay=0.1)
+    hp = {name: STEADY[name] for name in ("lr", "bs")}
+    pack = fresh(3, [0, 1], trainer)
+    assert not packed(pack, {0: hp, 1: {**hp, "lr": 0.01}}, 2)
+    assert distance(weights(pack[0]), weights(alone(hp, 2, trainer))) < 1e-11
+    pack.put(2, through_a_checkpoint(pack[0], hp, trainer))
+    assert not packed(pack, {0: hp, 2: hp}, 2)
+    assert distance(weights(pack[0]), weights(pack[2])) == 0
+    assert distance(weights(pack[2]), weights(alone(hp, 4, trainer))) < 1e-11
+
+
+@pytest.mark.parametrize(("kind", "terms"), [(SGD, {"momentum": 0.9, "nesterov": True}), (AdamW, {"amsgrad": True})])
+def test_a_step_can_be_captured(kind: type[Optimizer], terms: dict[str, Any]) -> None:
+    """torch finds nothing in it that reads a number on the host, or whose shape depends on one."""
+    rule, group = (
+        RULES[kind],
+        {**kind([nn.Parameter(torch.zeros(1))], lr=0.1, weight_decay=0.1, **terms).param_groups[0]},
+    )
+    values, grads, *rest = (torch.linspace(0.1, 1.0, 12).view(3, 4) for _ in range(5))
+    moments = dict(zip(rule.moments(group), rest, strict=False))
+    table = torch.tensor([rule.coefficients(group, 2)] * 3).unsqueeze(2).unbind(1)
+    expected, before = values.clone(), {name: each.clone() for name, each in moments.items()}
+    rule.change(rule.terms(group), expected, grads, before, table)
+    torch.compile(rule.change, fullgraph=True, backend="eager")(rule.terms(group), values, grads, moments, table)
+    assert values.equal(expected) and all(moments[name].equal(each) for name, each in before.items())
