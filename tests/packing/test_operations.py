@@ -20,7 +20,7 @@ MORE = 15
 WAITS = ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "unique", "masked_select")
 """For these the host must know a number of the device."""
 
-NO_WORK = ("profiler", "aten::empty", "aten::_unsafe_view", "aten::detach")
+NO_WORK = ("profiler", "aten::empty", "aten::_unsafe_view")
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -34,8 +34,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = func.name()
-        is_view = any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.arguments)
-        if not is_view and not name.startswith(NO_WORK):
+        if not func.is_view and not name.startswith(NO_WORK):
             self.counts[name.removeprefix("aten::").split(".")[0]] += 1
         return func(*args, **(kwargs or {}))
 
