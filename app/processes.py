@@ -219,3 +219,16 @@ def shorten(path: Path) -> None:
             file.truncate()
     except OSError as problem:
         logger.warning("%s is not shortened: %s", path, problem)
+
+
+CGROUP = Path("/sys/fs/cgroup/memory.max")
+"""What a container may have, in its own view."""
+
+
+def memory_here() -> int:
+    """The bytes of memory of this machine, or of the container that this process is in."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(machine, int(CGROUP.read_text()))
+    except (OSError, ValueError):  # none, or "max"
+        return machine

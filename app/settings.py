@@ -115,6 +115,11 @@ class Settings(BaseSettings):
         ge=0,
         description="the most bytes of checkpoints that a slot keeps in memory, those where trials part first of all",
     )
+    backlog_bytes: ByteSize | None = Field(
+        default=None,
+        description="the most bytes of states that the slots of a machine hold in memory on their way to the store, "
+        "beyond one each, such as 100GiB; training waits for room; by default a quarter of its memory",
+    )
     cache: str = Field(
         default="",
         description="a folder on a disk of the worker's machine for copies of checkpoints from a bucket, and how many "

@@ -58,7 +58,7 @@ class SlotLock:
     def acquire(cls, slot: str, database_url: str, folder: str = "") -> SlotLock:
         """Raises `SlotTaken`. folder: by default one of the user's own that every process of this machine finds."""
         digest = hashlib.sha256(f"{database_url}\n{slot}".encode()).hexdigest()[:16]
-        file = _opened(_runtime_folder(folder) / f"{digest}.lock")
+        file = _opened(runtime_folder(folder) / f"{digest}.lock")
         deadline = time.monotonic() + LOCK_SECONDS
         while not _is_locked(file):
             if time.monotonic() > deadline:
@@ -146,7 +146,7 @@ class Ownership:
         return self._clock() - self._seen_since >= self._watch_seconds
 
 
-def _runtime_folder(folder: str) -> Path:
+def runtime_folder(folder: str) -> Path:
     """For locks: of this user alone. It must not be on a network disk."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     path = Path(folder) if folder else Path(base) / f"stagetree-{os.getuid()}"

@@ -24,17 +24,18 @@ from app.events.housekeeping import Ages, clean
 from app.events.trial_logs import TrialLogTable
 from app.object_store import ObjectStore
 from app.owned_store import open_owned
-from app.processes import collect_young, freeze_survivors
+from app.processes import collect_young, freeze_survivors, memory_here
 from app.registry import Catalogue, register
 from app.scheduling.fair_share import POLICIES
 from app.settings import settings
 from app.workers.celery_app import publish
-from app.workers.ownership import Ownership
+from app.workers.ownership import Ownership, runtime_folder
 from app.workers.scheduler.ports import Ports, say_once
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.context import Limits, SlotDependencies
 from app.workers.slot.device import SlotDevice, device_of, kind_here, mps_is_running, visible_gpus
+from app.workers.slot.saver import HostBacklog
 from app.workers.slot.slot import Slot
 from app.workers.threads import PeriodicThread, RateLimit, TickLoop
 from app.workers.trainer_group import LATE_SECONDS, TrainerGroup
@@ -169,6 +170,7 @@ def make_slot(
         end=end_worker,
         logs=here.logs_folder,
         log_table=None if database.is_file else TrialLogTable(database),
+        backlog=HostBacklog(runtime_folder(here.locks) / "backlog", here.backlog_bytes or memory_here() // 4),
     )
     limits = Limits(
         lease=here.lease_seconds,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from app.workers.state import State
 from stagetree.runtime import buffers, state_format
@@ -33,6 +35,35 @@ def test_what_was_given_back_is_filled_again() -> None:
     pool.give_back(given_back)
     second = saved(pool, 2.0, given_back)
     assert os.fstat(second.fd).st_ino == inode and value_of(second) == 2.0
+
+
+class Copies(TorchDispatchMode):
+    """Counts the bytes that copies write, and of tensors that are made beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = self.made = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.copy_.default:
+            self.written += args[0].nbytes
+        elif isinstance(found, torch.Tensor) and func in (
+            torch.ops.aten.clone.default,
+            torch.ops.aten._to_copy.default,
+        ):
+            self.made += found.nbytes
+        return found
+
+
+def test_training_waits_for_one_copy_of_each_tensor_and_nothing_else() -> None:
+    """Also of one that does not lie in one piece. What follows, hash and store, is beside it."""
+    state = {"a": torch.rand(300, 7), "b": [torch.rand(50, 40).t(), torch.arange(5, dtype=torch.int8)], "c": 1}
+    pool = Buffers("cpu")
+    with Copies() as copies:
+        layout = state_format.Layout.of(state)
+        layout.fill(pool.take(layout.size).area)
+    assert (copies.written, copies.made) == (300 * 7 * 4 + 50 * 40 * 4 + 5, 0)
 
 
 def test_a_state_that_somebody_has_is_not_overwritten() -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event as Flag
 from typing import Any
 
 import pytest
 from assignments import work
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.domain import events as e
 from app.domain.terms import NodeId
@@ -20,8 +27,9 @@ from app.workers.slot.checkpoint_store import SMALL, CheckpointStore
 from app.workers.slot.claim import Claim
 from app.workers.slot.intermediates import IntermediateCheckpoints
 from app.workers.slot.retry import RetryPolicy, SlotStatus
-from app.workers.slot.saver import NOTED_AFTER, SAVE_SECONDS, Saver
+from app.workers.slot.saver import NOTED_AFTER, SAVE_SECONDS, HostBacklog, Saver
 from app.workers.state import State
+from tests.plans import tried
 
 CLAIM = Claim("c", "plan", 1)
 
@@ -265,3 +273,125 @@ def test_where_another_chain_begins_it_stays_at_the_end_too() -> None:
         rows.chains.assign("d", "plan", "gpu1", work(resume="n1"), 60.0)
     room.keep(1)
     assert not room.intermediates.release_at_end()
+
+
+# ------------------------------------------------------------------------------------- bytes on their way from a host
+
+
+@pytest.fixture
+def backlogs(tmp_path: Path) -> Iterator[Callable[[], HostBacklog]]:
+    """Of slots of one host, which hold 100 bytes in all."""
+    made: list[HostBacklog] = []
+
+    def make() -> HostBacklog:
+        made.append(HostBacklog(tmp_path / "backlog", 100))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_slots_of_a_host_hold_so_many_bytes_and_one_state_each(backlogs: Callable[[], HostBacklog]) -> None:
+    one, other = backlogs(), backlogs()
+    assert (one.enter(60), one.enter(30)) == (0, 0)
+    assert other.enter(500) == 0  # its first, however large: it could never be stored else
+    assert (one.enter(1), other.enter(1)) == (590, 590)
+    other.leave(500)
+    assert one.enter(10) == 0 and one.enter(1) == 100
+    one.leave(60)
+    assert one.enter(60) == 0
+
+
+def test_what_a_dead_process_had_on_its_way_is_not_waited_for(
+    backlogs: Callable[[], HostBacklog], tmp_path: Path
+) -> None:
+    alive, reading, writing = backlogs(), *os.pipe()
+    if (pid := os.fork()) == 0:
+        HostBacklog(tmp_path / "backlog", 100).enter(90)  # closed by its death alone
+        os.write(writing, b"x")
+        signal.pause()
+    os.read(reading, 1)
+    assert (alive.enter(20), alive.enter(20)) == (0, 110)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert alive.enter(20) == 0
+    assert len(list((tmp_path / "backlog").glob("*.bytes"))) == 1
+
+
+def test_a_process_that_stands_still_in_the_middle_holds_nobody_up(
+    backlogs: Callable[[], HostBacklog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stagetree.backoff.Backoff.seconds", lambda self, failures: 0.0)
+    one = backlogs()
+    with (tmp_path / "backlog/lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert (one.enter(90), one.enter(90)) == (0, 0)
+    assert one.enter(90) == 180
+
+
+def test_a_folder_that_cannot_be_used_bounds_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    backlog = HostBacklog(tmp_path / "file", 1)
+    assert [backlog.enter(10) for _ in range(3)] == [0, 0, 0]
+    backlog.leave(10)
+    assert "are not counted in" in caplog.text
+
+
+@tried(25)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60)), max_size=30))
+def test_never_more_than_the_limit_beyond_one_state_each(asked: list[tuple[int, int]]) -> None:
+    """A size of 0 takes the oldest state of a slot off."""
+    with TemporaryDirectory() as folder:
+        slots = [HostBacklog(Path(folder), 100) for _ in range(3)]
+        held: list[list[int]] = [[], [], []]
+        for number, size in asked:
+            if not size and held[number]:
+                slots[number].leave(held[number].pop(0))
+            elif size:
+                total, is_first = sum(map(sum, held)), not held[number]
+                there = slots[number].enter(size)
+                assert there == (0 if is_first or total + size <= 100 else total)
+                held[number] += [] if there else [size]
+        for each in slots:
+            each.close()
+
+
+def test_training_waits_for_room_and_its_slot_says_so(backlogs: Callable[[], HostBacklog]) -> None:
+    """Of five states of 60 bytes, one may be on its way: the others are not even taken, and the first one's end lets
+    the next one in."""
+    notes, said, go_on = SlotStatus(), list[str | None](), Flag()
+    store = Held(go_on)
+
+    def wait(seconds: float) -> None:
+        said.append(notes.text)
+        go_on.set()
+
+    made = Saver(CheckpointStore(store), RetryPolicy(wait), notes, lambda: 0.0, backlog=backlogs())
+    stored = list[object]()
+    for number in range(5):
+        made.save(CLAIM, f"place-{number}", State.of(bytes(60)), stored.append)
+    assert made.drain(60.0)
+    assert len(stored) == 5 and notes.text is None
+    assert said[0] == "waits for the store: 60 bytes of states are on their way to it from this host, of 100"
+    made.close()
+
+
+class Held(Refusing):
+    """A store that takes states once it may."""
+
+    def __init__(self, go_on: Flag) -> None:
+        self._go_on = go_on
+
+    def write(self, key: str, parts: Any) -> None:
+        assert self._go_on.wait(60)
+
+
+def test_what_nobody_wants_any_more_leaves_room(backlogs: Callable[[], HostBacklog]) -> None:
+    claim, backlog, closed = Claim("c", "plan", 1), backlogs(), list[bool]()
+    made = Saver(CheckpointStore(Held(Flag())), RetryPolicy(lambda _: None), SlotStatus(), lambda: 0.0, backlog=backlog)
+    claim.over.set()
+    made.save(claim, "place", State(os.memfd_create("x"), 90, closed.append), lambda stored: None)
+    assert made.drain(60.0)
+    assert closed == [False] and (backlog.enter(1), backlog.enter(99)) == (0, 0)
+    made.close()

@@ -19,7 +19,7 @@ from app.workers.slot.checkpoint_store import CheckpointReader, CheckpointStore
 from app.workers.slot.health import Health, Quarantine
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.retry import Clock, RetryPolicy, SlotStatus, monotonic
-from app.workers.slot.saver import Saver
+from app.workers.slot.saver import HostBacklog, Saver
 from app.workers.slot.surroundings import LookAround, Surveyor
 from app.workers.slot.trainer_host import TrainerHost
 from app.workers.threads import THREADS, Executor
@@ -55,7 +55,7 @@ class SlotDependencies:
     without waiting. logs: the folder for what trainers print. log_table: where that is sent to; None where the API
     reads it from the folder. is_retiring: whether the worker must end. end: asks that it does, and says why. clock:
     any that does not go back. wall_clock: Unix seconds. wait: for at most so many seconds. executor: of its heartbeat,
-    outbox and saver.
+    outbox and saver. backlog: of the states that wait on this host; None bounds no bytes.
     """
 
     records: Records
@@ -71,6 +71,7 @@ class SlotDependencies:
     wall_clock: Callable[[], float] = time.time
     wait: Callable[[float], object] | None = None
     executor: Executor = THREADS
+    backlog: HostBacklog | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class SlotContext:
         retry, status = RetryPolicy(given.wait, given.executor), SlotStatus()
         store = CheckpointStore(given.store, limits.memory_bytes)
         outbox = FactOutbox(given.records, retry, clock=given.wall_clock, notify=given.notify, executor=given.executor)
-        saver = Saver(store, retry, status, given.clock, given.executor)
+        saver = Saver(store, retry, status, given.clock, given.executor, given.backlog)
         return cls(
             me=me,
             device=device,

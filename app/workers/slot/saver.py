@@ -4,21 +4,30 @@ Checkpoints on their way to the store, in order, while the next stage trains.
 
 A store that is away is waited for, as long as the process lives and the chain is ours: no fact is dropped. Facts that
 must come after a checkpoint, such as the end of its chain, go through here as well.
+
+States that wait take memory, so training waits where the slots of the host have too many bytes on their way.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from threading import Lock
+from uuid import uuid4
 
 from app.object_store import StoreUnavailable
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore, Stored
 from app.workers.slot.claim import Claim
-from app.workers.slot.retry import Clock, RetryPolicy, SlotStatus, WorkerThread
+from app.workers.slot.retry import LOOK_SECONDS, Clock, RetryPolicy, SlotStatus, WorkerThread
 from app.workers.state import State
 from app.workers.threads import THREADS, Executor
+from stagetree.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +44,111 @@ NOTED_AFTER = 4
 """After so many tries in vain, the slot's row says that it waits."""
 
 
+class HostBacklog:
+    """The bytes of states that the slots of a host hold in memory on their way to the store, up to a limit in all.
+
+    Each slot may have one state, however large: none waits without end. Each writes its bytes into a file of its own,
+    whose lock the kernel opens when its process dies. A folder that cannot be used bounds nothing.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self.limit, self._folder, self._mine, self._lock = limit, folder, 0, Lock()
+        self._path, self._file = folder / f"{uuid4().hex}.bytes", -1
+        with self._harmless():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = _locked(self._path)
+
+    def enter(self, size: int) -> int:
+        """Count a state, if there is room for it. If not, how many bytes are on their way; else 0."""
+        with self._lock:
+            with self._harmless(), self._alone():
+                if self._mine and (there := self._mine + self._others()) + size > self.limit:
+                    return there
+                self._write(self._mine + size)
+            self._mine += size
+            return 0
+
+    def leave(self, size: int) -> None:
+        """A state is stored, or not wanted any more."""
+        with self._lock:
+            self._mine -= size
+            with self._harmless():
+                self._write(self._mine)
+
+    def close(self) -> None:
+        """Nothing is on its way any more."""
+        if self._file >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = -1
+
+    def _others(self) -> int:
+        return sum(_bytes_of(path) for path in self._folder.glob("*.bytes") if path != self._path)
+
+    def _write(self, size: int) -> None:
+        if self._file >= 0:
+            os.pwrite(self._file, f"{size:020}".encode(), 0)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Of two slots that ask at once, the second hears of the first one's state."""
+        file = _locked(self._folder / "lock")
+        try:
+            yield
+        finally:
+            os.close(file)
+
+    @contextmanager
+    def _harmless(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            logger.warning("bytes on their way to the store are not counted in %s: %s", self._folder, problem)
+
+
+def _locked(path: Path) -> int:
+    """Raises BlockingIOError where another process has the lock for long: it was stopped, say."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        for _ in Backoff(0.001, LOOK_SECONDS).attempts(most=20):
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+        raise BlockingIOError(f"{path} is locked by another process")
+    except BaseException:
+        os.close(file)
+        raise
+
+
+def _bytes_of(path: Path) -> int:
+    """What another slot has on its way; nothing if it is dead, whose file goes."""
+    with suppress(FileNotFoundError):
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(os.read(file, 20) or 0)
+        finally:
+            os.close(file)
+        path.unlink(missing_ok=True)
+    return 0
+
+
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
+    """drop: in its place, if the chain is over."""
+
     claim: Claim
     do: Callable[[], None]
+    drop: Callable[[], None] = _nothing
 
 
 class Saver:
-    """clock: of how long it takes."""
+    """clock: of how long it takes. backlog: of the host; None bounds no bytes."""
 
     def __init__(
         self,
@@ -51,7 +157,9 @@ class Saver:
         status: SlotStatus,
         clock: Clock,
         executor: Executor = THREADS,
+        backlog: HostBacklog | None = None,
     ) -> None:
+        self._backlog = backlog
         self._store, self._retry, self._status, self._clock = store, retry, status, clock
         self._costs: Mapping[str, Sequence[float]] = {}  # put in place whole: others read it
         self._thread = WorkerThread[_Job]("saver", self._do, retry, BACKLOG, executor)
@@ -88,18 +196,26 @@ class Saver:
         never was room for it.
         """
 
+        size = state.total
+        self._await_room(size)
+
+        def drop() -> None:
+            state.close()
+            if self._backlog is not None:
+                self._backlog.leave(size)
+
         def save() -> None:
             try:
                 written = self._write(claim, place, state, is_branch_point)
             finally:
-                state.close()
+                drop()
             if written is not None:
                 stored, seconds = written
                 _, *later = self._costs.get(claim.stream, FIRST_COSTS)
                 self._costs = {**self._costs, claim.stream: (*later, copy_seconds + min(seconds, SAVE_SECONDS))}
                 on_stored(stored)
 
-        self._thread.put(_Job(claim, save))
+        self._thread.put(_Job(claim, save, drop))
 
     def submit(self, claim: Claim, do: Callable[[], None]) -> None:
         """Do something after all that came before, unless the chain is over at that point. Does not wait for room."""
@@ -125,10 +241,26 @@ class Saver:
 
     def close(self) -> None:
         self._thread.close()
+        if self._backlog is not None:
+            self._backlog.close()
 
     def _do(self, job: _Job) -> None:
-        if not job.claim.over.is_set():
+        if job.claim.over.is_set():
+            job.drop()
+        else:
             job.do()
+
+    def _await_room(self, size: int) -> None:
+        """Until so many bytes more may be on their way from this host. Raises `Closing`."""
+        if self._backlog is None:
+            return
+        try:
+            while there := self._backlog.enter(size):
+                about = f"{there:,} bytes of states are on their way to it from this host, of {self._backlog.limit:,}"
+                self._status.put("backlog", f"waits for the store: {about}")
+                self._retry.pause(LOOK_SECONDS)
+        finally:
+            self._status.remove("backlog")
 
     def _write(self, claim: Claim, place: str, state: State, is_branch_point: bool) -> tuple[Stored, float] | None:
         """The stored object, and the seconds of the attempt; None if the chain was over before the store took it."""
