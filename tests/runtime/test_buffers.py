@@ -48,10 +48,7 @@ class Copies(TorchDispatchMode):
         found = func(*args, **(kwargs or {}))
         if func is torch.ops.aten.copy_.default:
             self.written += args[0].nbytes
-        elif isinstance(found, torch.Tensor) and func in (
-            torch.ops.aten.clone.default,
-            torch.ops.aten._to_copy.default,
-        ):
+        elif isinstance(found, torch.Tensor) and func is torch.ops.aten.clone.default:
             self.made += found.nbytes
         return found
 
