@@ -100,6 +100,11 @@ class Settings(BaseSettings):
     stop_seconds: float = Field(
         default=25.0, gt=0, description="a process that is asked to end does so within so long, whatever is away"
     )
+    address: str = Field(
+        default="",
+        description="a name or IP address by which workers of other machines reach this one, for trials that slots of "
+        "several machines train; by default, slots here train none",
+    )
     locks: str = Field(default="", description="a local folder for the locks of slots; by default one of the user's")
     intermediate_overhead: float = Field(
         default=0.01, ge=0, le=1, description="the share of training time that checkpoints inside a stage may take"

@@ -33,7 +33,7 @@ from app.object_store import PART, LocalStore
 from app.workers.slot.checkpoint_store import CheckpointStore, Stored
 from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import Warm
+from app.workers.warm import TrainerSettings, Warm
 from stagetree import Trainer
 
 TENSORS = 24
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, help="where to write; by default the folder for temporary files")
     given = parser.parse_args()
     size, folder = given.megabytes * 2**20, tempfile.TemporaryDirectory(dir=given.dir)
-    with folder as place, TrainerProcess.start(Warm(), device=given.device) as process:
+    with folder as place, TrainerProcess.start(Warm(), TrainerSettings(given.device)) as process:
         process.build(__file__, "large", {"size": size}, 0, deadline=PATIENCE)
         is_held = measure(Bench(process, Path(place)), given.rounds)
     sys.exit(not is_held)

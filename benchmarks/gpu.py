@@ -29,7 +29,7 @@ from torch.utils.data import TensorDataset
 
 from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import Warm
+from app.workers.warm import TrainerSettings, Warm
 from stagetree import TorchTrainer
 from stagetree.runtime.machine import Machine
 
@@ -179,7 +179,7 @@ def main() -> None:
         sys.exit("torch finds no GPU here; --device cpu tries the program out")
     sizes = {"width": given.width, "layers": given.layers}
     found = defaultdict[str, list[tuple[float, float]]](list)
-    with TrainerProcess.start(Warm(), device=given.device) as process:
+    with TrainerProcess.start(Warm(), TrainerSettings(given.device)) as process:
         process.build(__file__, "model", sizes, 0, deadline=PATIENCE)
         process.train(HP, 2, deadline=PATIENCE)
         bare = Bare(given.device, **sizes)

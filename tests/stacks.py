@@ -159,7 +159,7 @@ class Cluster(Service):
                     start_new_session=True,
                 )
         for name in names:
-            if name.startswith("gpu"):
+            if "gpu" in name:
                 wait_for(f"the start of {name}", lambda name=name: self.is_ready(name))
             elif name == "api":
                 wait_for("the start of the API", self.is_serving)

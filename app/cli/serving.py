@@ -32,7 +32,10 @@ def worker(queue: Queue) -> None:
     """
     from app.workers.prefork import work
 
-    work(queue_of(os.environ) if queue == "slurm" else queue)
+    if queue == "slurm":
+        queue = queue_of(os.environ)
+        os.environ.setdefault("STAGETREE_ADDRESS", os.environ["SLURMD_NODENAME"])
+    work(queue)
 
 
 def api(host: Host = "127.0.0.1", port: Port = 8000, insecure: Insecure = False) -> None:

@@ -15,11 +15,14 @@ from app.domain.events import Stage, StoredPart
 Ahead = tuple[int, tuple[int, ...]]
 """Where more is wanted of a model than that it is evaluated, and the steps up to there at which that is wanted."""
 
-FORMAT = 12
-READABLE = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, FORMAT)
+Lent = tuple[()] | tuple[tuple[str, ...]] | tuple[tuple[str, ...], Mapping[str, str]]
+
+FORMAT = 13
+READABLE = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
 none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience, 8 no
-members, 9 no bound for them, 10 nothing kept for good, 11 no parts."""
+members, 9 no bound for them, 10 nothing kept for good, 11 no parts,
+12 no machines but one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +95,11 @@ class ChainAssignment:
     begin: of a chain that begins at step 0 with weights, where they are (`key`, `sha256`) and whether all of that
     `state` is taken. inputs: as in `StudySubmitted`. describe: whether the slot is to say what it trains with.
     patient: whether each step may take as long as the first one may, since what is learnt from others may not fit.
-    members: the slots of the same machine that are lent to it: it is trained by a rank on the slot's device, and one on
-    that of each, in this order. shards, parallel: as in `PlanOpened`. measures_ranks: only see how fast the powers of
-    two of these devices are on batches that these hyper-parameters decide, and train nothing; None is to train.
-    most_ranks: so many devices it could have if these had too little memory.
+    members: the slots that are lent to it: it is trained by a rank on the slot's device, and one on that of each, in
+    this order. shards, parallel: as in `PlanOpened`. measures_ranks: only see how fast the powers of two of these
+    devices are on batches that these hyper-parameters decide, and train nothing; None is to train. most_ranks: so many
+    devices it could have if these had too little memory. meeting: where its members are on other machines, the
+    `address` at which the worker of its slot awaits theirs, and the `secret` by which it knows them.
     """
 
     plan: str
@@ -130,11 +134,21 @@ class ChainAssignment:
     parallel: str = "tree"
     measures_ranks: Mapping[str, Any] | None = None
     most_ranks: int = 1
+    meeting: Mapping[str, str] | None = None
 
     @property
     def ranks(self) -> int:
         """How many devices train it."""
         return 1 + len(self.members)
+
+    @property
+    def lent(self) -> Lent:
+        """The slots that are lent to it, and where to meet them on other machines; () for none."""
+        return () if not self.members else (self.members,) if self.meeting is None else (self.members, self.meeting)
+
+    def kind_on(self, device: str) -> str:
+        """How its devices are called, whose kind that is, where it goes by their speed."""
+        return kind_apart(device) if self.meeting else device
 
     @property
     def first_read(self) -> ResumePoint | None:
@@ -197,7 +211,7 @@ FIELDS = tuple(field.name for field in fields(ChainAssignment))
 STAGE_FIELDS = tuple(field.name for field in fields(Stage))
 
 
-NAME = re.compile(r"(?P<gpu>(?:.*[-_.])?gpu(?P<number>\d+))(?P<share>[a-z]?)|(?:.*[-_.])?cpu\d+")
+NAME = re.compile(r"(?P<gpu>(?P<site>.*[-_.])?gpu(?P<number>\d+))(?P<share>[a-z]?)|(?P<cpus>.*[-_.])?cpu\d+")
 """gpu0, cpu3, or with a host in front, host-gpu0. What is behind "gpu" is the CUDA device. Slots that share one have a
 letter each: gpu0a, gpu0b.
 """
@@ -211,11 +225,22 @@ def shared_gpu(slot: str) -> str | None:
     return matched["gpu"] if matched and matched["share"] else None
 
 
+def site(slot: str) -> str:
+    """The name of a slot without its device: a worker sees the devices of slots of its site."""
+    matched = NAME.fullmatch(slot)
+    return slot if matched is None else matched["site"] or matched["cpus"] or ""
+
+
+def kind_apart(kind: str) -> str:
+    """The kind of gangs on several machines, whose speed is another one."""
+    return f"{kind}, several machines"
+
+
 class SlotDescription(Protocol):
     """One GPU, or one CPU process. device: in words. chain: what it is at.
 
     trainers: the version that it has of each, by name. host, kind: the slots of one machine and of one kind of device
-    may train one trial together.
+    may train one trial together. address: where workers of other machines reach its own; "" where they do not.
     """
 
     @property
@@ -226,6 +251,8 @@ class SlotDescription(Protocol):
     def host(self) -> str: ...
     @property
     def kind(self) -> str: ...
+    @property
+    def address(self) -> str: ...
     @property
     def chain(self) -> str | None: ...
     @property

@@ -133,7 +133,7 @@ class SlotRow(SQLModel, table=True):
     chain: what it was given. resident_model: the plan, node and step of the model it holds in memory. trainers: the
     version of each trainer that its worker loads. note: what it waits for, or why it is in quarantine. kind: of its
     device, the same for all that are alike; "" where its worker does not say. lent_to: the chain of another slot that
-    trains on its device, too.
+    trains on its device, too. address: where workers of other machines reach it; "" where they do not.
     """
 
     __tablename__ = "slots"
@@ -152,6 +152,7 @@ class SlotRow(SQLModel, table=True):
     quarantined_until: float | None = None
     kind: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     lent_to: str | None = None
+    address: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
 
 
 class SchedulerRow(SQLModel, table=True):

@@ -1,8 +1,8 @@
 """How many slots train a path, and which: the other end of packing, for when slots are more than paths.
 
-A *gang* is some free slots of one machine and of one kind of device. With shards the bits are the same whatever their
-number, so it is chosen anew for each stage: where fewer paths are ready than slots are free, the most urgent one gets
-the largest power of two that pays, and the others one slot each.
+A *gang* is some free slots of one kind of device, of one machine if it has enough. With shards the bits are the same
+whatever their number, so it is chosen anew for each stage: where fewer paths are ready than slots are free, the most
+urgent one gets the largest power of two that pays, and the others one slot each.
 
 A path that needs more slots than are free waits with a *reservation*: the slots that are free soonest are held for it,
 for as long as the stages under way on them last, and meanwhile take what ends before that. There is one reservation at
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
-from app.domain.assignment import ResumePoint, SlotDescription, shared_gpu
+from app.domain.assignment import ResumePoint, SlotDescription, kind_apart, shared_gpu, site
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import SearchPlan, Study, speed_up
 from app.domain.stage_tree import Place
@@ -30,15 +30,23 @@ PAYS = 0.6
 """So many ranks are worth their slots if they are at least so many times as fast as one, for each of them."""
 
 Kind = tuple[str, str]
-"""A machine and a kind of device."""
+"""A machine, or "" for all that can reach each other, and a kind of device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The slot that has a chain, and the slots that are lent to it."""
+    """The slot that has a chain, and the slots that are lent to it. is_apart: whether each of their workers starts a
+    rank of its own, since the leader's does not see all the devices.
+    """
 
     leader: SlotDescription
     members: tuple[SlotDescription, ...] = ()
+    is_apart: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What its speed goes by."""
+        return kind_apart(self.leader.kind) if self.is_apart else self.leader.kind
 
     @property
     def names(self) -> frozenset[str]:
@@ -93,7 +101,7 @@ def least_ranks(plan: SearchPlan, spans: Sequence[Span], kind: str) -> int:
 def charged_to(spans: Sequence[Span]) -> StudyId:
     """The study on whose behalf a path was chosen."""
     study = spans[0].study
-    assert study is not None  # what is trained is trained for somebody
+    assert study is not None  # each path is trained for somebody
     return study
 
 
@@ -141,12 +149,20 @@ def powers(least: int, most: int) -> Iterator[int]:
 
 
 def groups_of(plan: SearchPlan, slots: Iterable[SlotDescription]) -> dict[Kind, list[SlotDescription]]:
-    """The slots that may train the plan together. A share of a GPU stands alone, and so does an unknown device."""
+    """The slots that may train the plan together: of each machine, and then of several that reach each other.
+
+    A share of a GPU stands alone, and so does an unknown device.
+    """
     assert plan.opened is not None
     found = defaultdict[Kind, list[SlotDescription]](list)
-    for slot in slots:
-        if slot.kind and not shared_gpu(slot.name) and has_trainer(slot, plan.opened):
-            found[slot.host, slot.kind].append(slot)
+    able = [slot for slot in slots if slot.kind and not shared_gpu(slot.name) and has_trainer(slot, plan.opened)]
+    for slot in able:
+        found[f"{slot.host} {site(slot.name)}", slot.kind].append(slot)
+    machines = list(found)
+    for kind in {slot.kind for slot in able if slot.address}:
+        reached = [slot for slot in able if slot.kind == kind and slot.address]
+        if not any(len(found[machine]) >= len(reached) for machine in machines if machine[1] == kind):
+            found["", kind] = reached
     return found
 
 
@@ -159,21 +175,22 @@ def gather(
 ) -> Gang | None:
     """The free slots that take these spans together; None where there are not so many.
 
-    Of several machines, one where the model is in memory, or else the one with fewest free slots beyond these. Only
-    which slot leads goes by where the user's code has failed: that is on record for the leader.
+    Of several machines, one where the model is in memory, or else the one with fewest free slots beyond these; slots of
+    more than one where no machine has so many. Only which slot leads goes by where the user's code has failed: that is
+    on record for the leader.
     """
-    best: tuple[tuple[bool, int], Gang] | None = None
+    best: tuple[tuple[bool, bool, int], Gang] | None = None
     model = resume and {"plan": id, "node": resume.node, "step": resume.step}
     able = {slot.name for slot in leaders(plan, spans, slots)}
-    for (_, kind), group in groups_of(plan, slots.free).items():
+    for (machine, kind), group in groups_of(plan, slots.free).items():
         leading, ranks = [slot for slot in group if slot.name in able], count(kind)
         if len(group) < ranks or not leading:
             continue
         leader = next((slot for slot in leading if model and slot.resident_model == model), leading[0])
         rest = [slot for slot in group if slot is not leader]
-        order = (model is None or leader.resident_model != model, len(group))
+        order = (not machine, model is None or leader.resident_model != model, len(group))
         if best is None or order < best[0]:
-            best = order, Gang(leader, tuple(rest[: ranks - 1]))
+            best = order, Gang(leader, tuple(rest[: ranks - 1]), is_apart=not machine)
     return best and best[1]
 
 

@@ -125,6 +125,9 @@ MOST_WAKE_UPS = 2
 WAKE_UP_SECONDS = 60.0
 """After so long, a message that something happened says nothing any more: the scheduler has looked since."""
 
+RANK_SECONDS = 60.0
+"""After so long, a slot that is lent to a chain is waited for no more."""
+
 install()
 
 celery = Celery("stagetree", broker=settings().broker_url, include=["app.workers.tasks"])
@@ -183,7 +186,13 @@ def _waiting(connection: Any) -> int:
 
 
 def publish(chain_id: str, stages: int, slot: str) -> None:
-    """Send a chain of stage tasks to the queue of a slot. Raises what the broker's client raises, at once."""
+    """Send a chain of stage tasks to the queue of a slot; without stages, that it is lent to the chain.
+
+    Raises what the broker's client raises, at once.
+    """
+    if not stages:
+        celery.send_task("stagetree.rank", (chain_id,), queue=slot, expires=RANK_SECONDS, retry=False)
+        return
     links = [
         celery.signature(
             "stagetree.stage", (chain_id, index), immutable=True, queue=slot, task_id=f"{chain_id}:{index}"

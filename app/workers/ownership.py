@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 from uuid import uuid4
 
 from app.events import RowsPort, SlotRecord, SlotTaken
@@ -35,6 +35,7 @@ class Owner(Protocol):
     slot: str
     owner: str
     kind: str
+    address: str
 
     def take(self, rows: RowsPort, device: str) -> bool:
         """Become the slot's worker; False: another may have it, look again in a moment. Raises `SlotTaken`."""
@@ -77,10 +78,10 @@ class Ownership:
     """One worker's hold on a slot. `owner` proves it; a fork calls `begin` to have one of its own.
 
     heartbeat_seconds: how often workers show that they are alive. clock: any that does not go back. kind: of the slot's
-    device, which others may be like. host: the machine's name.
+    device, which others may be like. host: the machine's name. address: where workers of other machines reach this one.
     """
 
-    kind = ""
+    kind = address = ""
     host = socket.gethostname()
 
     def __init__(
@@ -120,15 +121,8 @@ class Ownership:
         if not self._may_replace(rows, row):
             return False
         instead_of = None if row is None else row.owner
-        rows.slots.take(
-            self.slot,
-            self.owner,
-            instead_of=instead_of,
-            device=device,
-            host=self.host,
-            pid=os.getpid(),
-            kind=self.kind,
-        )
+        where: dict[str, Any] = {"host": self.host, "pid": os.getpid(), "address": self.address}
+        rows.slots.take(self.slot, self.owner, instead_of=instead_of, device=device, kind=self.kind, **where)
         return True
 
     def _may_replace(self, rows: RowsPort, row: SlotRecord | None) -> bool:

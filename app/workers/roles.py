@@ -29,6 +29,7 @@ from app.registry import Catalogue, register
 from app.scheduling.fair_share import POLICIES
 from app.settings import settings
 from app.workers.celery_app import publish
+from app.workers.far import Door, interface_of
 from app.workers.ownership import Ownership, runtime_folder
 from app.workers.scheduler.ports import Ports, say_once
 from app.workers.scheduler.retention import Retention
@@ -38,9 +39,10 @@ from app.workers.slot.device import SlotDevice, device_of, kind_here, mps_is_run
 from app.workers.slot.saver import HostBacklog
 from app.workers.slot.slot import Slot
 from app.workers.threads import PeriodicThread, RateLimit, TickLoop
+from app.workers.trainer_connection import Deadline
 from app.workers.trainer_group import LATE_SECONDS, TrainerGroup
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import Warm
+from app.workers.warm import TrainerSettings, Warm
 
 logger = logging.getLogger(__name__)
 
@@ -158,12 +160,14 @@ def make_slot(
     sys.setswitchinterval(SWITCH_SECONDS)
     device, here = device_here(ownership.slot), settings()
     ownership.kind = kind_here(device)
+    door = Door(here.address) if here.address and device.shares == 1 else None
+    ownership.address = "" if door is None else door.address
     logger.warning("slot %s trains on %s", ownership.slot, device)
     records = SqlRecords(database)
     given = SlotDependencies(
         records=records,
         store=_store(records),
-        start=_starter(device, here.silence_seconds),
+        start=_starter(device, here.silence_seconds, door),
         sources=Catalogue(here.trainer_files).describe,
         notify=notify,
         is_retiring=is_retiring,
@@ -198,20 +202,36 @@ def device_here(slot: str) -> SlotDevice:
     return replace(device, has_mps=mps_is_running())
 
 
-def _starter(device: SlotDevice, silence: float) -> Callable[..., TrainerProcess]:
-    """The start of a fresh process that trains on that device, or of a group on it and the devices of other slots here.
+def _starter(device: SlotDevice, silence: float, door: Door | None) -> Callable[..., TrainerProcess]:
+    """The start of a fresh process that trains on that device, or of a group on it and the devices of other slots.
 
-    silence: seconds after which the slot ends a process that says nothing: before a rank gives another one up.
+    silence: seconds after which the slot ends a process that says nothing: before a rank gives another one up. door:
+    where the workers of other machines come.
     """
-    warm, threads = Warm(settings().warm, settings().trainer_files), settings().threads
+    warm, here = Warm(settings().warm, settings().trainer_files), settings()
+    own = TrainerSettings(device.device, device.visible, device.memory_fraction, here.threads)
 
-    def start(members: Sequence[str] = ()) -> TrainerProcess:
-        devices = [device, *map(device_here, members)]
-        how: dict[str, Any] = {"device": device.device, "memory_fraction": device.memory_fraction, "threads": threads}
+    def start(
+        members: Sequence[str] = (),
+        meeting: Mapping[str, str] | None = None,
+        *,
+        rank: Mapping[str, Any] | None = None,
+    ) -> TrainerProcess:
         if not members:
-            return TrainerProcess.start(warm, visible_devices=device.visible, **how)
-        visible = ",".join(each.visible for each in devices if each.visible)
-        late = silence + LATE_SECONDS
-        return TrainerGroup.start(warm, visible_devices=visible, ranks=len(devices), late_seconds=late, **how)
+            found = rank and {**rank, "interface": interface_of(here.address)}
+            return TrainerProcess.start(warm, own, rank=found, deadline=Deadline(silence) if rank else None)
+        how: dict[str, Any] = {"ranks": 1 + len(members), "late_seconds": silence + LATE_SECONDS}
+        if meeting is None:
+            devices = [device, *map(device_here, members)]
+            visible = ",".join(each.visible for each in devices if each.visible)
+            return TrainerGroup.start(warm, replace(own, visible_devices=visible), **how)
+        assert door is not None  # or this slot would have no address
+        far = door.admit(meeting["secret"], members)
+        try:
+            return TrainerGroup.start(warm, own, far=far, host=door.host, **how)
+        except BaseException:
+            for each in far:
+                each.close(0.0)
+            raise
 
     return start

@@ -1,8 +1,8 @@
 """Runs on: a worker's main process; the tasks, `open_process` and `close_process` on the process that runs them.
 
-How a Celery worker becomes a slot, or the scheduler, what it is then, what its two tasks do, and how it ends.
+How a Celery worker becomes a slot, or the scheduler, what it is then, what its tasks do, and how it ends.
 
-Arguments of tasks are ids, and both tasks may run twice. The parts of a process are made when they are first needed, in
+Arguments of tasks are ids, and all tasks may run twice. The parts of a process are made when they are first needed, in
 the process that needs them.
 """
 
@@ -242,6 +242,12 @@ def stage(chain: str, index: int) -> None:
     """Train one stage of a chain. A stale message ends here and sends nothing on."""
     if not worker.slot.run_stage(chain, index):
         raise Ignore
+
+
+@celery.task(name="stagetree.rank")
+def rank(chain: str) -> None:
+    """Train a rank of the chain that this slot is lent to, on another machine than the chain's own slot."""
+    worker.slot.run_rank(chain)
 
 
 @celery.task(name="stagetree.tick")

@@ -113,6 +113,27 @@ class TrainerConnection:
         os.close(self._stacks)
         self._stacks = -1
 
+    def relay(self, far: Wire, lifeline: Wire, adapt: Callable[[Message], Message], look: Callable[[], None]) -> None:
+        """Be another machine's: pass on all that is said to the process and by it, until it has ended. adapt: makes
+        each command one of this machine. look: called now and then; its errors end this. Raises EOFError and
+        ConnectionError: the other side is gone, or has let go.
+        """
+        for wire in (far, lifeline):
+            self._poll.register(wire, select.POLLIN)
+        while True:
+            look()
+            self._poll.poll(1000 * POLL_SECONDS)
+            lifeline.receive()
+            _pass_on(far, self._connection, adapt)
+            has_ended = self._await_end(0.0)  # asked first: its last words are still passed on
+            try:
+                _pass_on(self._connection, far, dict)
+            except EOFError:
+                has_ended = self._await_end(END_SECONDS)
+            if has_ended:
+                lifeline.send({"ended": self._end if isinstance(self._end, int) else -signal.SIGKILL})
+                return
+
     # ------------------------------------------------------------------------------------------------ talking
 
     def _ask(self, do: str, deadline: Deadline, *fds: int, **fields: Any) -> tuple[Message, list[int]]:
@@ -231,6 +252,16 @@ def _told(stack: str) -> str:
     """Where the process was, before the sentence that says what happened, as in a traceback."""
     frames = stack.partition("\nExtension modules:")[0].strip()
     return f"The trainer was here:\n{frames}\n" if frames else ""
+
+
+def _pass_on(one: Wire, other: Wire, adapt: Callable[[Message], Message]) -> None:
+    """All that has arrived from the one."""
+    while (arrived := one.receive()) is not None:
+        message, fds = arrived
+        try:
+            other.send(adapt(message), *fds, timeout=SEND_SECONDS)
+        finally:
+            _close(fds)
 
 
 def _close(fds: list[int]) -> None:

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.workers.far import FarRank, interface_of
 from app.workers.state import State
 from app.workers.trainer_connection import POLL_SECONDS, Deadline, TrainerConnection, TrainerKilled
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import Warm
+from app.workers.warm import ON_THE_CPU, TrainerSettings, Warm
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import Message, anonymous_file
 
@@ -39,6 +42,26 @@ STOPPED_SECONDS = 60.0
 
 VERDICT_SECONDS = 3.0
 """When a rank has lost another one, the reason may take so long to be heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where ranks find each other. fd: a file in memory that all have, or the socket at which the leader listens.
+
+    place: what each is told of it.
+    """
+
+    fd: int
+    place: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, host: str) -> Meeting:
+        """host: of the leader, for ranks on other machines; empty where all are here."""
+        if not host:
+            return cls(anonymous_file(0), {})
+        door = socket.create_server(("", 0))
+        port = door.getsockname()[1]
+        return cls(door.detach(), {"host": host, "port": port, "interface": interface_of(host)})
 
 
 class TrainerGroup(TrainerProcess):
@@ -66,39 +89,39 @@ class TrainerGroup(TrainerProcess):
     def start(
         cls,
         warm: Warm,
+        settings: TrainerSettings = ON_THE_CPU,
         *,
-        device: str = "cpu",
-        visible_devices: str | None = None,
-        memory_fraction: float = 1.0,
-        threads: int = 1,
-        determinism: str = "strict",
         deadline: Deadline | None = None,
+        rank: Mapping[str, Any] | None = None,
         ranks: int = 1,
         late_seconds: float = LATE_SECONDS,
+        far: Sequence[FarRank] = (),
+        host: str = "",
     ) -> TrainerGroup:
         """Fresh processes, their devices started, that have found each other. Raises as `TrainerProcess.start`.
 
-        visible_devices: of all ranks, in their order: `0,1,2,3`, of which rank 1 trains on the second. device:
-        `cpu`, or `cuda` with any number. threads: of each. ranks: how many, a power of two. late_seconds: how long
-        one may wait for another in any call.
+        settings: of each. ranks: how many, a power of two. late_seconds: how long one may wait for another in any call.
+        far: all but the leader, where they are on other machines; host: where those reach this one.
         """
-        group, meeting = cls(*warm.fork()), anonymous_file(0)
-        settings = {"visible_devices": visible_devices, "memory_fraction": memory_fraction}
-        settings |= {"threads": threads, "determinism": determinism}
+        group, meeting = cls(*warm.fork()), Meeting.of(host)
         try:
-            for _ in range(ranks - 1):
+            for _ in range(ranks - 1 - len(far)):
                 group.members = (*group.members, TrainerProcess(*warm.fork()))
-            for rank, each in enumerate(group._all):
-                own = device if device == "cpu" else f"cuda:{rank}"
-                place = {"rank": rank, "world": ranks, "seconds": late_seconds}
-                TrainerConnection._send(each, "start", each._stacks, meeting, device=own, ranks=place, **settings)
+            group.members = (*group.members, *far)
+            for number, each in enumerate(group._all):
+                place = {"rank": number, "world": ranks, "seconds": late_seconds, **meeting.place}
+                if isinstance(each, FarRank):
+                    each._send("start", ranks=place)
+                else:
+                    how = settings.to_json(number)
+                    TrainerConnection._send(each, "start", each._stacks, meeting.fd, ranks=place, **how)
             group.info, _ = group._answer(group._number, "start", deadline or Deadline(60.0))
         except BaseException:
             group.kill()
             group.close()
             raise
         finally:
-            os.close(meeting)
+            os.close(meeting.fd)
         return group
 
     @property
@@ -120,7 +143,7 @@ class TrainerGroup(TrainerProcess):
 
     def resident_bytes(self) -> int:
         """Of the largest of them."""
-        return max(TrainerProcess.resident_bytes(each) for each in self._all)
+        return max(TrainerProcess.resident_bytes(each) for each in self._all if each.pid)
 
     def kill(self) -> None:
         """End all of them, now. From any thread, and from a signal's handler."""

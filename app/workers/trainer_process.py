@@ -16,7 +16,7 @@ from typing import Any
 from app.domain.assignment import Ahead
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, TrainerConnection
-from app.workers.warm import Warm, resident_bytes
+from app.workers.warm import ON_THE_CPU, TrainerSettings, Warm, resident_bytes
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import Message, Wire
 
@@ -87,24 +87,19 @@ class TrainerProcess(TrainerConnection):
     def start(
         cls,
         warm: Warm,
+        settings: TrainerSettings = ON_THE_CPU,
         *,
-        device: str = "cpu",
-        visible_devices: str | None = None,
-        memory_fraction: float = 1.0,
-        threads: int = 1,
-        determinism: str = "strict",
         deadline: Deadline | None = None,
+        rank: Mapping[str, Any] | None = None,
     ) -> TrainerProcess:
         """A fresh process, its device started. Raises `WarmFailed`, `TrainerFailed`: `device` if it has none.
 
-        For what is not said here, see `stagetree.runtime.machine.Machine`.
+        rank: of a group on several machines, which it then has found: see `stagetree.trainer.ranks.Ranks.meet`.
         """
-        process = cls(*warm.fork())
-        settings = {"visible_devices": visible_devices, "memory_fraction": memory_fraction}
-        settings |= {"threads": threads, "determinism": determinism}
+        process, place = cls(*warm.fork()), {} if rank is None else {"ranks": dict(rank)}
         try:
             deadline = deadline or Deadline(60.0)
-            process.info, _ = process._ask("start", deadline, process._stacks, device=device, **settings)
+            process.info, _ = process._ask("start", deadline, process._stacks, **settings.to_json(), **place)
         except BaseException:
             process.kill()
             process.close()

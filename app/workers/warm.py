@@ -12,8 +12,9 @@ import os
 import socket
 import subprocess
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from stagetree.runtime.warm import launch
 from stagetree.runtime.wire import Message, Wire, pair
@@ -25,6 +26,28 @@ START_SECONDS = 120.0
 
 END_SECONDS = 1.0
 """It has nothing to do before it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSettings:
+    """What a process that trains is given of its machine, or each rank of a group: see
+    `stagetree.runtime.machine.Machine`.
+
+    visible_devices: of all ranks of a group, in their order: `0,1,2,3`, of which rank 1 trains on the second.
+    """
+
+    device: str = "cpu"
+    visible_devices: str | None = None
+    memory_fraction: float = 1.0
+    threads: int = 1
+    determinism: str = "strict"
+
+    def to_json(self, rank: int = 0) -> dict[str, Any]:
+        """For a rank, each of which has a device of its own."""
+        return asdict(self) | {"device": self.device if self.device == "cpu" else f"cuda:{rank}"}
+
+
+ON_THE_CPU = TrainerSettings()
 
 
 class WarmFailed(Exception):

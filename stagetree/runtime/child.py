@@ -93,7 +93,7 @@ class Child:
         except (EOFError, ConnectionError):
             raise
         except Exception as error:
-            kind = "device" if kind_of(error) == "device" else "internal"
+            kind = found if (found := kind_of(error)) in ("device", "rank") else "internal"
             answer = {"failed": kind, "error": plain(traceback.format_exc()), "signature": signature_of(error)}
         if answer.get("failed") == "out_of_memory":
             answer["may_divide"] = self._may_divide
@@ -119,7 +119,7 @@ class Child:
         machine = Machine(self._device, *(message[name] for name in settings))
         self._machine = {**machine.prepare(), "threads": machine.threads}
         if "ranks" in message:
-            ranks.be(ranks.Ranks.meet(f"/proc/self/fd/{os.dup(fds[1])}", device=self._device, **message["ranks"]))
+            ranks.be(ranks.Ranks.meet(os.dup(fds[-1]), device=self._device, **message["ranks"]))
         return dict(self._machine)
 
     def _build(self, message: Message, fds: list[int]) -> Message:
@@ -135,7 +135,7 @@ class Child:
         if self._model is None:
             with user_code():
                 trainer = load_trainer(self._file, message["name"])
-            self._may_divide = not issubclass(trainer, DataTrainer)  # a pass is a shard, on any rank
+            self._may_divide = not issubclass(trainer, DataTrainer) or message.get("parallel") == "fsdp"
             self._model = Model.build(trainer, message["args"], message["seed"], self._device)
         code = imports_of(Path(self._file).resolve())
         if len(sys.modules) != self._modules:  # there are thousands, and few models import another one

@@ -36,14 +36,13 @@ def forked_ranks(way: Way, world: int, device: str, *, is_watched: bool = False)
     made, instead of waiting for each other; each call takes longer.
     """
     meeting = anonymous_file(0)
-    path = f"/proc/self/fd/{meeting}"
 
     def by_rank(rank: int) -> Way:
         def do() -> dict[str, Any]:
             own = device if device == "cpu" else f"cuda:{rank}"
             if is_watched:
                 dist.set_debug_level(dist.DebugLevel.DETAIL)  # type: ignore[attr-defined]
-            ranks.be(ranks.Ranks.meet(path, rank, world, LATE_SECONDS, own))
+            ranks.be(ranks.Ranks.meet(meeting, rank, world, LATE_SECONDS, own))
             return way()
 
         return do

@@ -49,7 +49,7 @@ class Wire:
                 sent = socket.send_fds(self._socket, [rest], list(fds)) if fds else self._socket.send(rest)
                 rest, fds = rest[sent:], ()
             except BlockingIOError:
-                if not _wait(self._socket, select.POLLOUT, ends):
+                if not is_ready(self._socket, select.POLLOUT, ends):
                     raise WireTimeout(f"the other process did not take a message for {timeout:.0f} s") from None
 
     def receive(self, timeout: float | None = 0.0) -> tuple[Message, list[int]] | None:
@@ -62,10 +62,10 @@ class Wire:
             try:
                 data, fds, *_ = socket.recv_fds(self._socket, CHUNK, MOST_FDS)
             except BlockingIOError:
-                if not _wait(self._socket, select.POLLIN, ends):
+                if not is_ready(self._socket, select.POLLIN, ends):
                     return None
                 continue
-            except ConnectionError as error:
+            except OSError as error:
                 raise EOFError(str(error)) from None
             self._fds.extend(fds)
             if not data:
@@ -101,7 +101,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
-def _wait(sock: socket.socket, event: int, ends: float | None) -> bool:
+def is_ready(sock: socket.socket, event: int, ends: float | None) -> bool:
     """Whether the socket is ready before the time is over."""
     poll = select.poll()
     poll.register(sock, event)

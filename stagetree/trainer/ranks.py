@@ -48,19 +48,39 @@ class Ranks:
         return cls(shards=shards)
 
     @classmethod
-    def meet(cls, path: str, rank: int, world: int, seconds: float, device: str = "cpu") -> Ranks:
-        """Wait until all are there. path: of a file that all can write to. seconds: for which any of them may be late,
-        here and in each call. Raises ValueError, and RuntimeError if one does not come.
+    def meet(
+        cls,
+        fd: int,
+        rank: int,
+        world: int,
+        seconds: float,
+        device: str = "cpu",
+        *,
+        host: str = "",
+        port: int = 0,
+        interface: str = "lo",
+    ) -> Ranks:
+        """Wait until all are there. fd: a file that all can write to; or the leader's socket, at which it listens for
+        those on other machines, who know its host and port. seconds: for which any of them may be late, here and in
+        each call. interface: of the network on which they talk; empty for any. Raises ValueError, and RuntimeError if
+        one does not come.
         """
         if not is_power_of_two(world):
             raise ValueError(f"a trial has 1, 2, 4, 8, ... ranks, not {world}")
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this machine, which may have no other name
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ():
+            os.environ.setdefault(name, interface)  # all on one machine, say, which may have no other name
+        late = timedelta(seconds=seconds)
+        how: dict[str, Any] = {"is_master": rank == 0, "timeout": late, "wait_for_workers": False}
+        if rank == 0:
+            how["master_listen_fd"] = fd
         dist.init_process_group(
             "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
-            store=dist.FileStore(path, world),  # type: ignore[attr-defined]
+            store=dist.TCPStore(host, port, world, **how)  # type: ignore[attr-defined]
+            if host
+            else dist.FileStore(f"/proc/self/fd/{fd}", world),  # type: ignore[attr-defined]
             rank=rank,
             world_size=world,
-            timeout=timedelta(seconds=seconds),
+            timeout=late,
         )
         return cls(rank, world)
 

@@ -12,7 +12,7 @@ import torch
 from app.workers.slot.device import device_of, visible_gpus
 from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import Warm
+from app.workers.warm import TrainerSettings, Warm
 from stagetree.runtime import state_format
 from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.failures import TrainerFailed
@@ -34,9 +34,7 @@ def process(warm: Warm) -> Iterator[TrainerProcess]:
 def started(warm: Warm, size: int = 512, name: str = "gpu0", shares: int = 1) -> TrainerProcess:
     """On the first GPU, alone, or as one of its shares."""
     slot = device_of(name, visible_gpus(), allow_cpu=False, shares=shares)
-    process = TrainerProcess.start(
-        warm, device=slot.device, visible_devices=slot.visible, memory_fraction=slot.memory_fraction
-    )
+    process = TrainerProcess.start(warm, TrainerSettings(slot.device, slot.visible, slot.memory_fraction))
     process.build(FILE, "moody", {"size": size}, 0, deadline=PATIENCE)
     return process
 

@@ -14,7 +14,7 @@ from app.workers.slot.device import visible_gpus
 from app.workers.trainer_connection import Deadline
 from app.workers.trainer_group import TrainerGroup
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import Warm
+from app.workers.warm import TrainerSettings, Warm
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs here")]
 
@@ -26,9 +26,9 @@ HP = {"lr": 0.01, "bs": {"family": "values", "values": [64, 96], "milestones": [
 @pytest.mark.parametrize("args", [{}, {"precision": "bf16"}, {"precision": "fp16"}])
 def test_two_gpus_have_the_bits_of_one(warm: Warm, args: dict[str, Any]) -> None:
     gpus, found = visible_gpus(), []
-    with TrainerProcess.start(warm, device="cuda:0", visible_devices=gpus[0]) as one:
+    with TrainerProcess.start(warm, TrainerSettings("cuda:0", gpus[0])) as one:
         found.append(trained(one, args))
-    with TrainerGroup.start(warm, device="cuda:0", visible_devices=",".join(gpus[:2]), ranks=2) as two:
+    with TrainerGroup.start(warm, TrainerSettings("cuda:0", ",".join(gpus[:2])), ranks=2) as two:
         found.append(trained(two, args))
     assert found[0] == found[1]
 

@@ -8,7 +8,7 @@ from moods import Start
 
 from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import Warm
+from app.workers.warm import TrainerSettings, Warm
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def start(warm: Warm) -> Iterator[Start]:
     started: list[TrainerProcess] = []
 
     def start(using: Warm = warm, **settings: Any) -> TrainerProcess:
-        started.append(TrainerProcess.start(using, **settings))
+        started.append(TrainerProcess.start(using, TrainerSettings(**settings)))
         return started[-1]
 
     yield start

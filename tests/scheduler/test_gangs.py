@@ -16,14 +16,15 @@ SHARDED = e.PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed
 PROFILE = e.RanksProfiled(kind="H200", step_seconds={"1": 1.0, "2": 0.55, "4": 0.3, "8": 0.2}, batch={})
 
 
-def scene(hosts: Json, kind: str = "H200") -> Scene:
-    """So many slots of each machine."""
+def scene(hosts: Json, kind: str = "H200", *, reached: bool = False) -> Scene:
+    """So many slots of each machine. reached: whether they reach each other."""
     made = Scene(slots=0)
     for host, slots in hosts.items():
         for number in range(slots):
             with made.records.write() as rows:
                 name = f"{host}-gpu{number}"
-                rows.slots.take(name, "anna", instead_of=None, device=name, host=host, pid=1, kind=kind)
+                where = {"address": f"{host}:70{number}"} if reached else {}
+                rows.slots.take(name, "anna", instead_of=None, device=name, host=host, pid=1, kind=kind, **where)
                 rows.slots.describe(name, "anna", trainers={"toy": "1"}, note=None)
     return made
 
@@ -83,6 +84,61 @@ def test_a_study_of_one_rank_has_no_gang_whatever_is_idle() -> None:
     submit(at, 10)
     at.run()
     assert gangs(at) == [("a-gpu0",)]
+
+
+def test_where_no_machine_has_enough_slots_of_several_are_a_gang() -> None:
+    at = scene({"a": 1, "b": 1}, reached=True)
+    submit(at, 10, ranks=2)
+    at.scheduler.tick()
+    (event,) = at.events(e.ChainAssigned)
+    assert (event.slot, event.members, event.kind) == ("a-gpu0", ("b-gpu0",), "H200, several machines")
+    assert at.messages == [("chain0", 1, "a-gpu0"), ("chain0", 0, "b-gpu0")], "the other worker is told to come"
+    with at.records.read() as rows:
+        row = rows.chains.get("chain0")
+    assert row is not None and isinstance(row.assignment, ChainAssignment) and row.assignment.meeting is not None
+    assert row.assignment.meeting["address"] == "a:700" and len(row.assignment.meeting["secret"]) > 4
+
+
+def test_a_machine_that_has_enough_comes_first() -> None:
+    at = scene({"a": 1, "b": 2}, reached=True)
+    submit(at, 10, ranks=2)
+    at.scheduler.tick()
+    assert gangs(at) == [("b-gpu0", "b-gpu1")]
+    assert at.messages == [("chain0", 1, "b-gpu0")]
+
+
+def test_slots_that_nobody_reaches_are_in_no_gang_of_several_machines() -> None:
+    at = scene({"a": 1, "b": 1})
+    submit(at, 10, ranks=2)
+    at.scheduler.tick()
+    assert gangs(at) == []
+
+
+def test_tasks_of_one_node_that_see_a_gpu_each_are_several_machines() -> None:
+    """As Slurm gives them names: the leader would take its own GPU for that of the other one."""
+    at = Scene(slots=0)
+    for gpu in (3, 5):
+        with at.records.write() as rows:
+            name, where = f"node7-{gpu}-gpu0", {"host": "node7", "kind": "H200", "address": f"node7:{gpu}"}
+            rows.slots.take(name, "anna", instead_of=None, device=name, pid=1, **where)  # type: ignore[arg-type]
+            rows.slots.describe(name, "anna", trainers={"toy": "1"}, note=None)
+    submit(at, 10, ranks=2)
+    at.scheduler.tick()
+    (event,) = at.events(e.ChainAssigned)
+    assert (event.slot, event.members) == ("node7-3-gpu0", ("node7-5-gpu0",))
+    assert event.kind == "H200, several machines"
+
+
+def test_a_worker_that_the_broker_did_not_take_the_invitation_of_is_invited_again() -> None:
+    at = scene({"a": 1, "b": 1}, reached=True)
+    submit(at, 10, ranks=2)
+    at.scheduler.tick()
+    at.messages.clear()
+    at.at += LEASE - 1
+    for slot in ("a-gpu0", "b-gpu0"):
+        at.touch(slot)
+    at.scheduler.tick()
+    assert sorted(at.messages) == [("chain0", 0, "b-gpu0"), ("chain0", 1, "a-gpu0")]
 
 
 # ------------------------------------------------------------------------------------------------ what it waits for

@@ -94,13 +94,13 @@ class MemorySlots(SlotsPort):
         return [row for row in self.alive(seen_within) if row.is_free and (row.quarantined_until or at) <= at]
 
     def take(
-        self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, kind: str = ""
+        self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, **its: str
     ) -> None:
         before = self.get(name)
         if (before and before.owner) != instead_of:
             raise SlotTaken(f"Slot {name} is another worker's.")
         chain, at = None if before is None else before.chain, self._tables.clock()
-        new = SlotRecord(name=name, owner=owner, device=device, host=host, pid=pid, seen_at=at, chain=chain, kind=kind)
+        new = SlotRecord(name=name, owner=owner, device=device, host=host, pid=pid, seen_at=at, chain=chain, **its)  # type: ignore[arg-type]
         lent = min((gang.chain for gang in self._tables.gangs_with(name)), default=None)
         self._tables.slots.put(name, replace(new, lent_to=lent))
         for row in self._chains_of(name):

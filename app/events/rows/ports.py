@@ -108,10 +108,11 @@ class SlotsPort(ABC):
 
     @abstractmethod
     def take(
-        self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, kind: str = ""
+        self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, **its: str
     ) -> None:
         """Become the slot's worker, in the place of the owner `instead_of`, or of nobody. Raises `SlotTaken`.
 
+        its: `kind` and `address`, as of `SlotRecord`, where they are known.
         Whatever chain the slot still has was that one's, which is gone: the next tick may end it. So it may that which
         the slot is lent to, and was when its worker was another one.
         """

@@ -59,10 +59,10 @@ class Slots(SlotsPort):
         )
 
     def take(
-        self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, kind: str = ""
+        self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, **its: str
     ) -> None:
         facts = {"owner": owner, "device": device, "host": host, "pid": pid, "seen_at": now(self._session)}
-        facts |= {"kind": kind}
+        facts |= {"kind": "", "address": "", **its}
         facts |= {"resident_model": None, "trainers": {}, "note": None, "quarantined_until": None}
         if instead_of is None:
             new = insert(self._session, SLOTS).values(name=name, **facts).on_conflict_do_nothing()

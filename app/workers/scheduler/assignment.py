@@ -178,6 +178,7 @@ class Assignment:
         if placed.gathered is not None:
             self._gangs.note(placed.gathered, first)
         self._dispatch.send(first, messages(assignment), placed.slot.name)
+        self._dispatch.invite(first, assignment)
         return True
 
     def _assignments(self, placed: Placed, sharers: int) -> dict[str, ChainAssignment]:
@@ -197,6 +198,8 @@ class Assignment:
             how |= {"packing": 1, "measure": placed.measure}
         if (gathered := placed.gathered) is not None:
             how |= {"members": tuple(slot.name for slot in gathered.gang.members), "most_ranks": gathered.most}
+            if gathered.gang.is_apart:
+                how["meeting"] = {"address": gathered.gang.leader.address, "secret": self._ports.new_id()}
             if gathered.measures:
                 how["measures_ranks"] = batch_of(plan.nodes[placed.paths[0][0].node])
         return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in made.items()}
@@ -219,7 +222,7 @@ class Assignment:
                 at=at,
                 progress=progress,
                 members=assignment.members,
-                kind=placed.slot.kind if assignment.members else "",
+                kind=placed.gathered.gang.kind if placed.gathered and assignment.members else "",
             )
             for chain, assignment in work.items()
         ]

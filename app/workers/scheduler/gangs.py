@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from app.domain.assignment import SlotDescription
+from app.domain.assignment import SlotDescription, kind_apart
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import Study
 from app.domain.terms import ChainId, PlanId
@@ -125,7 +125,7 @@ class Gangs:
         if gathered.measures:
             plan = gathered.frontier.id
             self._measuring[plan] = ChainId(chain)
-            self._measured[plan, gathered.gang.leader.kind] += 1
+            self._measured[plan, gathered.gang.kind] += 1
 
     def _part(self, frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
         """The stages of a path that are one chain: of what may have more slots next time, one."""
@@ -157,8 +157,9 @@ class Gangs:
         study = study_of(frontier, spans)
         used, best, whole = slots_used([frontier])[study.id], (0, free), spans[:1]
         all_groups = gangs.groups_of(frontier.plan, free.well)
-        for (host, kind), group in gangs.groups_of(frontier.plan, free.free).items():
-            here, least = Candidates(free.well, group), gangs.least_ranks(frontier.plan, spans[:1], kind)
+        for (host, device), group in gangs.groups_of(frontier.plan, free.free).items():
+            kind = device if host else kind_apart(device)
+            here, least = Candidates(free.well, group), gangs.least_ranks(frontier.plan, spans[:1], device)
             most = gangs.room_for(study, spare, len(group), used, least)
             profile = self._profile(frontier, spans[0], kind, most)
             if most > least and not gangs.is_measured(profile, most) and self._may_measure(frontier, kind):
@@ -167,7 +168,7 @@ class Gangs:
                     return replace(found, measures=True)
             ranks = gangs.ranks_that_pay(profile, least, min(most, len(group)))
             if ranks > max(best[0], study.least_ranks):
-                most = gangs.room_for(study, study.most_ranks, len(all_groups[host, kind]), 0, least)
+                most = gangs.room_for(study, study.most_ranks, len(all_groups[host, device]), 0, least)
                 is_best = ranks >= gangs.ranks_that_pay(profile, least, most)
                 best, whole = (ranks, here), until_branch(frontier, spans) if is_best else spans[:1]
         return self._gathered(frontier, whole, best[1], best[0] or None) or self._gathered(frontier, spans[:1], free)

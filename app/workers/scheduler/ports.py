@@ -64,7 +64,8 @@ def say_once() -> Callable[[str], None]:
 
 
 Publisher = Callable[[str, int, str], None]
-"""Sends a chain (id, number of stages, slot) to the broker. Raises whatever the broker's library raises."""
+"""Sends a chain (id, number of stages, slot) to the broker, or with 0 stages that a slot is lent to it. Raises whatever
+the broker's library raises."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,11 +128,16 @@ class Dispatch:
 
     def __init__(self, ports: Ports) -> None:
         self._ports, self._is_away = ports, False
-        self._unsent: dict[str, tuple[int, str]] = {}  # chain: number of stages, slot
+        self._unsent: dict[tuple[str, str], int] = {}  # by chain and slot, the number of stages
+
+    def invite(self, chain: str, work: ChainAssignment) -> None:
+        """Tell the workers of its members, on other machines, to come."""
+        for member in work.members if work.meeting else ():
+            self.send(chain, 0, member)
 
     def send(self, chain: str, stages: int, slot: str) -> bool:
-        """Whether the broker took it."""
-        self._unsent[chain] = (stages, slot)
+        """Whether the broker took it. stages: 0 for a slot that is lent to the chain."""
+        self._unsent[chain, slot] = stages
         if self._is_away:
             return False
         try:
@@ -141,16 +147,18 @@ class Dispatch:
             logger.warning("chain %s could not be sent to %s yet: %s", chain, slot, error, extra=about)
             self._is_away = True
             return False
-        del self._unsent[chain]
+        del self._unsent[chain, slot]
         return True
 
     def send_again(self, undelivered: Sequence[ChainRecord]) -> None:
         """What the broker did not take, and what was sent long ago and nobody claimed. Raises `DatabaseUnavailable`."""
         self._is_away = False
-        for chain, (stages, slot) in list(self._unsent.items()):
+        for (chain, slot), stages in list(self._unsent.items()):
             self.send(chain, stages, slot)
         readable = [(row, row.assignment) for row in undelivered if isinstance(row.assignment, ChainAssignment)]
         sent = [row for row, work in readable if self.send(row.chain, messages(work), row.slot)]
+        for row, work in readable:
+            self.invite(row.chain, work)
         if sent:
             with self._ports.records.write() as rows:
                 for row in sent:

@@ -114,3 +114,7 @@ class OtherVersion(Exception):
 
 class NoTrainerProcess(Exception):
     """No process that trains can be started here, or not with the slot's device."""
+
+
+class NoRanks(NoTrainerProcess):
+    """The ranks of a gang have not found each other: another time they may."""

@@ -50,12 +50,13 @@ class Limits:
 class SlotDependencies:
     """What a slot works with.
 
-    start: a fresh process that trains; called with the names of slots that are lent to this one, a rank on each device,
-    as one process. sources: the trainers that are here, by name. notify: tells the scheduler that something happened,
-    without waiting. logs: the folder for what trainers print. log_table: where that is sent to; None where the API
-    reads it from the folder. is_retiring: whether the worker must end. end: asks that it does, and says why. clock:
-    any that does not go back. wall_clock: Unix seconds. wait: for at most so many seconds. executor: of its heartbeat,
-    outbox and saver. backlog: of the states that wait on this host; None bounds no bytes.
+    start: a fresh process that trains; called with `ChainAssignment.lent`, a rank on each device of a gang, as one
+    process; with its `rank`, one of a gang on several machines. sources: the trainers that are here, by name. notify:
+    tells the scheduler that something happened, without waiting. logs: the folder for what trainers print. log_table:
+    where that is sent to; None where the API reads it from the folder. is_retiring: whether the worker must end. end:
+    asks that it does, and says why. clock: any that does not go back. wall_clock: Unix seconds. wait: for at most so
+    many seconds. executor: of its heartbeat, outbox and saver. backlog: of the states that wait on this host; None
+    bounds no bytes.
     """
 
     records: Records

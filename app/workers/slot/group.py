@@ -201,11 +201,11 @@ class LaneGroup:
         batch, work = dict(lane.work.measures_ranks or {}), lane.work
 
         def measure() -> Trained:
-            facts: list[e.Event] = []
+            facts, kind = list[e.Event](), work.kind_on(slot.me.kind)
             try:
                 reader, clock = slot.reader, slot.given.clock
                 seconds = measure_ranks(slot.trainer, work, lambda at: reader.read(at, lambda: None), clock)
-                facts.append(e.RanksProfiled(kind=slot.me.kind, batch=batch, step_seconds=seconds))
+                facts.append(e.RanksProfiled(kind=kind, batch=batch, step_seconds=seconds))
                 if (fewest := min(map(int, seconds))) > 1:
                     first = work.stages[0]
                     facts.append(needs_more(work, first, first.start, fewest // 2, slot.me.kind))
@@ -213,7 +213,7 @@ class LaneGroup:
                 if failed.kind not in ITS_OWN or can_have_more(work, failed):
                     raise failed if can_have_more(work, failed) else PackBroken(str(failed)) from failed
                 why = f"measuring it failed: {failed.error.strip().splitlines()[-1]}"
-                facts.append(e.RanksProfiled(kind=slot.me.kind, batch=batch, step_seconds={}, refusal=why))
+                facts.append(e.RanksProfiled(kind=kind, batch=batch, step_seconds={}, refusal=why))
             slot.outbox.put(lane.claim, facts)
             raise Stopped
 

@@ -119,7 +119,7 @@ class Lane(ABC):
         except PackBroken:
             self._end([self._ended(ChainOutcome.INTERRUPTED)])
         except (OtherVersion, NoTrainerProcess) as problem:
-            self._interrupt(str(problem), is_hopeless=isinstance(problem, NoTrainerProcess))
+            self._interrupt(str(problem), is_hopeless=type(problem) is NoTrainerProcess)
         except Exception as error:
             logger.exception("chain %s is interrupted by a fault of ours", self.claim.chain, extra=self.named)
             self._slot.trainer.end_process()

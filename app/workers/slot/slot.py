@@ -19,6 +19,7 @@ from app.workers.slot.context import Limits, SlotContext, SlotDependencies
 from app.workers.slot.group import Groups, LaneGroup
 from app.workers.slot.heartbeat import Description, Heartbeat, StopWatch
 from app.workers.slot.lane import Lane, refuse
+from app.workers.slot.lending import Lending
 from app.workers.slot.retry import Closing
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class Slot:
         retry = self._context.retry
         self._claiming = Claiming(given.records, me.owner, limits.lease, retry)
         self._groups = Groups(self._context)
+        self._lending = Lending(self._context, self._is_retiring)
         self._current: Sequence[LaneGroup] = ()  # in training, or between two stages
         self._at_work: Sequence[Lane] = ()  # theirs; put in place whole, as the next
         self._live: Sequence[Lane] = ()  # and those whose checkpoints are on their way
@@ -75,6 +77,10 @@ class Slot:
             self._current, self._at_work = (), ()
         self._prune()
         return is_complete
+
+    def run_rank(self, chain: str) -> None:
+        """Train a rank of a chain of another machine, for as long as this slot is lent to it."""
+        self._lending.serve(chain)
 
     def drain(self, seconds: float | None = None) -> bool:
         """Wait until all checkpoints are stored and all facts on record, or for so many seconds; whether they are."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from app.domain.assignment import ChainAssignment, ResumePoint
+from app.domain.assignment import ChainAssignment, Lent, ResumePoint
 from app.registry import TrainerSource
-from app.workers.slot.claim import NoTrainerProcess, OtherVersion, Stopped
+from app.workers.slot.claim import NoRanks, NoTrainerProcess, OtherVersion, Stopped
 from app.workers.slot.retry import Clock, Instant
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, TrainerKilled
@@ -57,9 +57,9 @@ class _Built:
 
 
 class TrainerHost:
-    """start: a fresh process; of a chain to which other slots are lent, it is called with their names, and starts a
-    rank on each device: see `TrainerGroup`. sources: the trainers that this slot has, by name. silence_seconds: how
-    long a process may be silent before it counts as hung, at least. growth_bytes: by how much its memory may grow.
+    """start: a fresh process; called with what is lent to a chain, it has a rank on each device: see `TrainerGroup`.
+    sources: the trainers that this slot has, by name. silence_seconds: how long a process may be silent before it
+    counts as hung, at least. growth_bytes: by how much its memory may grow.
 
     `busy_since` is when the call under way began, by the clock; None while there is none. `inexact_reasons` say how the
     state that the stage under way was begun with was made elsewhere: see `stagetree.runtime.inexact`. `has_failed` is
@@ -79,7 +79,7 @@ class TrainerHost:
         self._silence_seconds = silence_seconds
         self._process: TrainerProcess | None = None
         self._source: TrainerSource | None = None  # of what the process has imported
-        self._members: tuple[str, ...] = ()  # the slots that are lent to it
+        self._lent: Lent = ()  # the slots that are lent to it
         self._built: _Built | None = None
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
         self._deadlines: dict[str, Deadline] = {}
@@ -111,7 +111,7 @@ class TrainerHost:
         self.inexact_reasons = ()
         if index == 0:
             self._replace_if_grown(work.alone)
-        self._end_another(built.source, work.members)
+        self._end_another(built.source, work.lent)
         fits = self._built == built
         if fits and place is not None and place == _beginning(work, index):
             self.print_to(log)
@@ -175,11 +175,11 @@ class TrainerHost:
         if (process := self._process) is not None:
             process.kill()
 
-    def _end_another(self, source: TrainerSource, members: tuple[str, ...] = ()) -> None:
+    def _end_another(self, source: TrainerSource, lent: Lent = ()) -> None:
         """A process serves one trainer, in one version, on the same devices."""
-        if self._source != source or self._members != members:
+        if self._source != source or self._lent != lent:
             self.end_process()
-        self._members = members
+        self._lent = lent
 
     def _replace_if_grown(self, is_wanted: bool) -> None:
         grown = self._memory.growth / 2**20
@@ -192,7 +192,7 @@ class TrainerHost:
         """Its memory, of the GPU as well, is free after that."""
         process, self._process = self._process, None
         self.has_failed = False
-        self._built, self._place, self._source, self._members = None, None, None, ()
+        self._built, self._place, self._source, self._lent = None, None, None, ()
         self._deadlines.clear()
         self._memory.begin()
         if process is not None:
@@ -243,9 +243,9 @@ class TrainerHost:
 
     def _fresh_process(self) -> None:
         try:
-            self._process = self._start(self._members) if self._members else self._start()
+            self._process = self._start(*self._lent)
         except (WarmFailed, TrainerFailed) as failed:
-            raise NoTrainerProcess(str(failed)) from failed
+            raise (NoRanks if getattr(failed, "kind", "") == "rank" else NoTrainerProcess)(str(failed)) from failed
 
     def print_to(self, log: StageFiles | None, **lane: int) -> None:
         """What the trainer, or that of a `lane`, prints goes there; else where the slot's own log is."""

@@ -1,0 +1,219 @@
+"""Runs on: the thread that trains; `kill` on any.
+
+Ranks on other machines: where their workers come, and each of them as a trainer's process here.
+
+A worker that is lent to a chain connects to the door of the chain's own slot, says the chain's secret, and passes on
+all commands to the trainer's process that it has started, and the answers. Nothing
+is encrypted, as nothing is between ranks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import json
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from app.workers.trainer_process import TrainerProcess
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.wire import HEAD, Message, Wire, WireTimeout, anonymous_file, is_ready
+
+MEETING_SECONDS = 60.0
+"""A worker that is lent to a chain comes so soon, or the chain is given back."""
+
+HELLO_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
+
+SILENT_SECONDS = 10, 5, 4
+"""TCP asks a silent machine after so long, so often, and so many times, before it counts as gone."""
+
+SIZE = struct.Struct(">Q")
+SIOCGIFADDR = 0x8915
+"""Of Linux: the address of a network interface."""
+
+
+class FarWire(Wire):
+    """One end of a TCP connection. The other side gets no file descriptor, but a file of its own with the content."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in zip(("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"), SILENT_SECONDS, strict=True):
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        super().__init__(sock)
+        self._message: Message | None = None  # of which some files are still to come
+        self._missing, self._file = 0, (-1, 0)
+
+    def send(self, message: Mapping[str, Any], *fds: int, timeout: float | None = None) -> None:
+        """As `Wire.send`. timeout: for which the other side may take nothing."""
+        body = json.dumps(message).encode()
+        self._put(HEAD.pack(len(body), len(fds)) + body, timeout)
+        for fd in fds:
+            size, sent = os.fstat(fd).st_size, 0
+            self._put(SIZE.pack(size), timeout)
+            while sent < size:
+                begin = sent
+                sent += self._patiently(lambda fd=fd, at=begin: os.sendfile(self.fileno(), fd, at, 2**24), timeout)  # type: ignore[misc]
+
+    def close(self) -> None:
+        super().close()
+        if self._file[0] >= 0:
+            os.close(self._file[0])
+            self._file = (-1, 0)
+
+    def _put(self, data: bytes, timeout: float | None) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._patiently(lambda rest=rest: self._socket.send(rest), timeout) :]  # type: ignore[misc]
+
+    def _patiently(self, send: Callable[[], int], timeout: float | None) -> int:
+        while True:
+            try:
+                return send()
+            except BlockingIOError:
+                ends = None if timeout is None else time.monotonic() + timeout
+                if not is_ready(self._socket, select.POLLOUT, ends):
+                    raise WireTimeout(f"the other machine took nothing for {timeout:.0f} s") from None
+            except OSError as error:
+                raise ConnectionError(str(error)) from None
+
+    def _next(self) -> tuple[Message, list[int]] | None:
+        """A message that has arrived whole, with all its files."""
+        if self._message is None:
+            if len(self._bytes) < HEAD.size or len(self._bytes) < (end := HEAD.size + HEAD.unpack_from(self._bytes)[0]):
+                return None
+            self._missing = HEAD.unpack_from(self._bytes)[1]
+            self._message = json.loads(self._bytes[HEAD.size : end])
+            del self._bytes[:end]
+        while self._missing:
+            if not self._has_file():
+                return None
+        message, self._message = self._message, None
+        assert message is not None
+        return message, [self._fds.popleft() for _ in range(len(self._fds))]
+
+    def _has_file(self) -> bool:
+        """Whether the next file has arrived whole, by all that was received."""
+        fd, left = self._file
+        if fd < 0:
+            if len(self._bytes) < SIZE.size:
+                return False
+            fd, left = anonymous_file(0), SIZE.unpack_from(self._bytes)[0]
+            del self._bytes[: SIZE.size]
+        part = memoryview(bytes(self._bytes[:left]))
+        del self._bytes[: len(part)]
+        left -= len(part)
+        self._file = (fd, left)
+        while part:
+            part = part[os.write(fd, part) :]
+        if left:
+            return False
+        os.lseek(fd, 0, os.SEEK_SET)
+        self._fds.append(fd)
+        self._missing, self._file = self._missing - 1, (-1, 0)
+        return True
+
+
+class Door:
+    """Where workers of other machines come, to be ranks of a chain of this one. host: its name or address for them.
+
+    address: for the slot's row.
+    """
+
+    def __init__(self, host: str) -> None:
+        self.host, self._socket = host, socket.create_server(("", 0))
+        self.address = f"{host}:{self._socket.getsockname()[1]}"
+
+    def admit(self, secret: str, slots: Sequence[str], seconds: float = MEETING_SECONDS) -> list[FarRank]:
+        """Those slots' ranks, in this order, as soon as all their workers have come. Raises `TrainerFailed`: `rank`."""
+        here: dict[str, dict[bool, FarWire]] = {slot: {} for slot in slots}
+        ends = time.monotonic() + seconds
+        try:
+            while missing := [slot for slot, wires in here.items() if len(wires) < 2]:
+                if not is_ready(self._socket, select.POLLIN, ends):
+                    text = f"the worker of slot {missing[0]} did not come to {self.address} within {seconds:.0f} s"
+                    raise TrainerFailed("rank", text)
+                self._greet(secret, here)
+        except BaseException:
+            for wire in (wire for wires in here.values() for wire in wires.values()):
+                wire.close()
+            raise
+        return [FarRank(wires[False], wires[True], slot) for slot, wires in here.items()]
+
+    def _greet(self, secret: str, here: dict[str, dict[bool, FarWire]]) -> None:
+        """Let one in who knows the secret; a worker that comes again has lost its connection."""
+        wire = FarWire(self._socket.accept()[0])
+        with suppress(EOFError, ValueError, KeyError, TypeError):
+            hello = (wire.receive(HELLO_SECONDS) or ({}, []))[0]
+            if hmac.compare_digest(hello["secret"].encode(), secret.encode()):
+                wires, which = here[hello["slot"]], bool(hello["is_lifeline"])
+                if which in wires:
+                    wires[which].close()
+                wires[which] = wire
+                return
+        wire.close()
+
+
+def knock(address: str, secret: str, slot: str) -> tuple[FarWire, FarWire]:
+    """The connection to another machine's door, and its lifeline. Raises OSError."""
+    host, _, port = address.rpartition(":")
+    wires = list[FarWire]()
+    try:
+        for is_lifeline in (False, True):
+            wires.append(FarWire(socket.create_connection((host, int(port)), CONNECT_SECONDS)))
+            wires[-1].send({"secret": secret, "slot": slot, "is_lifeline": is_lifeline}, timeout=CONNECT_SECONDS)
+    except BaseException:
+        for wire in wires:
+            wire.close()
+        raise
+    return wires[0], wires[1]
+
+
+class FarRank(TrainerProcess):
+    """The trainer's process of a slot of another machine. Its output is in its worker's log. slot: its name."""
+
+    def __init__(self, connection: FarWire, lifeline: FarWire, slot: str) -> None:
+        super().__init__(connection, lifeline, 0)
+        self.slot = slot
+
+    def log(self, path: Path, rows: Path | None = None, **lane: int) -> None:
+        """Nothing: its worker has no file for it."""
+
+    def kill(self) -> None:
+        """Its worker ends it as soon as it hears so, or hears nothing more."""
+        self._is_killed = True
+        self._lifeline.finish()
+
+    def resident_bytes(self) -> int:
+        return 0
+
+    def _ended(self) -> Exception:
+        if self._is_killed:
+            return super()._ended()
+        how = "has ended" if isinstance(self._end, int) else "cannot be reached any more"
+        return TrainerFailed(
+            "crash", f"the rank on slot {self.slot} {how}; the log of its worker may say why", self.step
+        )
+
+    def _where(self) -> str:
+        return f"It is on slot {self.slot}, on another machine.\n"
+
+
+def interface_of(host: str) -> str:
+    """The network interface that has the address of a host, as ranks must be told; empty where none here does."""
+    with suppress(OSError):
+        address = socket.inet_aton(socket.gethostbyname(host))
+        for _, name in socket.if_nameindex():
+            with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                if fcntl.ioctl(sock.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))[20:24] == address:
+                    return name
+    return ""

@@ -1,0 +1,121 @@
+"""Runs on: the thread that trains.
+
+A slot that is lent to a chain of another machine: its worker starts a rank, and passes on its commands and answers.
+
+The message that says so is a hint. As long as the rows say that the slot is lent to the chain, the worker comes to the
+door of the chain's slot, again each time that the ranks were ended; it never does anything of its own accord.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from app.away import LostRace
+from app.domain.assignment import ChainAssignment
+from app.events import DatabaseUnavailable
+from app.workers.far import FarWire, knock
+from app.workers.slot.context import SlotContext
+from app.workers.slot.retry import Closing
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import WarmFailed
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.wire import Message
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+"""How often it looks whether the slot is still lent."""
+
+AGAIN_SECONDS = 0.5
+"""Between two visits, as when the ranks were ended and others are about to begin."""
+
+
+class NotLent(Exception):
+    """The chain is over, or has other slots."""
+
+
+class Lending:
+    """is_retiring: whether the worker takes on no more."""
+
+    def __init__(self, slot: SlotContext, is_retiring: Callable[[], bool]) -> None:
+        self._slot, self._is_retiring = slot, is_retiring
+        self._looked_at = slot.given.clock()
+
+    def serve(self, chain: str) -> None:
+        """Be a rank of the chain for as long as the slot is lent to it."""
+        self._slot.trainer.end_process()  # the device is the rank's
+        with suppress(NotLent, Closing):
+            while not self._is_retiring():
+                work = self._work(chain)
+                try:
+                    self._visit(chain, work)
+                except (OSError, EOFError, WarmFailed) as problem:
+                    logger.info("slot %s as a rank of chain %s: %s", self._slot.me.slot, chain, problem)
+                self._slot.retry.pause(AGAIN_SECONDS)
+
+    def _work(self, chain: str) -> ChainAssignment:
+        """What the chain was given. A database that is away is waited for. Raises `NotLent`, `Closing`."""
+        for _ in self._slot.retry.attempts():
+            with suppress(DatabaseUnavailable, LostRace):
+                return self._work_on_record(chain)
+        raise NotLent
+
+    def _work_on_record(self, chain: str) -> ChainAssignment:
+        me = self._slot.me
+        with self._slot.given.records.read() as rows:
+            slot, row = rows.slots.get(me.slot), rows.chains.get(chain)
+        is_lent = slot is not None and slot.owner == me.owner and slot.lent_to == chain
+        if not is_lent or row is None or not isinstance(row.assignment, ChainAssignment) or not row.assignment.meeting:
+            raise NotLent
+        return row.assignment
+
+    def _visit(self, chain: str, work: ChainAssignment) -> None:
+        """Come once, and be a rank until the other side ends it. Raises OSError, EOFError, `NotLent`."""
+        assert work.meeting is not None
+        far, lifeline = knock(work.meeting["address"], work.meeting["secret"], self._slot.me.slot)
+
+        def look() -> None:
+            now = self._slot.given.clock()
+            if now - self._looked_at > LOOK_SECONDS:
+                self._looked_at = now
+                with suppress(DatabaseUnavailable, LostRace):
+                    self._work_on_record(chain)
+
+        try:
+            process = self._started(far, look)
+            if process is None:
+                return
+            try:
+                process.relay(far, lifeline, lambda message: self._mine(message, work), look)
+            finally:
+                process.kill()
+                process.close()
+        finally:
+            far.close()
+            lifeline.close()
+
+    def _started(self, far: FarWire, look: Callable[[], None]) -> TrainerProcess | None:
+        """The process that is this rank, once it has found the others; None where it could not be started."""
+        while (arrived := far.receive(AGAIN_SECONDS)) is None:
+            look()
+        message, answer = arrived[0], dict[str, Any]()
+        try:
+            process = self._slot.given.start(rank=message["ranks"])
+        except TrainerFailed as failed:
+            answer = {"failed": failed.kind, "error": failed.error, "signature": failed.signature}
+            far.send({"number": message["number"], "step": 0, **answer}, timeout=LOOK_SECONDS)
+            return None
+        far.send({"number": message["number"], "step": 0, "done": "start"}, timeout=LOOK_SECONDS)
+        return process
+
+    def _mine(self, message: Message, work: ChainAssignment) -> Message:
+        """A command as it must be here, where the trainer has another path. Raises `NotLent`: it has other code."""
+        if message.get("do") != "build":
+            return message
+        source = self._slot.given.sources().get(work.trainer)
+        if source is None or source.version != work.trainer_version:
+            raise NotLent
+        return {**message, "file": source.path}

@@ -1,0 +1,198 @@
+"""Ranks on other machines, by their workers: the same bits, one end for all, and nobody who does not know the secret.
+
+The other machine is a thread here, with a warm interpreter and connections of its own; `tests/e2e/test_gangs_apart.py`
+has whole workers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_trainer_group import ADDED, HP, PATIENT, are_gone, built, state, trained
+
+from app.domain.assignment import ChainAssignment
+from app.domain.events import Stage
+from app.events.memory import MemoryRecords
+from app.registry import TrainerSource
+from app.workers.far import Door, FarWire, interface_of, knock
+from app.workers.slot.lending import Lending
+from app.workers.slot.retry import RetryPolicy, monotonic
+from app.workers.trainer_group import TrainerGroup
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.wire import anonymous_file
+
+SECRET, CHAIN = "they know", "chain"
+FILES = {"added": TrainerSource(ADDED, "1")}
+
+
+class Machine:
+    """Slot `b-gpu0` of another machine, which is lent to the chain of `a-gpu0`. started: its ranks, in order."""
+
+    def __init__(self, address: str) -> None:
+        self.records, self.retry, self._warm = MemoryRecords(), RetryPolicy(), Warm()
+        self.started = list[TrainerProcess]()
+        self.sources = FILES
+        for slot in ("a-gpu0", "b-gpu0"):
+            with self.records.write() as rows:
+                rows.slots.take(slot, "its", instead_of=None, device="cpu", host="here", pid=1, kind="cpu")
+        work = {"plan": "p", "trainer": "added", "trainer_version": "1", "trainer_args": {}, "seed": 0}
+        stage = Stage(node="n", start=0, end=9, study="s")  # type: ignore[arg-type]
+        work |= {"study": "s", "trial": 0, "hp": HP, "stages": (stage,), "resume": None, "members": ("b-gpu0",)}
+        meeting = {"address": address, "secret": SECRET}
+        with self.records.write() as rows:
+            rows.chains.assign(CHAIN, "p", "a-gpu0", ChainAssignment(**work, meeting=meeting), 60.0)
+        given = SimpleNamespace(records=self.records, start=self._start, sources=lambda: self.sources, clock=monotonic)
+        trainer = SimpleNamespace(end_process=lambda: None)
+        me = SimpleNamespace(slot="b-gpu0", owner="its")
+        slot = SimpleNamespace(me=me, given=given, trainer=trainer, retry=self.retry)
+        self._thread = Thread(target=Lending(slot, lambda: False).serve, args=[CHAIN])  # type: ignore[arg-type]
+        self._thread.start()
+
+    def _start(self, *, rank: dict[str, Any]) -> TrainerProcess:
+        self.started.append(TrainerProcess.start(self._warm, rank=rank))
+        return self.started[-1]
+
+    def take_back(self) -> None:
+        """The chain is over."""
+        with self.records.write() as rows:
+            rows.chains.end(CHAIN)
+
+    def is_free(self) -> bool:
+        self._thread.join(60.0)
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        self.retry.close()
+        assert self.is_free()
+        self._warm.close()
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door("127.0.0.1")
+
+
+@pytest.fixture
+def machine(door: Door) -> Iterator[Machine]:
+    machine = Machine(door.address)
+    yield machine
+    machine.close()
+
+
+def group(warm: Warm, door: Door) -> TrainerGroup:
+    return TrainerGroup.start(warm, ranks=2, late_seconds=60.0, far=door.admit(SECRET, ["b-gpu0"]), host=door.host)
+
+
+def test_a_rank_of_another_machine_has_the_same_bits_also_once_more(warm: Warm, door: Door, machine: Machine) -> None:
+    with TrainerProcess.start(warm) as one:
+        end = trained(built(one), 9)
+    with group(warm, door) as first:
+        built(first)
+        first.train(HP, 4, deadline=PATIENT)
+        saved = first.save(deadline=PATIENT)
+        assert first.evaluate(deadline=PATIENT)["world"] == 2
+    with group(warm, door) as second:  # its worker has come again
+        built(second).load(saved, HP, 4, deadline=PATIENT)
+        saved.close()
+        second.train(HP, 9, deadline=PATIENT)
+        assert state(second) == end
+    assert len(machine.started) == 2
+    assert are_gone([each.pid for each in machine.started])
+
+
+def test_a_rank_that_is_killed_ends_all(warm: Warm, door: Door, machine: Machine) -> None:
+    with group(warm, door) as both:
+        built(both)
+        os.kill(machine.started[0].pid, signal.SIGKILL)
+        with pytest.raises(TrainerFailed, match="rank") as failed:
+            both.train(HP, 10**9, deadline=PATIENT)
+        assert failed.value.kind == "rank", failed.value.error
+    assert are_gone([both.pid])
+
+
+def test_an_error_of_the_user_over_there_is_told_here(warm: Warm, door: Door, machine: Machine) -> None:
+    with group(warm, door) as both:
+        built(both, mishap="raise", call="train", who=1)
+        with pytest.raises(TrainerFailed, match="the user's own") as failed:
+            both.train(HP, 9, deadline=PATIENT)
+        assert (failed.value.kind, "In rank 1 of 2" in failed.value.error) == ("exception", True)
+    assert are_gone([machine.started[0].pid])
+
+
+def test_a_chain_that_is_over_takes_its_rank_with_it(warm: Warm, door: Door, machine: Machine) -> None:
+    """Though the other side holds on to it."""
+    with group(warm, door) as both:
+        built(both)
+        machine.take_back()
+        assert machine.is_free()
+        assert are_gone([machine.started[0].pid])
+
+
+def test_a_worker_with_other_code_is_no_rank(warm: Warm, door: Door, machine: Machine) -> None:
+    machine.sources = {"added": TrainerSource(ADDED, "2")}
+    with group(warm, door) as both, pytest.raises(TrainerFailed) as failed:
+        built(both)
+    assert failed.value.kind == "rank"
+    assert machine.is_free()
+
+
+def test_who_does_not_come_is_not_waited_for_for_ever(door: Door) -> None:
+    with pytest.raises(TrainerFailed, match=r"slot b-gpu0 did not come to 127\.0\.0\.1:\d+ within 0 s") as failed:
+        door.admit(SECRET, ["b-gpu0"], seconds=0.2)
+    assert failed.value.kind == "rank"
+
+
+def test_only_who_knows_the_secret_comes_in(door: Door) -> None:
+    host, _, port = door.address.rpartition(":")
+    noise = socket.create_connection((host, int(port)))
+    noise.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    noise.close()
+    strangers = [knock(door.address, "a guess", "b-gpu0"), knock(door.address, SECRET, "c-gpu0")]
+    mine = knock(door.address, SECRET, "b-gpu0")
+    (rank,) = door.admit(SECRET, ["b-gpu0"], seconds=30.0)
+    assert rank.slot == "b-gpu0"
+    for wire in (wire for pair in (*strangers, mine) for wire in pair):
+        wire.close()
+    rank.close(0.0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**16 + 7, 5 * 2**20])
+def test_a_file_goes_with_its_content(size: int) -> None:
+    one, other = (FarWire(sock) for sock in tcp_pair())
+    content = os.urandom(size)
+    fd = anonymous_file(0)
+    os.write(fd, content)
+    sender = Thread(target=lambda: [one.send({"n": n}, fd, fd, timeout=30.0) for n in range(2)])
+    sender.start()
+    for number in range(2):
+        arrived = other.receive(30.0)
+        assert arrived is not None and arrived[0] == {"n": number}
+        for found in arrived[1]:
+            with open(found, "rb") as file:
+                assert file.read() == content
+    sender.join()
+    os.close(fd)
+    one.close()
+    with pytest.raises(EOFError):
+        other.receive(30.0)
+    other.close()
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        return one, server.accept()[0]
+
+
+@pytest.mark.parametrize(("host", "found"), [("127.0.0.1", "lo"), ("192.0.2.7", ""), ("no.such.host.invalid", "")])
+def test_the_interface_of_a_host_is_known_by_its_address(host: str, found: str) -> None:
+    assert interface_of(host) == found
