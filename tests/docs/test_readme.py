@@ -15,6 +15,7 @@ WALKED = {
     "quick-start.md": "test_quick_start.py",
     "rest-api.md": "test_quick_start.py",
     "trainers.md": "test_quick_start.py",
+    "adapters.md": "../examples/test_ported.py",
     "several-gpus.md": "test_quick_start.py",
     "sequences.md": "test_quick_start.py",
     "spaces-and-studies.md": "test_quick_start.py",

@@ -15,11 +15,13 @@ import pytest
 from stacks import ROOT, wait_for
 
 Json = dict[str, Any]
-RANK = "stagetree.runtime.ranked"
+RANK, FORK = "stagetree.runtime.ranked", "stagetree.runtime.warm"
 
 
 @pytest.mark.night
-@pytest.mark.parametrize(("example", "victim"), [("nanogpt", RANK)])
+@pytest.mark.parametrize(
+    ("example", "victim"), [("nanogpt", RANK), ("trl", FORK), ("lightning_cli", FORK), ("ema", FORK)]
+)
 def test_killed_and_shared_as_alone(example: str, victim: str, tmp_path: Path) -> None:
     shared = study(example, tmp_path / "shared", victim)
     alone = study(example, tmp_path / "alone", "", "merge=false")
@@ -62,5 +64,7 @@ def kill_one(owner: int, name: str, log: Path) -> None:
 
 
 def processes(owner: int, name: str) -> list[int]:
+    """Those of a launcher, or of the interpreter that trainers are forked from: it has the same words."""
     every = psutil.Process(owner).children(recursive=True)
-    return [each.pid for each in every if name in each.cmdline() and "torchrun" not in " ".join(each.cmdline()[:2])]
+    named = {each.pid for each in every if name in each.cmdline()}
+    return [each.pid for each in every if each.pid in named and each.ppid() in named]

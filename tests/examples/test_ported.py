@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import ndiff
 from pathlib import Path
 
@@ -17,3 +18,16 @@ def test_few_lines_make_a_script_a_trainer(folder: str) -> None:
     before, after = ((EXAMPLES / folder / name).read_text().splitlines() for name in ("before.py", "train.py"))
     new = [line for line in ndiff(before, after) if line.startswith("+ ") and line[2:].strip()]
     assert 0 < len(new) <= MOST_LINES, "\n".join(new)
+
+
+def test_the_page_shows_what_the_examples_do() -> None:
+    """Its blocks are pieces of scripts that need a model: of each, the line that trains is one of an example."""
+    blocks = re.findall("```python\n(.*?)```", (EXAMPLES.parent / "docs/adapters.md").read_text(), re.DOTALL)
+    texts = [path.read_text() for path in EXAMPLES.glob("*/*.py")]
+    for block in blocks:
+        compile(block, "adapters.md", "exec")
+    calls = [line.split("  #")[0] for block in blocks for line in block.splitlines() if "  # instead of" in line]
+    assert len(calls) == 3
+    for call in calls:
+        start = call.partition("x, y")[0]
+        assert any(start in text for text in texts), call

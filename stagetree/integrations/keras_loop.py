@@ -1,0 +1,117 @@
+"""Keras 3 on torch, as a trainer of studies: `model.fit` as it is.
+
+    run = stagetree.attach("keras", ...)
+    model.compile(optimizer, loss, metrics)
+    stagetree.integrations.keras_loop.keras(run, model, x, y, validation_data=(x2, y2), batch_size=32)
+
+A step is an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from stagetree.functions import Run
+from stagetree.integrations.loops import Apply, FrameworkLoop, Hp
+
+ENDLESS = 2**31 - 1
+"""Epochs: the study says where a trial ends."""
+
+NAMES = {"lr": "learning_rate"}
+"""How hyper-parameters are called by the optimizers of Keras, where that differs from what a study may say."""
+
+
+def keras(run: Run, model: Any, *data: Any, validation_data: Any, apply: Apply | None = None, **fit: Any) -> None:
+    """Train a compiled model of Keras by its own `fit`, with callbacks and arguments.
+
+    A step is an epoch. `lr` or `learning_rate`, and what else the optimizer holds as an attribute, such as
+    `weight_decay`, come from the study. The metrics come from `model.evaluate(*validation_data)`, with `val_`
+    in front; what training measures is logged.
+
+    data, fit: of `model.fit`. apply: brings all other hyper-parameters into force, before each epoch.
+
+    Raises ValueError where Keras has another backend, and for what a study decides: `EarlyStopping`, and a schedule of
+    the optimizer's own.
+    """
+    _Keras(run, model, data, validation_data, apply, fit).train()
+
+
+class _Keras(FrameworkLoop):
+    name = "model.fit"
+
+    def __init__(
+        self, run: Run, model: Any, data: tuple[Any, ...], validation: Any, apply: Apply | None, fit: dict[str, Any]
+    ) -> None:
+        super().__init__(run, apply)
+        import keras as framework
+
+        if framework.backend.backend() != "torch":
+            raise ValueError(f"Keras has the backend {framework.backend.backend()}: set KERAS_BACKEND=torch")
+        callbacks = list(fit.pop("callbacks", None) or [])
+        if any(type(each).__name__ == "EarlyStopping" for each in callbacks):
+            raise ValueError("EarlyStopping: when a trial stops is for the study's tuner to say")
+        schedule = getattr(model.optimizer, "_learning_rate", None)
+        if isinstance(schedule, framework.optimizers.schedules.LearningRateSchedule):
+            instead = "compile with a number, and give the study `lr` as a sequence"
+            raise ValueError(f"a schedule of the script's own ({type(schedule).__name__}) cannot be shared: {instead}")
+        self._model, self._data, self._validation, self._fit = model, data, validation, fit
+        self._callbacks = [_callback(self, framework), *callbacks]
+        self._epoch = 0
+        if not model.built:
+            model(data[0][:1])
+        model.optimizer.build(model.trainable_variables)
+
+    def fit(self, folder: Path, state: Any) -> None:
+        told = {"epochs": ENDLESS, "initial_epoch": self._epoch, "verbose": 0, **self._fit}
+        self._model.fit(*self._data, callbacks=self._callbacks, **told)
+
+    def begin(self, epoch: int) -> None:
+        """The epoch of that number begins."""
+        self._epoch = epoch
+        self.begin_step()
+
+    def apply(self, hp: Hp) -> None:
+        optimizer = self._model.optimizer
+        for name, value in hp.items():
+            key = NAMES.get(name, name)
+            if hasattr(optimizer, key):
+                setattr(optimizer, key, value)
+            elif self._apply is None:
+                raise ValueError(f"hyper-parameter {name}: {type(optimizer).__name__} has none; `apply` is for others")
+
+    def save(self) -> Any:
+        return {"epoch": self._epoch, "variables": [each.numpy() for each in self._variables()]}
+
+    def load(self, state: Any) -> None:
+        for variable, value in zip(self._variables(), state["variables"], strict=True):
+            variable.assign(value)
+        self._epoch = state["epoch"]
+
+    def evaluate(self) -> dict[str, float]:
+        found = self._model.evaluate(*self._validation, return_dict=True, verbose=0)
+        self._model.reset_metrics()
+        return {f"val_{name}": float(value) for name, value in found.items()}
+
+    def logged(self, values: dict[str, Any]) -> None:
+        """An epoch has measured these."""
+        for name, value in values.items():
+            self._run.log(name, value)
+
+    def _variables(self) -> Iterable[Any]:
+        """The weights, the optimizer's, and the seeds of layers that draw; not what metrics add up in an epoch."""
+        metrics = {id(each) for each in self._model.metrics_variables}
+        own = [each for each in self._model.variables if id(each) not in metrics]
+        return [*own, *self._model.optimizer.variables]
+
+
+def _callback(loop: _Keras, framework: Any) -> Any:
+    class Epochs(framework.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            loop.begin(epoch)
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            loop.logged({name: float(value) for name, value in (logs or {}).items()})
+
+    return Epochs()

@@ -1,0 +1,173 @@
+"""Lightning's own `Trainer`, and `LightningCLI`, as trainers of studies.
+
+    run = stagetree.attach("cli", ...)
+    cli = LightningCLI(Model, Data, run=False)
+    stagetree.integrations.lightning_loop.lightning(run, cli.trainer, cli.model, cli.datamodule)
+
+A step is an epoch: between two of them, Lightning's checkpoints are whole with any loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stagetree.functions import Run
+from stagetree.integrations.loops import Apply, FrameworkLoop, Hp, RateGroups, in_a_folder
+
+BESIDE = ("hyper_parameters", "hparams_", "datamodule_", "pytorch-lightning_version")
+"""How names in a checkpoint of Lightning's begin that are beside the state: what the script builds its model from."""
+
+KEEPERS = ("ModelCheckpoint", "SaveConfigCallback")
+"""Callbacks that write what the study keeps, to where all trials would write it."""
+
+LOGGED = "_batches_that_stepped"
+"""Under which number Lightning logs: it is the step, or one off after resuming."""
+
+ENDLESS = -1
+"""Epochs and steps: the study says where a trial ends."""
+
+
+def lightning(run: Run, trainer: Any, model: Any, datamodule: Any = None, apply: Apply | None = None) -> None:
+    """Train a LightningModule by a `Trainer` of Lightning, as its user has made both, with hooks and callbacks.
+
+    A step is an epoch. `lr`, and what else the groups of the optimizers hold, come from the study; each group keeps its
+    multiple of the first one's. The study evaluates by the module's validation, whose logged values are the metrics;
+    what training logs is logged. Validation of the trainer's own, `max_epochs` and `max_steps` have no effect, and a
+    `ModelCheckpoint` and the CLI's `SaveConfigCallback` are taken out: the study keeps states and configurations.
+
+    datamodule: with `train_dataloader` and `val_dataloader`; else the module has them. apply: brings all other
+    hyper-parameters into force, before each epoch.
+
+    Raises ValueError for what a study decides: `EarlyStopping`, and a scheduler of the module's own where the study has
+    no `lr`.
+    """
+    _Lightning(run, trainer, model, datamodule, apply).train()
+
+
+class _Lightning(FrameworkLoop):
+    name = "Lightning"
+
+    def __init__(self, run: Run, trainer: Any, model: Any, datamodule: Any, apply: Apply | None) -> None:
+        super().__init__(run, apply)
+        self._trainer, self._model, self._data = trainer, model, datamodule
+        if any(type(each).__name__ == "EarlyStopping" for each in trainer.callbacks):
+            raise ValueError("EarlyStopping: when a trial stops is for the study's tuner to say")
+        kept = [each for each in trainer.callbacks if type(each).__name__ not in KEEPERS]
+        trainer.callbacks = [_callback(self), *kept]
+        trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_loop.max_steps = ENDLESS
+        trainer.num_sanity_val_steps, trainer.check_val_every_n_epoch = 0, 2**31
+        source = model if datamodule is None else datamodule
+        loader = source.train_dataloader
+        source.train_dataloader = lambda: _WhenAsked(loader())
+        self._groups, self._measured = list[RateGroups](), set[str]()
+
+    def fit(self, folder: Path, state: Any) -> None:
+        path = None
+        if state is not None:
+            import torch
+
+            path = folder / "resumed.ckpt"
+            state["loops"]["fit_loop"]["epoch_loop.state_dict"][LOGGED] = state["global_step"] - 1  # one more is added
+            torch.save({**state, "pytorch-lightning_version": _version()}, path)
+        self._trainer.fit(self._model, datamodule=self._data, ckpt_path=path)
+
+    def begin_step(self) -> None:
+        if not self._groups:
+            firsts = [each.param_groups[0] for each in self._trainer.optimizers]
+            own = [
+                {"lr": each.get("initial_lr", each["lr"]), "weight_decay": each.get("weight_decay", 0.0)}
+                for each in firsts
+            ]
+            self._groups = [RateGroups(*each) for each in zip(self._trainer.optimizers, own, strict=True)]
+        super().begin_step()
+
+    def apply(self, hp: Hp) -> None:
+        trainer = self._trainer
+        named = {"lr" if name == "learning_rate" else name: value for name, value in hp.items()}
+        if trainer.lr_scheduler_configs and "lr" not in named:
+            own = type(trainer.lr_scheduler_configs[0].scheduler).__name__
+            instead = "give the study `lr` as a sequence, or let configure_optimizers return optimizers only"
+            raise ValueError(f"a schedule of the script's own ({own}) cannot be shared: {instead}")
+        trainer.strategy.lr_scheduler_configs = []
+        for name, value in named.items():
+            places = [each for each in zip(self._groups, trainer.optimizers, strict=True) if name in each[0].names]
+            for groups, optimizer in places:
+                groups.set(optimizer, name, value)
+            if not places and self._apply is None:
+                known = ", ".join(sorted({each for groups in self._groups for each in groups.names}))
+                raise ValueError(f"hyper-parameter {name}: the optimizers have {known}; `apply` is for others")
+
+    def save(self) -> Any:
+        import torch
+
+        loop = self._trainer.fit_loop.epoch_loop
+        for progress in (loop.batch_progress, loop.scheduler_progress, loop.automatic_optimization.optim_progress):
+            progress.reset_on_run()  # as the loop does at once, when the epoch begins
+        with in_a_folder() as folder:
+            self._trainer.save_checkpoint(folder / "saved.ckpt")
+            state = torch.load(folder / "saved.ckpt", weights_only=False, map_location="cpu")
+        loops = state["loops"]["fit_loop"]
+        loops["epoch_loop.state_dict"].pop(LOGGED, None)
+        epochs = loops["epoch_progress"]["current"]
+        epochs["ready"] = epochs["completed"] + 1  # where Lightning resumes, it does not count this one
+        return {name: value for name, value in state.items() if not name.startswith(BESIDE)}
+
+    def load(self, state: Any) -> None:
+        self._model.load_state_dict(state["state_dict"])
+        for optimizer, saved in zip(self._trainer.optimizers, state["optimizer_states"], strict=True):
+            optimizer.load_state_dict(saved)
+
+    def evaluate(self) -> dict[str, float]:
+        trainer = self._trainer
+        trainer.validating = True
+        try:
+            found = trainer.fit_loop.epoch_loop.val_loop.run()
+        finally:
+            trainer.fit_loop.epoch_loop.val_loop.batch_progress.reset()
+            trainer.training = True
+        metrics = {name: float(value) for each in found for name, value in each.items()}
+        self._measured |= metrics.keys()
+        return metrics
+
+    def logged(self, values: Mapping[str, Any]) -> None:
+        """An epoch has logged these."""
+        for name, value in values.items():
+            if name not in self._measured:
+                self._run.log(name, value)
+
+
+class _WhenAsked:
+    """A loader whose pass begins when its first batch is asked for: so Lightning may make the iterator at any time."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def _callback(loop: _Lightning) -> Any:
+    from lightning.pytorch import Callback
+
+    class Epochs(Callback):
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            loop.begin_step()
+
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            loop.logged({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+    return Epochs()
+
+
+def _version() -> str:
+    import lightning
+
+    return str(lightning.__version__)
