@@ -101,9 +101,7 @@ class Settings(BaseSettings):
         default=25.0, gt=0, description="a process that is asked to end does so within so long, whatever is away"
     )
     address: str = Field(
-        default="",
-        description="a name or IP address by which workers of other machines reach this one, for trials that slots of "
-        "several machines train; by default, slots here train none",
+        default="", description="a name or IP address by which other machines reach the workers here, for shared trials"
     )
     locks: str = Field(default="", description="a local folder for the locks of slots; by default one of the user's")
     intermediate_overhead: float = Field(
