@@ -5,7 +5,7 @@ What cannot be packed, each in one sentence for the trainer's author.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from stagetree.limits import BATCH_SIZES
+from stagetree.packing.stack import constants_of, is_same
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, Recorded
 from stagetree.trainer.optimizing import Precision
@@ -100,6 +101,38 @@ def late(error: Exception) -> NotPackable:
     return NotPackable(str(meaning(error)), is_own=False)
 
 
+def has_constants(trainer: Trainer) -> bool:
+    """Whether parameters that do not learn stay as they are: it has no code of its own that may write into them."""
+    if not isinstance(trainer, TorchTrainer):
+        return False
+    return all(getattr(type(trainer), name) is getattr(TorchTrainer, name) for name in (*OURS, *WRITES))
+
+
+def share_constants(trainer: Trainer, others: Iterable[Trainer]) -> None:
+    """Have its parameters that do not learn in the memory of another's, where they are the same there.
+
+    Nothing writes into them from here on, unless they are its own again, by `own_constants`.
+    """
+    if has_constants(trainer) and (mine := _model(trainer)) is not None:
+        held = [constants_of(each) for other in others if has_constants(other) and (each := _model(other)) is not None]
+        for name, still in mine.named_parameters():
+            if not still.requires_grad:
+                same = (each[name] for each in held if name in each and is_same(each[name], still.data))
+                still.data = next(same, still.data)
+
+
+def own_constants(trainer: Trainer) -> None:
+    """Have parameters in its own memory again that do not learn, as before it is loaded anew."""
+    if has_constants(trainer) and (model := _model(trainer)) is not None:
+        for each in model.parameters():
+            each.data = each.data if each.requires_grad else each.data.clone()
+
+
+def _model(trainer: Trainer) -> nn.Module | None:
+    """Of a trainer that has built it."""
+    return getattr(trainer, "model", None)
+
+
 Generators = dict[str, Any]
 BatchKey = tuple[Any, ...]
 
@@ -175,9 +208,7 @@ class Lane:
 
     @property
     def has_constants(self) -> bool:
-        """Whether parameters that do not learn stay as they are: it has no code of its own that may write into them."""
-        kind = type(self.trainer)
-        return all(getattr(kind, name) is getattr(TorchTrainer, name) for name in WRITES)
+        return has_constants(self.trainer)
 
     @property
     def updates_itself(self) -> bool:

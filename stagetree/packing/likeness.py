@@ -188,9 +188,18 @@ class Likeness:
         generators.restore(at, lane.device)
         try:
             with self._stack.drawn(lane.number, seed=0):
-                return find()
+                before = self._versions()
+                found = find()
+                written = next((name for name, version in self._versions().items() if version != before[name]), None)
         except Exception as error:
             raise meaning(error) from error
+        if written is not None:
+            raise NotPackable(f"its loss writes into {written}, which does not learn and all trials share: see buffers")
+        return found
+
+    def _versions(self) -> dict[str, int]:
+        """Of what all models have in common: it counts what is written."""
+        return {name: each._version for name, each in self._stack.constants.items()}
 
     def _is_near(self, lead: Lane, packed: Sample, alone: Sample) -> bool:
         """Whether gradients are the same but for rounding. Raises `NotPackable` if some are not there."""

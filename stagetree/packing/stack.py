@@ -196,22 +196,6 @@ def is_same(one: Tensor, other: Tensor) -> bool:
     return (one.data_ptr(), one.stride()) == (other.data_ptr(), other.stride()) or one.equal(other)
 
 
-def share_constants(model: nn.Module, others: Iterable[nn.Module]) -> None:
-    """Have constants that are the same in another model in its memory. Who writes into them must `own` them first."""
-    held = [constants_of(each) for each in others]
-    for name, mine in model.named_parameters():
-        if not mine.requires_grad:
-            same = (each[name] for each in held if name in each and is_same(each[name], mine.data))
-            mine.data = next(same, mine.data)
-
-
-def own_constants(model: nn.Module) -> None:
-    """The model may write into its constants: nobody else has them."""
-    for each in model.parameters():
-        if not each.requires_grad:
-            each.data = each.data.clone()
-
-
 def _parts(segments: Sequence[StackSegment | StackBuffers], rows: Sequence[Tensor]) -> dict[str, Tensor]:
     return {name: part for segment, each in zip(segments, rows, strict=True) for name, part in segment.parts(each)}
 

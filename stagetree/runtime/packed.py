@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 
-from stagetree.packing import Lane, NotPackable, Pack, Profile
+from stagetree.packing import Lane, NotPackable, Pack, Profile, own_constants, share_constants
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.model import HpTimeline, Journal, Model
 
@@ -35,7 +35,8 @@ class PackedModels:
         return self._models[number]
 
     def put(self, number: int, model: Model) -> None:
-        """A model that is where its next step begins."""
+        """A model that is where its next step begins. Constants that others have, too, are held once from here on."""
+        share_constants(model.trainer, [each.trainer for each in self._models.values()])
         self._models[number] = model
 
     @property
@@ -69,7 +70,7 @@ class PackedModels:
         return None
 
     def leave(self, number: int) -> Model:
-        """The model goes on by itself, or is no more."""
+        """The model goes on by itself, or is no more. Before it is loaded anew it must have its own constants."""
         self._part(number)
         self._unpackable.pop(number, None)
         self._evicted.discard(number)
@@ -136,6 +137,7 @@ class PackedModels:
 
     def _refuse(self, number: int, reason: NotPackable) -> None:
         self._part(number)
+        own_constants(self._models[number].trainer)  # which its own code may write into, by itself
         self._unpackable[number] = str(reason)  # an error holds on to the memory of what it came from
         if not reason.is_own:
             self._evicted.add(number)
@@ -205,7 +207,9 @@ class Lanes:
     def begin(self, kind: Kind, is_resumed: bool) -> Model | None:
         """A lane of a kind must be built: one that has left, if it must be loaded and there is one."""
         if kind == self._kind and is_resumed and self._idle:
-            return self._idle.pop()
+            model = self._idle.pop()
+            own_constants(model.trainer)
+            return model
         if self._idle:
             _close(self._idle)
             self._idle.clear()

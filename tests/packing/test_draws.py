@@ -9,6 +9,7 @@ import torch
 from kinds import NETS, Usual
 from lanes import alone, distance, fresh, is_packed, packed, weights
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from stagetree import TorchTrainer
 from stagetree.packing import Profile
@@ -79,6 +80,26 @@ def test_dropout_on_a_transposed_tensor_draws_others(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(NETS, "turned", Turned)
     unpackable_reason, profile = looked_at(net="turned", **numbers)
     assert not unpackable_reason and profile is not None and profile.other_draws == "dropout"
+
+
+class Attention(nn.Module):
+    """Attention that drops some of its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters, self.scores = nn.Embedding(11, 12), nn.Linear(12, 11)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found = self.letters(ids).unflatten(-1, (3, 4)).transpose(1, 2)
+        mixed = scaled_dot_product_attention(found, found, found, dropout_p=0.2, is_causal=True)
+        return self.scores(mixed.transpose(1, 2).flatten(2)).flatten(0, 1)
+
+
+def test_dropout_within_attention_is_packed_with_the_draws_of_the_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NETS, "attending", Attention)
+    unpackable_reason, profile = looked_at(net="attending", dtype="float64")
+    assert not unpackable_reason and profile is not None and not profile.other_draws
+    assert apart_from_alone("attending") < 1e-12
 
 
 class Larger(nn.Module):

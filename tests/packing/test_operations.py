@@ -107,6 +107,14 @@ def assert_few(model: str, optimizer: str, widths: Sequence[int]) -> None:
         assert not found.keys() & set(WAITS)
 
 
+def test_attention_of_all_lanes_is_one_kernel_for_each_layer() -> None:
+    """On a CPU torch has no rule for it, and called its kernel for each lane."""
+    kind = trained_with(trainer(*MODELS["transformer"]), "sgd", None)
+    found = of_a_packed_step(4, kind, {"lr": 0.01, "bs": 8}, range(4))
+    kernels = {name: count for name, count in found.items() if "attention" in name}
+    assert kernels and set(kernels.values()) == {2}  # layers; forward and backward
+
+
 class Logging(Tiny):
     """It logs, has buffers and gradients that are clipped."""
 

@@ -1,0 +1,143 @@
+"""What does not learn is held once for all lanes: eight adapters need one base. Unless a trainer may write into it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, model, packed, through_a_checkpoint, weights
+from torch import Tensor, nn
+
+from stagetree import TorchTrainer
+from stagetree.packing import own_constants
+from stagetree.runtime.model import Model
+from stagetree.runtime.packed import Lanes, PackedModels
+
+WIDTH, BASE = 8, 32
+
+
+class Adapted(nn.Module):
+    """A layer that does not learn, with an adapter of rank two that does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(BASE, BASE).requires_grad_(False)
+        self.down, self.up = nn.Linear(BASE, 2, bias=False), nn.Linear(2, BASE, bias=False)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return self.base(numbers) + self.up(self.down(numbers))
+
+
+class Adapting(Tiny):
+    name = "adapting"
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(**args)
+        self.model = nn.Sequential(nn.Linear(2, BASE), Adapted(), nn.Tanh(), nn.Linear(BASE, 1)).double()
+
+
+HPS = {number: {**STEADY, "lr": 0.05 / (1 + number)} for number in range(WIDTH)}
+
+
+def memory(pack: PackedModels, learns: bool) -> int:
+    """Numbers that models of a pack hold in all, each place in memory counted once."""
+    models = [pack[number].trainer.model for number in pack.numbers]  # type: ignore[attr-defined]
+    held = {
+        each.data_ptr(): each.numel() for one in models for each in one.parameters() if each.requires_grad == learns
+    }
+    return sum(held.values())
+
+
+def test_eight_adapters_need_one_base_before_and_after_their_first_step() -> None:
+    pack = fresh(WIDTH, HPS, Adapting)
+    base, adapter = BASE * BASE + BASE, 4 * BASE + 2 * BASE + BASE + BASE + 1
+    for steps in (0, 2):
+        assert not packed(pack, HPS, steps) and not pack.unpackable_reason
+        assert memory(pack, learns=False) == base
+        assert memory(pack, learns=True) == WIDTH * adapter
+    for number, hp in HPS.items():
+        assert distance(weights(pack[number]), weights(alone(hp, 2, Adapting))) < 1e-12
+
+
+def test_one_base_is_there_when_lanes_have_left_and_are_loaded_anew() -> None:
+    lanes = Lanes()
+    for number in range(3):
+        lanes.begin(("adapting",), is_resumed=False)
+        lanes.put(number, model(Adapting), WIDTH)
+    assert not packed(lanes, {number: HPS[number] for number in range(3)}, 1)  # type: ignore[arg-type]
+    before = weights(lanes[1])
+    lanes.drop([0, 2])
+    anew = lanes.begin(("adapting",), is_resumed=True)
+    assert anew is not None
+    for each in base_of(anew):
+        each.data.zero_()  # as loading another one would
+    assert_same(weights(lanes[1]), before)
+
+
+def base_of(one: Model) -> list[Tensor]:
+    return list(one.trainer.model[1].base.parameters())  # type: ignore[attr-defined]
+
+
+def test_models_of_other_constants_are_in_packs_of_their_own() -> None:
+    """Who else is there decides nothing: each has the bits that it has by itself."""
+    hps = {number: HPS[number] for number in range(3)}
+    pack, expected = fresh(WIDTH, hps, Adapting), fresh(WIDTH, hps, Adapting)
+    own_constants(pack[1].trainer)
+    for each in base_of(pack[1]):
+        each.data.mul_(2)
+    assert not packed(pack, hps, 2) and not packed(expected, hps, 2)
+    for number in (0, 2):
+        assert_same(weights(pack[number]), weights(expected[number]))
+    assert memory(pack, learns=False) == 2 * (BASE * BASE + BASE)
+
+
+class Teaching(Adapting):
+    """What does not learn follows what does, by code of its own."""
+
+    name = "teaching"
+
+    def after_step(self) -> None:
+        with torch.no_grad():
+            self.model[1].base.weight.mul_(0.9).add_(self.model[1].up.weight.sum() * 0.1)
+
+
+def test_what_a_trainer_writes_itself_is_each_lanes_own() -> None:
+    hps = {number: HPS[number] for number in (0, 5)}
+    pack = fresh(WIDTH, hps, Teaching)
+    assert not packed(pack, hps, 3) and not pack.unpackable_reason
+    for number, hp in hps.items():
+        assert distance(weights(pack[number]), weights(alone(hp, 3, Teaching))) < 1e-12
+
+
+class Counting(Adapting):
+    """Its loss writes into what does not learn."""
+
+    name = "counting"
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        with torch.no_grad():
+            self.model[1].base.bias.add_(1)
+        return super().loss(batch)
+
+
+def test_a_loss_that_writes_into_constants_is_refused_and_spoils_none() -> None:
+    hps = {number: HPS[number] for number in (0, 1)}
+    pack = fresh(WIDTH, hps, Counting)
+    assert not packed(pack, hps, 1)
+    assert "writes into" in pack.unpackable_reason
+    for number, hp in hps.items():
+        assert_same(weights(pack[number]), weights(alone(hp, 1, Counting)))
+
+
+@pytest.mark.parametrize("kind", [Adapting, Teaching])
+def test_a_checkpoint_of_a_lane_goes_on_in_another_pack(kind: type[TorchTrainer]) -> None:
+    first = fresh(WIDTH, [0, 1], kind)
+    hps = {number: HPS[number] for number in (0, 1)}
+    assert not packed(first, hps, 2)
+    second = PackedModels(WIDTH)
+    for number in (1, 0):
+        second.put(number, through_a_checkpoint(first[number], hps[number], kind))
+    assert not packed(first, hps, 2) and not packed(second, hps, 2)
+    for number in hps:
+        assert_same(weights(first[number]), weights(second[number]))
