@@ -116,6 +116,7 @@ def _way(name: str) -> str:
 def job_of(spec: StudySpec, file: str, device: str) -> Json | None:
     """What `stagetree.runtime.check` is asked, but for the steps; None where the study has no configuration yet."""
     from app.settings import settings
+    from stagetree.spec import sums
 
     hp = _configuration(spec)
     return hp and {
@@ -128,7 +129,7 @@ def job_of(spec: StudySpec, file: str, device: str) -> Json | None:
         "threads": settings().threads if device == "cpu" else 1,
         "determinism": spec.determinism,
         "shards": spec.shards or 0,
-        "parallel": spec.parallel,
+        "parallel": sums(spec.parallel, spec.shards, spec.ranks),
     }
 
 

@@ -104,7 +104,7 @@ def _as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device
         threads=settings().threads if device == "cpu" else 1,
         determinism=spec.get("determinism", "strict"),
         shards=plan.get("shards") or spec.get("shards") or 0,
-        parallel=spec.get("parallel", "tree"),
+        parallel=plan.get("parallel", "tree"),
     )
 
 

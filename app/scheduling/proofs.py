@@ -60,7 +60,7 @@ def handover(plan: SearchPlan, device: str, *, is_idle: bool = False) -> Proof |
     Where states were trained on from behind a change of a hyper-parameter, one of those is compared as well. None where
     that was seen, is under way, or costs more than it may while other work waits.
     """
-    if plan.packing != 0 or _in_vain(plan, ProofKind.HANDOVER):
+    if not plan.is_compared or _in_vain(plan, ProofKind.HANDOVER):
         return None
     is_first = not is_compared(plan, device)
     if not is_first and (not plan.is_resumed_behind or is_compared(plan, device, is_behind=True)):
@@ -77,7 +77,7 @@ def handover(plan: SearchPlan, device: str, *, is_idle: bool = False) -> Proof |
 
 def is_due(plan: SearchPlan, study: Study, device: str) -> bool:
     """Whether a study should not end yet, since its first hand-over is being compared or soon will be."""
-    if not study.checks or plan.packing != 0 or not any(test.device == device for test in plan.tests):
+    if not study.checks or not plan.is_compared or not any(test.device == device for test in plan.tests):
         return False
     if any(each.proof == ProofKind.HANDOVER for each in plan.chains.values()):
         return True
@@ -87,7 +87,7 @@ def is_due(plan: SearchPlan, study: Study, device: str) -> bool:
 def in_idle_slot(plan: SearchPlan, device: str) -> Proof | None:
     """What a slot may prove that has nothing else to do: the first hand-over, trials alone, then stages drawn."""
     under_way = {each.proof for each in plan.chains.values()} - {None}
-    if plan.packing != 0 or any(test.difference for test in plan.tests) or under_way - {ProofKind.WHOLE}:
+    if not plan.is_compared or any(test.difference for test in plan.tests) or under_way - {ProofKind.WHOLE}:
         return None
     if under_way:
         return _wanted(plan, device)
@@ -118,7 +118,7 @@ def keep_at(frontier: Frontier, spans: Sequence[Span], device: str) -> tuple[int
     They lie behind the first state that is kept at the end of a stage; in a chain of one stage, behind one of theirs.
     """
     plan = frontier.plan
-    if plan.packing != 0 or plan.witnesses or is_compared(plan, device) or plan.nodes[spans[0].node].alone:
+    if not plan.is_compared or plan.witnesses or is_compared(plan, device) or plan.nodes[spans[0].node].alone:
         return ()
     if len(spans) > 1:
         wanted = [spans[0].end + FEW_STEPS]

@@ -29,7 +29,7 @@ from app.service.services import HttpProblem, Services, Write
 from app.tuning.tuners.base import with_version
 from stagetree.runtime.weight_files import kind_of
 from stagetree.sinks import SinkError
-from stagetree.spec import BeginFrom, Problem, SpecError, StudySpec
+from stagetree.spec import BeginFrom, Problem, SpecError, StudySpec, sums
 
 Json = dict[str, Any]
 
@@ -240,7 +240,7 @@ def opened(
         inputs=[mark(each) for each in inputs],
         project=project,
         shards=spec.shards or 0,
-        parallel=spec.parallel,
+        parallel=sums(spec.parallel, spec.shards, spec.ranks),
     )
 
 

@@ -145,6 +145,9 @@ class Plan(Answer):
     trainer_version: str
     trainer_args: Json
     seed: int
+    parallel: str = Field(
+        default="tree", description="how several devices train, with their number where that is part of the results"
+    )
     studies: list[str]
     nodes: list[Node]
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from stagetree.runtime import attributes, inexact, machine, state_format, suspects
 from stagetree.runtime.failures import TrainerFailed, user_code
-from stagetree.runtime.forks import forked, forked_ranks
+from stagetree.runtime.forks import Way, forked, forked_ranks
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
@@ -100,6 +100,7 @@ def check(job: Job) -> Report:
 
 def _compare(ways: _Ways, report: Report) -> None:
     import_before_forking()
+    forked = ways.forked
     first = forked(ways.first)
     whole = _take(forked(ways.whole), report)
     others = {"split": forked(ways.split), "watched": forked(ways.watched), "used": whole["used"]}
@@ -143,6 +144,11 @@ class _Ways:
         self._job, self._folder = job, folder
         self._timeline = HpTimeline(job.hp)
         self.worlds, self.device = [each for each in job.ranks if each > 1], job.device
+
+    def forked(self, way: Way) -> dict[str, Any]:
+        """What a training found, in a fork, or in one of each rank where their number is part of the results."""
+        _, _, number = self._job.parallel.partition(":")
+        return forked_ranks(way, int(number), self.device) if number else forked(way)
 
     def first(self) -> dict[str, Any]:
         """The part before the break."""

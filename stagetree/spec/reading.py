@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
@@ -94,7 +94,18 @@ def _is_power_of_two(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0 and value & (value - 1) == 0
 
 
-Ranks = Annotated[Annotated[int, Field(ge=1)] | dict[str, int], BeforeValidator(as_ranks)]
+Ranks = Annotated[
+    Annotated[int, Field(ge=1)] | dict[str, int],
+    BeforeValidator(as_ranks),
+    Field(description="1, 2, 4, 8, ..., or an object with least and most: how many devices of a machine train a stage"),
+]
+Parallel = Annotated[
+    Literal["tree", "fsdp", "ddp"],
+    Field(
+        description="tree, where each device has the whole model; fsdp, where each has a part of its parameters; or "
+        "ddp, torch's own sums, where the number of ranks is part of the results"
+    ),
+]
 Shards = Annotated[Annotated[int, Field(ge=2, le=MOST_SHARDS)] | None, BeforeValidator(as_shards)]
 
 
@@ -103,14 +114,37 @@ def check_ranks(
 ) -> None:
     """Raises `FieldError` where these fields of a study do not go together."""
     least, most = (ranks, ranks) if isinstance(ranks, int) else (ranks["least"], ranks["most"])
-    if shards is None and (most > 1 or parallel != "tree"):
+    if is_fixed(parallel, shards):
+        _check_fixed(parallel, shards, least, most)
+        shards = most
+    if shards is None and most > 1:
         raise FieldError("shards", f"is missing: a power of two, and at least the ranks, {most}")
     if shards is not None and most > shards:
         raise FieldError("ranks", f"must be at most the shards, {shards}, got {most}")
     if shards is not None and packing != 0:
-        raise FieldError("packing", "must be left out where there are shards: a pack is trained by one device")
+        raise FieldError("packing", "must be left out where several devices train: a pack is trained by one")
     if max_slots is not None and max_slots < least:
         raise FieldError("max_slots", f"must be at least the ranks of a stage, {least}, got {max_slots}")
+
+
+def is_fixed(parallel: str, shards: int | None) -> bool:
+    """Whether the number of ranks is part of the results, since torch sums in an order that depends on it."""
+    return parallel == "ddp" or (parallel == "fsdp" and shards is None)
+
+
+def sums(parallel: str, shards: int | None, ranks: int | Mapping[str, int]) -> str:
+    """How a plan says how several ranks train: with their number, where that is part of the results."""
+    return f"{parallel}:{ranks}" if is_fixed(parallel, shards) else parallel
+
+
+def _check_fixed(parallel: str, shards: int | None, least: int, most: int) -> None:
+    way = parallel if parallel == "ddp" else f"{parallel} without shards"
+    if shards is not None:
+        raise FieldError("shards", f"must be left out with parallel: {way}, where each rank has a part of the batch")
+    if least != most:
+        raise FieldError("ranks", f"must be one number with parallel: {way}, whose results depend on it")
+    if most == 1:
+        raise FieldError("ranks", f"must be 2, 4, 8, ... with parallel: {way}, got 1")
 
 
 def check_arguments(trainer_args: Mapping[str, Any], runtime_args: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ from stagetree.spec.fields import (
     as_where,
     common,
 )
-from stagetree.spec.reading import BeginFrom, Inputs, Ranks, Shards, absolute, check_arguments, check_ranks
+from stagetree.spec.reading import BeginFrom, Inputs, Parallel, Ranks, Shards, absolute, check_arguments, check_ranks
 from stagetree.spec.settling import SettledStudy
 from stagetree.spec.tuners import KINDS, CurveTuner, FixedTuner, Tuner
 from stagetree.spec.tuners.early_stopping import StopHopeless
@@ -59,18 +59,12 @@ class StudySpec(SettledStudy):
         default=0,
         description="auto, true, or how many trials at most (2 to 64) a slot trains as one; 0 trains each alone",
     )
-    ranks: Ranks = Field(
-        default=1,
-        description="1, 2, 4, 8, ..., or an object with least and most: how many devices of a machine train a stage",
-    )
+    ranks: Ranks = 1
     shards: Shards = Field(
         default=None,
         description="a power of two from 2 to 1024: each batch is computed in so many parts, whatever the ranks",
     )
-    parallel: Literal["tree", "fsdp"] = Field(
-        default="tree",
-        description="tree, where each device has the whole model, or fsdp, where each has a part of its parameters",
-    )
+    parallel: Parallel = "tree"
     begin_from: BeginFrom | None = Field(
         default=None,
         description="an object with file, or with study, trial and step: the weights that every trial begins with",

@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 from torch.utils.data import TensorDataset, default_collate
 
 from stagetree.trainer.base import Trainer, whole_number
-from stagetree.trainer.dividing import sharding_of
 from stagetree.trainer.order import LARGE, ORDER, Batching, BatchSpan, Indices, Order, generator_of, parts, shuffled
 from stagetree.trainer.reading import Loading, SampleReader, Samples, reader
+from stagetree.trainer.stock import sharding_of
 from stagetree.trainer.streaming import StreamBatches, TrainData, is_stream
 from stagetree.trainer.tensors import Mean, one_number, sum_and_count
 

@@ -16,28 +16,13 @@ from torch import distributed as dist
 from torch.optim import Optimizer
 
 from stagetree.trainer import generators
-from stagetree.trainer.order import Batching, BatchSpan, seed_of
+from stagetree.trainer.order import BatchSpan, seed_of
 from stagetree.trainer.parted import divided_like, is_divided, local
-from stagetree.trainer.ranks import TreeSum, as_bytes, here
-from stagetree.trainer.sharding import ModelBuffers, Sharding, noting_memory, shards_in, shards_of
+from stagetree.trainer.ranks import TreeSum, as_bytes
+from stagetree.trainer.sharding import ModelBuffers, Sharding, noting_memory, shards_in
 
 NEEDED = ("set_custom_reduce_scatter", "set_gradient_divide_factor", "set_force_sum_reduction_for_comms")
 """What torch must have for sums in an order of ours."""
-
-
-def sharding_of(batching: Batching, seed: int, device: str) -> Sharding | None:
-    """How a trainer learns from a batch: by its own word, or else by the study's; None for all of it at once.
-
-    Raises ValueError.
-    """
-    parallel = batching.parallel or here().parallel
-    if parallel not in KINDS:
-        raise ValueError(f"parallel must be {' or '.join(KINDS)} here, not {parallel!r}")
-    if not (shards := shards_of(batching.shards)):
-        return None
-    if parallel == "fsdp" and batching.micro_size is not None:
-        raise ValueError("with parallel: fsdp, more shards make passes smaller: leave micro_batch_size out")
-    return KINDS[parallel](shards, seed, device)
 
 
 def fully_shard_blocks(model: nn.Module, mesh: Any) -> None:
@@ -71,13 +56,21 @@ class DividedSharding(Sharding):
     """As `Sharding`, with parameters that are divided among the ranks, as are gradients and the optimizer's state."""
 
     is_divided = True
+    comm: type | None = TreeReduceScatter
+    """What reduces and scatters gradients; None for torch's own."""
 
     def own_shards(self) -> range:
         """Every `world`-th one, from the rank's number on."""
         self.ranks.own(self.shards)
         return range(self.ranks.rank, self.shards, self.ranks.world)
 
-    def divide(self, model: nn.Module, shard: Callable[[nn.Module, Any], None]) -> None:
+    def prepare(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any], Any],
+        shard: Callable[[nn.Module, Any], None],
+        replicate: Callable[[nn.Module], nn.Module],
+    ) -> None:
         """Divide a model's parameters by the user's function. Raises ValueError."""
         from torch.distributed.fsdp import FSDPModule
 
@@ -89,7 +82,8 @@ class DividedSharding(Sharding):
         if not divided:
             raise ValueError("shard(model, mesh) must call fully_shard on the model, and has not")
         for module in divided:
-            module.set_custom_reduce_scatter(TreeReduceScatter())  # type: ignore[arg-type]
+            if self.comm is not None:
+                module.set_custom_reduce_scatter(self.comm())
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
 
@@ -102,11 +96,7 @@ class DividedSharding(Sharding):
     def learn(
         self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
     ) -> None:
-        if len(whole.indices) < self.shards:
-            raise ValueError(
-                f"a batch of {len(whole.indices)} samples is too small for {self.shards} shards: with parallel: fsdp "
-                "each of them needs a sample; drop_last=True leaves the rest of an epoch out"
-            )
+        self.refuse_small(whole, f"{self.shards} shards")
         others = (each for group in optimizer.param_groups for each in group["params"])
         parameters = list(dict.fromkeys(each for each in (*model.parameters(), *others) if each.requires_grad))
         buffers, tree, present = ModelBuffers(model), TreeSum(), [False] * len(parameters)
@@ -158,6 +148,3 @@ class DividedSharding(Sharding):
                     gradient.mul_((self.means.samples / count.clamp(min=1)).to(gradient.dtype))
                 parameter.grad = divided_like(gradient, parameter)
         buffers.finish(dict(zip(buffers.floats, changes, strict=True)))
-
-
-KINDS: dict[str, type[Sharding]] = {"tree": Sharding, "fsdp": DividedSharding}

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from stagetree.trainer import generators
 from stagetree.trainer.base import Recorded
 from stagetree.trainer.data import DataTrainer
 from stagetree.trainer.dividing import DividedSharding, fully_shard_blocks
+from stagetree.trainer.order import BatchSpan
 from stagetree.trainer.parted import Parted, is_divided, like, local, whole_of
-from stagetree.trainer.tensors import Average, owned
+from stagetree.trainer.stock import ReplicatedSharding
+from stagetree.trainer.tensors import Average, Mean, owned
 
 
 class ModelTrainer(DataTrainer):
@@ -41,6 +45,20 @@ class ModelTrainer(DataTrainer):
         """
         fully_shard_blocks(model, mesh)
 
+    def replicate(self, loss: nn.Module) -> DistributedDataParallel:
+        """The loss, whose model each device has, as torch's DDP has it; called for `parallel: ddp`.
+
+        Override it for other arguments of `DistributedDataParallel`, such as `find_unused_parameters`.
+        """
+        return DistributedDataParallel(loss)
+
+    @abstractmethod
+    def loss(self, batch: Any) -> Mean:
+        """The scalar to minimise: the mean over the samples of one batch.
+
+        A mean over something else, such as tokens, is given as (sum, count): then `micro_batch_size` changes nothing.
+        """
+
     # The model ------------------------------------------------------------------------------------------------------
 
     def _begin_with(self, model: nn.Module | None, average_decay: float | None, compile: bool) -> None:
@@ -51,8 +69,8 @@ class ModelTrainer(DataTrainer):
 
     def _take(self, model: nn.Module) -> None:
         self.model = model.to(self.device)
-        if isinstance(self._sharding, DividedSharding):
-            self._sharding.divide(self.model, self.shard)
+        if self._sharding:
+            self._sharding.prepare(self.model, lambda batch: self.loss(batch), self.shard, self.replicate)
         if self._compile:
             self.model.compile()
         self._average = self._new_average()
@@ -73,6 +91,16 @@ class ModelTrainer(DataTrainer):
 
     def _shaping(self) -> list[str]:
         return sorted(self._shape.read) if self._shape else []
+
+    @abstractmethod
+    def _learn(self, whole: BatchSpan) -> None:
+        """Have the gradient of a batch in the parameters."""
+
+    def _warm_up(self) -> None:
+        """Before a state is loaded, which undoes it: have DDP sum in the order in which it sums from the second on."""
+        if isinstance(self._sharding, ReplicatedSharding) and not self._sharding.is_warm:
+            self._learn(self._next_batch())
+            self.optimizer.zero_grad()
 
     def _means_of_model(self) -> dict[str, float]:
         """The metrics, after which each rank has its own part of the parameters again."""

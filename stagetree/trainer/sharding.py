@@ -43,15 +43,15 @@ def shards_of(given: int | None) -> int:
     return shards
 
 
-def refuse_inexact(trainer: object, base: type, model: nn.Module) -> None:
-    """Raises ValueError where several ranks could not learn the same as one."""
+def refuse_inexact(trainer: object, base: type, model: nn.Module, *, is_fixed: bool) -> None:
+    """Raises ValueError where several ranks could not learn the same as one. is_fixed: as many ranks, always."""
     for name in OVERRIDDEN:
         if getattr(type(trainer), name) is not getattr(base, name):
             raise ValueError(
                 f"{type(trainer).__name__} overrides `{name}`, which knows of no shards: say it in `loss`, "
                 "`clip_grad_norm`, `micro_batch_size` and `after_step`, or train without shards"
             )
-    for path, module in model.named_modules():
+    for path, module in model.named_modules() if not is_fixed else ():
         if isinstance(module, ACROSS):
             raise ValueError(
                 f"{path or 'the model'} is a {type(module).__name__}, whose results depend on how many devices there "
@@ -103,10 +103,10 @@ class Sharding:
     """How a trainer learns by shards.
 
     seed: the study's. means: what the trainer's `accumulate` asks for the loss. is_divided: whether each rank has only
-    a part of each parameter.
+    a part of each parameter. is_fixed: whether the number of ranks is a part of the results.
     """
 
-    is_divided = False
+    is_divided = is_fixed = False
 
     def __init__(self, shards: int, seed: int, device: str) -> None:
         self.shards, self._seed, self._device = shards, seed, device
@@ -125,6 +125,27 @@ class Sharding:
         """The shards of a batch that this rank has, without the empty ones."""
         spans = shards_in(whole, self.shards)
         return [spans[shard] for shard in self.own_shards() if spans[shard].indices]
+
+    def prepare(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any], Any],
+        shard: Callable[[nn.Module, Any], None],
+        replicate: Callable[[nn.Module], nn.Module],
+    ) -> None:
+        """Make a model, on its device, one of several ranks. The functions are the trainer's. Raises ValueError."""
+
+    def loss_of(self, batch: Any, loss: Callable[[Any], Any]) -> Any:
+        """The trainer's loss."""
+        return loss(batch)
+
+    def refuse_small(self, whole: BatchSpan, parts: str) -> None:
+        """Raises ValueError where all ranks must have some of a batch, and one would have nothing."""
+        if len(whole.indices) < self.shards:
+            raise ValueError(
+                f"a batch of {len(whole.indices)} samples is too small for {parts}, each of which needs one; "
+                "drop_last=True leaves the rest of an epoch out"
+            )
 
     def own_shards(self) -> range:
         """Their numbers."""

@@ -131,13 +131,6 @@ class TorchTrainer(ModelTrainer):
         the like. To find out, it may be called several times.
         """
 
-    @abstractmethod
-    def loss(self, batch: Any) -> Mean:
-        """The scalar to minimise: the mean over the samples of one batch.
-
-        A mean over something else, such as tokens, is given as (sum, count): then `micro_batch_size` changes nothing.
-        """
-
     def measure(self, batch: Any) -> Mapping[str, Mean]:
         """The metrics of one batch, each a mean over its samples or (sum, count); `evaluate` averages them."""
         return {"val_loss": self.loss(batch)}
@@ -171,7 +164,8 @@ class TorchTrainer(ModelTrainer):
     def accumulate(self, batch: Any, share: float = 1.0) -> None:
         """Add the gradient of a batch to what is there. share: what part of the samples of the step it has."""
         with self.autocast():
-            loss = self._parts.take("the loss", self.loss(batch), share)
+            loss = self.loss(batch) if self._sharding is None else self._sharding.loss_of(batch, self.loss)
+            loss = self._parts.take("the loss", loss, share)
         self._precision.backward(loss)
         self._parts.put_right(self.model.parameters())
 
@@ -229,17 +223,20 @@ class TorchTrainer(ModelTrainer):
 
     def _take(self, model: nn.Module) -> None:
         if self._sharding:
-            refuse_inexact(self, TorchTrainer, model)
+            refuse_inexact(self, TorchTrainer, model, is_fixed=self._sharding.is_fixed)
         super()._take(model)
 
     def _train_in_parts(self, whole: BatchSpan) -> None:
+        self._learn(whole)
+        self.update()
+
+    def _learn(self, whole: BatchSpan) -> None:
         def learn(span: BatchSpan) -> None:
             for part in parts(span, self._batching.micro_size):
                 self.accumulate(self._batch(part), len(part.indices) / len(whole.indices))
 
         self.optimizer.zero_grad()
         self._learn_by_shards(whole, self.model, self.optimizer, learn)
-        self.update()
 
     def evaluate(self) -> dict[str, float]:
         """See `Trainer.evaluate`. Every module is in evaluation mode here, and in its own mode again afterwards."""
@@ -262,6 +259,7 @@ class TorchTrainer(ModelTrainer):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Trainer.load_state_dict`."""
+        self._warm_up()
         load_model(self.model, state["model"])
         load_optimizer(self.optimizer, state["optimizer"], self.device)
         self._precision.load_state_dict(state.get("scaler", {}))

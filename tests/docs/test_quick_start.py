@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import torch
 from docs_pages import DOCS, Block, blocks
 
+from stagetree.trainer.parted import is_divided
 from stagetree.trainer.ranks import Ranks
 
 ADDRESS = "http://127.0.0.1:8000"
@@ -136,14 +138,23 @@ def test_the_script_of_the_page_trains_by_hand(tmp_path: Path) -> None:
 
 def test_the_trainers_with_shards_train() -> None:
     """That of the page learns by shards; its `train` sums the gradients of a trainer that has them."""
-    line, train = dict[str, Any](), dict[str, Any]()
-    first, second = (block.text for block in blocks(DOCS / "several-gpus.md") if block.language == "python")
+    line, train, shard = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    python = [block.text for block in blocks(DOCS / "several-gpus.md") if block.language == "python"]
+    first, third, fourth, second = python
     exec(compile(first, "several-gpus.md", "exec"), line)
     trainer = line["Line"](seed=0, device="cpu")
     trainer.setup({"lr": 0.1, "bs": 64})
     before = trainer.evaluate()["val_loss"]
     trainer.train()
     assert trainer.evaluate()["val_loss"] < before
+
+    exec(compile(third + fourth, "several-gpus.md", "exec"), shard)
+    layer = torch.nn.TransformerEncoderLayer(4, 1, 4, batch_first=True)
+    model = torch.nn.Sequential(OrderedDict(encoder=torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)))
+    shard["shard"](None, model, Ranks.alone().mesh("cpu"))
+    assert all(is_divided(each) for each in model.parameters())
+    assert isinstance(shard["replicate"](None, torch.nn.Linear(1, 1)).module, torch.nn.Linear)
+    torch.distributed.destroy_process_group()
 
     exec(compile(second, "several-gpus.md", "exec"), train)
     weight = torch.nn.Parameter(torch.zeros(2))

@@ -15,6 +15,7 @@ from studies import spec
 from toys import switch
 
 from app.domain import events as e
+from app.domain.proofs import judge
 from app.events.database import Database
 from app.registry import TrainerSource
 from app.workers.trainer_group import TrainerGroup
@@ -176,6 +177,17 @@ def test_divided_states_are_kept_in_parts_that_any_number_of_ranks_reads(make: M
     done = moved.run(moved.submit(study(1, *longer, **how)))
     assert moved.values(done.id) == expected and set(moved.begun[begun:]) == {1}
     assert done.executed < done.unique
+
+
+def test_torchs_own_sums_are_of_a_plan_with_the_number_of_ranks(make: Make) -> None:
+    cluster = make()
+    cluster.sources["in_ddp"] = TrainerSource(str(Path(FILE).with_name("in_ddp.py")), "1")
+    how: dict[str, Any] = {"parallel": "ddp", "trainer": "in_ddp"}
+    done = cluster.run(cluster.submit({**study(2), **how, "shards": None}))
+    assert [trial.state for trial in done.trials] == ["completed", "completed"]
+    assert set(cluster.begun) == {2} and done.executed == done.unique < done.requested
+    assert cluster.plan.opened is not None and cluster.plan.opened.parallel == "ddp:2"
+    assert judge(cluster.plan).reason == "training in a fixed number of ranks is not compared"
 
 
 def test_a_lost_part_is_a_lost_checkpoint(make: Make) -> None:

@@ -43,6 +43,7 @@ def plan(plan: SearchPlan, stream: str) -> Plan:
         trainer_version=opened.trainer_version,
         trainer_args=opened.trainer_args,
         seed=opened.seed,
+        parallel=opened.parallel,
         studies=[study.id for study in plan.studies.values() if not study.deleted],
         nodes=[_node(plan, node) for node in plan.nodes.values()],
     )

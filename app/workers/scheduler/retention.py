@@ -270,8 +270,7 @@ class Retention:
         named = self._named(stream, released)
         idle = (kept for kept in released if kept.key not in named)
         gone = [each for each in idle if all(delete_object(self._store, one.key) for one in each.checkpoint.objects)]
-        keys = tuple(kept.key for kept in gone)
-        self._transact(stream, lambda plan: decide(plan, c.RecordDeleted(keys=keys)))
+        self._transact(stream, lambda plan: decide(plan, c.RecordDeleted(keys=tuple(kept.key for kept in gone))))
         with self._plans.holding(stream, fresh=False) as plan:
             self._uses[stream] = PlanUse.of(plan)
         return len(gone), sum(kept.checkpoint.size for kept in gone)

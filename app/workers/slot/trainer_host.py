@@ -234,7 +234,7 @@ class TrainerHost:
         self._deadlines.clear()  # another model takes its own time
         path, args, deadline = built.source.path, _arguments(work), self.deadline("build")
         how = {"deadline": deadline, "determinism": work.determinism, **lane}
-        how |= {"shards": work.shards, "parallel": work.parallel} if work.shards else {}
+        how |= {"shards": work.shards, "parallel": work.parallel} if work.shards or work.parallel != "tree" else {}
         self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how), tolerated)
         if self._sources().get(work.trainer) != built.source:
             self.end_process()

@@ -1,0 +1,77 @@
+"""`parallel: ddp`, and `fsdp` without shards: the sums of torch, exact on the number of ranks in the plan's name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_ddp import InDdp
+
+from app.workers.state import State
+from app.workers.trainer_connection import Deadline
+from app.workers.trainer_group import TrainerGroup
+from app.workers.warm import Warm
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.weight_files import joined
+from stagetree.trainer import ranks
+
+FILE = str(Path(__file__).parent / "in_ddp.py")
+PATIENT = Deadline(60.0)
+HP = {"lr": 0.01, "bs": {"family": "values", "values": [64, 96], "milestones": [4]}}
+
+
+@pytest.fixture(scope="module")
+def four(warm: Warm) -> Iterator[TrainerGroup]:
+    group = TrainerGroup.start(warm, ranks=4)
+    yield group
+    group.close()
+
+
+def train(group: TrainerGroup, parallel: str, stages: list[int], **args: Any) -> tuple[str, Any]:
+    """The hash of the state, and the metrics, where each stage is trained by a model of its own."""
+    state, step = State.of(b""), 0
+    for until in stages:
+        group.build(FILE, "in_ddp", args, 0, deadline=PATIENT, parallel=parallel)
+        if step:
+            group.load(state, HP, step, deadline=PATIENT)
+        state.close()
+        group.train(HP, until, deadline=PATIENT)
+        state, step = group.save(deadline=PATIENT), until
+    with closing(state):
+        whole = joined([each.view() for each in state.images])
+        return hashlib.sha256(b"".join(whole)).hexdigest(), group.evaluate(deadline=PATIENT)
+
+
+@pytest.mark.parametrize("parallel", ["ddp:4", "fsdp:4"])
+def test_what_goes_on_from_a_state_has_the_bits_of_training_without_a_break(four: TrainerGroup, parallel: str) -> None:
+    assert train(four, parallel, [3, 6]) == train(four, parallel, [6])
+
+
+def test_ddp_begun_anew_sums_in_another_order(four: TrainerGroup) -> None:
+    """What the pass before loading is for."""
+    assert train(four, "ddp:4", [3, 6], forgets_to_warm_up=True) != train(four, "ddp:4", [6], forgets_to_warm_up=True)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "args", "said"),
+    [
+        ("ddp:2", {}, "2 ranks are part of the study's results, with parallel: ddp, not 1"),
+        ("ddp:1", {"shards": 4}, "needs a trainer without shards"),
+        ("fsdp:1", {"micro_batch_size": 4}, "needs a trainer without micro_batch_size"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    parallel: str, args: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks.here(), "parallel", parallel)
+    with pytest.raises(ValueError, match=said):
+        InDdp(seed=0, device="cpu", **args)
+
+
+def test_another_number_of_ranks_is_refused(four: TrainerGroup) -> None:
+    with pytest.raises(TrainerFailed, match="2 ranks are part of the study's results, with parallel: ddp, not 4"):
+        four.build(FILE, "in_ddp", {}, 0, deadline=PATIENT, parallel="ddp:2")
