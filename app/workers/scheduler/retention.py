@@ -100,9 +100,8 @@ class Retention:
         begin: float = BEGIN,
         until: float = UNTIL,
     ) -> None:
-        self._begin, self._until = begin, until
         self._records, self._plans, self._store, self._budget = records, plans, store, budget
-        self._clock, self._report, self._pause = clock, report, pause
+        self._clock, self._report, self._pause, self._begin, self._until = clock, report, pause, begin, until
         self._uses: dict[str, PlanUse] = {}  # that which was looked at last comes last
         self._exhausted: dict[str, int] = {}  # plans of which nothing may go for the budget, as of a version
         self._is_at_its_end = False
