@@ -48,7 +48,9 @@ class InProcess:
         deadline: Any,
         determinism: str = "strict",
         shards: int = 0,
+        parallel: str = "tree",
     ) -> None:
+        assert parallel == "tree", "ranks are one model here, with the bits of all"
         assert self.file in ("", file), "a process serves one file"
         self.file, self.shards = file, shards
         self.model = None
@@ -65,7 +67,7 @@ class InProcess:
     def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Any) -> tuple[str, ...]:
         self.do("load")
         assert self.model is not None
-        saved = read(state.fd)
+        saved = read(*state.fds)
         self.timeline = HpTimeline(hp)
         self.model.load(saved, self.timeline, step)
         return tuple(inexact.changes(saved["machine"], self.machine))
@@ -96,7 +98,7 @@ class InProcess:
 
     def compare(self, mine: State, stored: State, *, deadline: Any) -> Compared:
         self.do("compare")
-        found = compare(mine.fd, stored.fd)
+        found = compare(mine.fds, stored.fds)
         return Compared(found["difference"], tuple(found["elsewhere"]))
 
     def look(self, name: str, *, deadline: Any) -> None:

@@ -53,10 +53,11 @@ class WorldTrainer(InProcess):
         deadline: Any,
         determinism: str = "strict",
         shards: int = 0,
+        parallel: str = "tree",
         **lane: Any,
     ) -> None:
         if not lane:
-            super().build(file, name, args, seed, deadline=deadline, shards=shards)
+            super().build(file, name, args, seed, deadline=deadline, shards=shards, parallel=parallel)
             return
         self.file, self.shards, self.timeline = file, shards, HpTimeline({})
         self.do("build beside others" if self._present else "build")
