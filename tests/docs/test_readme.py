@@ -47,6 +47,7 @@ def test_blocks_without_a_language_are_commands_of_elsewhere() -> None:
     elsewhere = (
         "make ",
         "docker ",
+        "helm ",
         "redis-server ",
         "stagetree up",
         "stagetree api",
