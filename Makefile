@@ -70,6 +70,9 @@ night: .venv/.installed-dev  ## a hundred times more examples of the properties,
 	@$(BIN)/python benchmarks/soak.py --hours 24
 	@STAGETREE_TEST_CHAOS=0:100 $(BIN)/python -m pytest tests/e2e/test_chaos.py
 
+figures: .venv/.installed-dev  ## the papers' figures on virtual slots, and docs/figures.md of them (ten minutes)
+	@for figure in single_study several_studies scheduling stragglers page; do $(BIN)/python -m benchmarks.figures.$$figure || exit 1; done
+
 mutants: .venv/.installed-dev  ## the workers without one of their guards each: a test must notice (an hour)
 	@nice $(BIN)/python -m tools.mutants
 
@@ -105,4 +108,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test quick test-processes test-others test-gpu test-torch night mutants docs page pictures page-check check ruff types prose format
+.PHONY: help demo up test quick test-processes test-others test-gpu test-torch night figures mutants docs page pictures page-check check ruff types prose format

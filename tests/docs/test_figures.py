@@ -1,0 +1,59 @@
+"""The papers' figures: their page is what their kept results make, and the bound beside them is one."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.figures import page, scheduling, several_studies, simulated, single_study
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_is_made_of_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pictures").mkdir()
+    monkeypatch.setattr(page, "DOCS", tmp_path)
+    page.main()
+    made = list(tmp_path.rglob("*.*"))
+    assert len(made) == 3
+    for path in made:
+        assert path.read_text() == (ROOT / "docs" / path.relative_to(tmp_path)).read_text(), path.name
+
+
+@given(st.integers(0, 10_000), st.integers(1, 4))
+def test_no_order_of_work_beats_the_bound(seed: int, slots: int) -> None:
+    """Trees of steps, each trained as soon as its parent is and a slot is free, in an order that is drawn."""
+    draw = Random(seed)
+    depth, children = {0: 0}, dict[int, list[int]]()
+    for step in range(1, draw.randint(2, 30)):
+        parent = draw.randrange(step)
+        depth[step] = depth[parent] + 1
+        children.setdefault(parent, []).append(step)
+    waiting, time = [(draw.random(), 0)], 0
+    while waiting:
+        now = [heappop(waiting)[1] for _ in range(min(slots, len(waiting)))]
+        for step in now:
+            for child in children.get(step, ()):
+                heappush(waiting, (draw.random(), child))
+        time += 1
+    assert simulated.shortest_of(depth.values(), slots) <= time
+
+
+def test_spaces_have_the_papers_merge_rates() -> None:
+    for name, (spec, *_) in single_study.STUDIES.items():
+        assert simulated.merge_rate(spec) == pytest.approx(single_study.PAPER[name][0], abs=0.06)
+    two = [several_studies.space("little", number) for number in range(2)]
+    assert simulated.merge_rate(*two) == pytest.approx(several_studies.PAPER_MERGE_RATES["little"][2], abs=0.1)
+
+
+def test_sharing_costs_less_and_the_bound_holds() -> None:
+    spec = {"name": "few", **scheduling.SPACE, "tuner": scheduling.TUNERS["grid"]}
+    spec["space"] = {name: values[:3] for name, values in spec["space"].items()}
+    alone, shared = (simulated.cost({"few": spec}, slots=2, shares=shares) for shares in (False, True))
+    assert shared.steps < alone.steps and shared.slot_hours < alone.slot_hours
+    assert shared.least_hours <= shared.end_hours and alone.least_hours <= alone.end_hours
