@@ -11,6 +11,7 @@ twice, and says how far it is by adding lines to a file.
 
 from __future__ import annotations
 
+import pickle
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,9 @@ from stagetree.trainer.base import TrainsAhead
 from stagetree.trainer.program import Program, ProgramOrder, Values, folder_for_programs, placeholders
 
 __all__ = ["CommandTrainer"]
+
+METADATA = ".metadata"
+"""The file of a distributed checkpoint of torch's that says where its tensors are."""
 
 
 class CommandTrainer(TrainsAhead):
@@ -263,7 +267,22 @@ def _read(path: Path) -> dict[str, Any]:
 def _bytes(path: Path) -> np.ndarray[Any, Any]:
     if not path.stat().st_size:
         return np.zeros(0, np.uint8)
+    if path.name == METADATA and (content := _timeless(path)):
+        return np.frombuffer(content, np.uint8)
     return np.asarray(np.memmap(path, np.uint8, "r"))  # read where it is needed: it may be larger than the memory
+
+
+def _timeless(path: Path) -> bytes:
+    """The metadata of a distributed checkpoint of torch's without its folder and the id of that one time.
+
+    Nothing for another file of that name. The program itself has just run here: its pickles are no more of a risk.
+    """
+    try:
+        metadata = pickle.loads(path.read_bytes())
+        metadata.storage_meta = None
+        return pickle.dumps(metadata)
+    except (pickle.UnpicklingError, AttributeError, EOFError, ImportError, ValueError):
+        return b""
 
 
 def _write(path: Path, checkpoint: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,9 @@ def kill_one(owner: int, name: str, log: Path) -> None:
 
 def processes(owner: int, name: str) -> list[int]:
     """Those of a launcher, or of the interpreter that trainers are forked from: it has the same words."""
-    every = psutil.Process(owner).children(recursive=True)
-    named = {each.pid for each in every if name in each.cmdline()}
-    return [each.pid for each in every if each.pid in named and each.ppid() in named]
+    named = dict[int, int]()
+    for each in psutil.Process(owner).children(recursive=True):
+        with suppress(psutil.Error):  # it has just ended
+            if name in each.cmdline():
+                named[each.pid] = each.ppid()
+    return [pid for pid, parent in named.items() if parent in named]

@@ -14,12 +14,15 @@ from stagetree.runtime.loading import load_trainer
 from stagetree.spec import StudySpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+OF_OTHERS = ("nanogpt/study", "titan/study", "trl/study", "trl/dpo", "lightning_cli/study", "keras/study")
+"""Each way imports a framework, or starts several processes."""
 
 
 def report_on(study: str, folder: Path, **how: Any) -> dict[str, Any]:
     spec = StudySpec.from_file(EXAMPLES / study, limits=None)
-    file = "train.py" if study.startswith("script/") else "trainer.py"
-    job = job_of(spec, str((EXAMPLES / study).with_name(file)), "cpu")
+    names = ("trainer.py", f"{spec.trainer}.py", "train.py")
+    file = next(file for name in names if (file := (EXAMPLES / study).with_name(name)).exists())
+    job = job_of(spec, str(file), "cpu")
     assert job is not None
     if study.startswith("shapes/"):
         job["args"]["data"] = in_a_fork(drawn, job["file"], folder / "data")
@@ -54,6 +57,8 @@ def exactly(report: dict[str, Any]) -> bool:
     [
         *("shapes/study.yaml", "reinforce/study.yaml", "partial_fit/study.yaml"),
         *("charlm/bf16.yaml", "lora/study.yaml", "lightning/study.yaml", "script/study.yaml", "program/study.yaml"),
+        "ema/study.yaml",
+        *(pytest.param(f"{name}.yaml", marks=pytest.mark.night) for name in OF_OTHERS),
     ],
 )
 def test_split_in_a_fresh_process_equals_whole(study: str, tmp_path: Path) -> None:

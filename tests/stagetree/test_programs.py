@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stacks import wait_for
 
 from app.registry import Catalogue
-from stagetree.runtime import state_format
+from stagetree.runtime import state_format, suspects
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.model import HpTimeline, Model
@@ -209,6 +209,28 @@ def test_a_checkpoint_may_be_a_folder(build: Build) -> None:
     other.load(state, HpTimeline(HP), 4)
     train(other, LAST)
     assert other.evaluate() == {"where": expected(LAST)}
+
+
+def test_a_distributed_checkpoint_of_torch_is_the_same_each_time(build: Build) -> None:
+    """Its metadata names its folder and an id of that one time."""
+    load = 'd = {"w": torch.zeros(1)}; dcp.load(d, checkpoint_id=source); where = float(d["w"])'
+    program = PROGRAM.replace("import json", "import json\nimport torch\nimport torch.distributed.checkpoint as dcp")
+    program = program.replace(
+        'where = json.loads(Path(source).read_text())["where"] if source else float(seed)',
+        f"where = float(seed)\nif source: {load}",
+    )
+    program = program.replace(
+        'Path(to).write_text(json.dumps({"where": where}))', 'dcp.save({"w": torch.tensor([where])}, checkpoint_id=to)'
+    )
+    trainer = TRAINER.replace("python -S", "python")
+    one, other = build(program, trainer), build(program, trainer)
+    for model in (one, other):
+        train(model, 2)
+    state = one.state()
+    assert suspects.first_difference(*(suspects.leaves(each.state()["trainer"]) for each in (one, other))) == ""
+    other.load(state, HpTimeline(HP), 2)
+    train(other, 4, stop=4, evaluate=(4,))
+    assert other.evaluate() == {"where": pytest.approx(expected(4), abs=1e-6)}
 
 
 def test_what_it_logs_is_a_mean_since_the_last_time(build: Build) -> None:
