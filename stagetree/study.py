@@ -28,7 +28,7 @@ from stagetree.client.blocking import Blocking, blocking, blocking_iterator, cha
 from stagetree.client.client import AsyncClient, Folder, Holds
 from stagetree.client.http import Json, body_of, path_of
 from stagetree.errors import StudyOver, TrialFailed
-from stagetree.models import Event, StudyAnswer
+from stagetree.models import Branch, Event, StudyAnswer
 from stagetree.notebook.live import Showing, StudyView
 from stagetree.results import Results
 from stagetree.space.distributions import plain
@@ -205,6 +205,17 @@ class AsyncStudy(StudyView):
         """Many configurations at their steps, in one call, in order."""
         return await wait_all(self.eval(hp, step) for hp, step in asked)
 
+    async def branch(
+        self, trial: int, /, *, at: int, steps: int, hp: Hp | None = None, preview: bool = False, **values: Any
+    ) -> Branch:
+        """Branch off a trial after step `at`, to `steps` steps in all, with other values from there on.
+
+        lr=...: a sequence whose own t is 0 there, or a value; `hp` for names that are no keywords. With `preview`, only
+        the price is asked for. A study that is over goes on for it. Raises `Conflict`, `Invalid`, `NotFound`.
+        """
+        wanted = {"trial": trial, "at": at, "steps": steps, "hp": {**(hp or {}), **values}}
+        return await self._client.branch_trial(self.id, wanted, preview=preview)
+
 
 class Study(Blocking, StudyView):
     """`AsyncStudy` without `await`: each call returns when it is done, and `submit` at once."""
@@ -259,6 +270,7 @@ class Study(Blocking, StudyView):
     events = blocking(AsyncStudy.events)
     eval = blocking(AsyncStudy.eval)
     eval_all = blocking(AsyncStudy.eval_all)
+    branch = blocking(AsyncStudy.branch)
 
     progress = blocking_iterator(AsyncStudy.progress)
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 from app.api import examples
 from app.domain import commands as c
 from app.domain.decide import MOST_CHARACTERS
-from app.domain.terms import Scope
+from app.domain.terms import Scope, StudyId
 from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments
 from app.service.access import NAME
 from app.tuning.samplers import unavailable
@@ -101,6 +101,29 @@ def extension_of(body: Any, trial: Any) -> c.Extend:
     return c.Extend(trial=trial, steps=given["steps"])
 
 
+def branch_of(body: Any, study: StudyId, at: float) -> c.BranchTrial:
+    """The branch of a trial that a body asks for. Raises `SpecError`."""
+    given = body if isinstance(body, dict) else {}
+    known = ", ".join(BRANCH)
+    problems = [SpecProblem(name, f"is no field of a branch: there are {known}") for name in given.keys() - BRANCH]
+    for name, what, least in _COUNTS_OF_A_BRANCH:
+        if not _is_count(given.get(name), least):
+            problems.append(SpecProblem(name, f"must be {what}, got {shown(given.get(name))}"))
+    if not isinstance(given.get("hp"), dict):
+        what = "an object from hyper-parameters to their values from there on"
+        problems.append(SpecProblem("hp", f"must be {what}, got {shown(given.get('hp'))}"))
+    if problems:
+        raise SpecError(problems)
+    return c.BranchTrial(study=study, time=at, **given)
+
+
+_COUNTS_OF_A_BRANCH = (
+    ("trial", "the number of a trial, from 0 on", 0),
+    ("at", "the step after which it parts, at least 1", 1),
+    ("steps", "the number of steps in all, at least 1", 1),
+)
+
+
 def note_of(body: Any) -> tuple[str, int | None]:
     """The text of a note, and the trial that it is about. Raises `SpecError`."""
     given = body if isinstance(body, dict) else {}
@@ -173,6 +196,16 @@ class Longer(BaseModel):
     steps: int = Field(ge=1, description="how many in all")
 
 
+class Branching(BaseModel):
+    """A trial that begins as another one did."""
+
+    model_config = ConfigDict(extra="forbid")
+    trial: int = Field(ge=0, description="the number of the trial that it parts from")
+    at: int = Field(ge=1, description="the step after which it does")
+    hp: Json = Field(description="what changes: sequences whose own t is 0 there")
+    steps: int = Field(ge=1, description="how many in all")
+
+
 class Extension(BaseModel):
     model_config = ConfigDict(extra="forbid")
     steps: int = Field(ge=1, description="how many in all")
@@ -200,12 +233,14 @@ class TokenWanted(BaseModel):
     days: float | None = Field(default=90, gt=0, le=36_500, description="until it expires; null for never")
 
 
+BRANCH: Json = {"trial": 3, "at": 20, "hp": {"lr": 0.01}, "steps": 30}
 NOTE = {"text": "diverges after the warm-up", "trial": 3}
 TRIAL = {"hp": examples.HP, "steps": 40}
 StudyBody = _typed(StudySpec, examples.STUDY_FILE)
 TrialBody = _typed(TrialSpec, TRIAL)
 AsksBody = _typed(TrialsAsked, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
 ChangesBody = _typed(Changes, {"changes": {"tuner.reduction_factor": 2}})
+BranchBody = _typed(Branching, BRANCH)
 ExtensionBody = _typed(Extension, {"steps": 80})
 NoteBody = _typed(NoteText, NOTE)
 TokenBody = _typed(TokenWanted, {"name": "ci", "scope": "submit", "project": "vision", "days": 90})

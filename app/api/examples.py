@@ -29,8 +29,7 @@ TRIAL: Json = {
     "trained": 40,
     "value": 0.9889,
     **RESULTS,
-    "rung": None,
-    "rank": None,
+    **dict.fromkeys(("rung", "rank")),
     "hp": HP,
 }
 TRIAL_DETAIL: Json = {
@@ -283,6 +282,7 @@ EXAMPLES: dict[str, Json] = {
     "Rungs": {"items": [RUNG | {"promoted": [1]}]},
     "Schedules": {"items": [{"name": "lr", "steps": [0, 19, 20, 39], "values": [0.1, 0.1, 0.01, 0.01]}]},
     "SlotPage": _page(SLOT),
+    "Branch": {"steps": 30, "shared": 20, "new": 10, "again": 0, "trial": TRIAL_DETAIL},
     "StageTree": {"stages": [STAGE], "critical_path_steps": 20},
     "Study": STUDY,
     "StudyPage": _page(LISTED, "digits-grid-3f9c1a"),

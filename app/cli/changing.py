@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.errors import NOT_FOUND, fail
-from app.cli.options import Output, Server, Store, StudyId, folder_or_default, open_records
-from app.cli.output import Format, print_json
+from app.cli.options import Output, Server, Store, StudyId, TrialNumber, folder_or_default, open_records
+from app.cli.output import Format, plural, print_json
 
 
 def pause(id: StudyId, server: Server = None, output: Output = Format.table) -> None:
@@ -78,6 +78,95 @@ def retry(
         print_json(answer)
     else:
         print(f"trial {trial} of {study} is tried again")
+
+
+Values = Annotated[
+    list[str], typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter: JSON or a string; may be repeated.")
+]
+StepsInAll = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="For how many steps in all.")]
+
+
+def branch(
+    id: StudyId,
+    trial: Annotated[int, typer.Argument(metavar="N", min=0, help="The number of the trial that it parts from.")],
+    at: Annotated[int, typer.Option("--at", metavar="S", min=1, help="The step after which it parts.")],
+    steps: StepsInAll,
+    set: Values,
+    preview: Annotated[bool, typer.Option("--preview", help="Only say what it would cost.")] = False,
+    server: Server = None,
+    output: Output = Format.table,
+) -> None:
+    """Train a new trial that begins as another one did, with other values from a step on; a study that is over goes on.
+
+    A sequence that is set begins at the step where the trial parts. Shared steps are not trained again.
+
+    
+    Example:  stagetree branch last 3 --at 1000 --steps 1200 --set lr=0.01
+    """
+    from app.cli import stacks
+    from app.cli.finding import study_id
+    from app.cli.specs import changes_of
+
+    wanted = {"trial": trial, "at": at, "steps": steps, "hp": changes_of(set, "--set")}
+    with stacks.server(server) as service:
+        answer = service.client.branch_trial(study_id(service.client, id), wanted, preview=preview)
+    if output is Format.json:
+        print_json(answer)
+        return
+    again = f", and {answer['again']} once more, since no state is kept there" if answer["again"] else ""
+    print(f"{plural(answer['new'], 'new step')} of {answer['steps']}: {answer['shared']} are shared{again}")
+    if not preview:
+        print(f"trial {answer['trial']['trial']} parts from trial {trial} at step {at}")
+
+
+def add(id: StudyId, steps: StepsInAll, set: Values, server: Server = None, output: Output = Format.table) -> None:
+    """Add a trial of your own to a study, beside the trials of its tuner.
+
+    
+    Example:  stagetree trials add last --set lr=0.1 --set bs=64 --steps 40
+    """
+    from app.cli.specs import changes_of
+
+    _ask({"hp": changes_of(set, "--set"), "steps": steps}, id, server, output)
+
+
+def extend(
+    id: StudyId, trial: TrialNumber, steps: StepsInAll, server: Server = None, output: Output = Format.table
+) -> None:
+    """Train a trial of your own longer, from where it is.
+
+    
+    Example:  stagetree trials extend last 12 --steps 80
+    """
+    _ask({"trial": trial, "steps": steps}, id, server, output)
+
+
+def stop(id: StudyId, trial: TrialNumber, server: Server = None) -> None:
+    """Want no more of a trial; steps that others share go on.
+
+    
+    Example:  stagetree trials stop last 12
+    """
+    from app.cli import stacks
+    from app.cli.finding import study_id
+
+    with stacks.server(server) as service:
+        study = study_id(service.client, id)
+        service.client.cancel_trial(study, trial)
+    print(f"trial {trial} of {study} is cancelled")
+
+
+def _ask(wanted: dict[str, Any], id: str, server: str | None, output: Format) -> None:
+    from app.cli import stacks
+    from app.cli.finding import study_id
+
+    with stacks.server(server) as service:
+        study = study_id(service.client, id)
+        (answer,) = service.client.ask_trials(study, [wanted])
+    if output is Format.json:
+        print_json(answer)
+    else:
+        print(f"trial {answer['trial']} of {study} is asked for {plural(answer['steps'], 'step')}")
 
 
 def note(

@@ -72,7 +72,6 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
     ),
     "Look at studies": (
         looking.studies,
-        looking.trials,
         looking.trial,
         looking.logs,
         diagnosing.debug,
@@ -90,6 +89,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         changing.reopen,
         changing.cancel,
         changing.retry,
+        changing.branch,
         changing.note,
         deleting.delete,
         changing.strike,
@@ -111,6 +111,24 @@ for group, commands in GROUPS.items():
         app.command(rich_help_panel=group, context_settings={"help_option_names": ["-h", "--help"]})(command)
 
 
+class Listing(TyperGroup):
+    """Commands on trials; a study in the place of one of them has its trials listed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        is_command = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if is_command else ["list", *args])
+
+
+OF_TRIALS = """List the trials of a study; or add one, train it longer, stop it.
+
+\b
+Example:  stagetree trials last --sort value --limit 5
+"""
+trials = typer.Typer(cls=Listing, help=OF_TRIALS)
+trials.command("list")(looking.trials)
+for command in (changing.add, changing.extend, changing.stop):
+    trials.command()(command)
+app.add_typer(trials, name="trials", rich_help_panel="Look at studies")
 app.add_typer(serving.token, name="token", rich_help_panel="Run a cluster")
 
 

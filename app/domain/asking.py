@@ -1,19 +1,60 @@
-"""How trials are asked for: within the limits, and by the names of the nodes that they will pass."""
+"""How trials are asked for: within the limits, and by the names of the nodes that they will pass.
+
+A branch is a trial that begins as another one did: up to a step it has the sequences of that trial, so its steps up to
+there have the same names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from app.domain import events as e
 from app.domain.schedule import path
-from app.domain.search_plan import SearchPlan, Study
-from app.domain.terms import NodeId, Refused
+from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.terms import NodeId, Refused, StudyId
 from stagetree.limits import Limits, check_trial
-from stagetree.sequences import SequenceError
+from stagetree.sequences import SequenceError, did_you_mean, first_parts, parse_for
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchTrial:
+    """A user's own trial, which parts from another one after step `at`; a study that is over goes on for that.
+
+    hp: of each hyper-parameter that changes there, its sequence from there on, whose own t is 0 there. steps: in all.
+    """
+
+    study: StudyId
+    trial: int
+    at: int
+    hp: Json
+    steps: int
+    time: float
+
+
+def branched(trial: Trial, at: int, hp: Json, steps: int) -> Json:
+    """The hyper-parameters of a branch. Raises `Refused`."""
+    if not 1 <= at <= trial.steps:
+        raise Refused(
+            f"at: must be a step from 1 to {trial.steps}, which trial {trial.number} is trained for, got {at}"
+        )
+    if steps <= at:
+        raise Refused(f"steps: must be more than the {at} at which it parts, got {steps}")
+    if not hp:
+        raise Refused("hp: must name at least one hyper-parameter that changes, with its values from there on")
+    found = dict(trial.hp)
+    for name, tail in hp.items():
+        if name not in trial.hp:
+            known = ", ".join(sorted(trial.hp))
+            raise Refused(f"hp.{name}: must be one of {known}{did_you_mean(name, trial.hp)}")
+        with refusing(f"hp.{name}"):
+            after = parse_for(tail, steps - at).to_json()
+        found[name] = {"family": "piecewise", "parts": [*first_parts(trial.hp[name], at), {"sequence": after}]}
+    return found
 
 
 class Trials:

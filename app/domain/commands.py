@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from app.domain.asking import BranchTrial as BranchTrial
 from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
 from app.domain.search_plan import KeptAt, Progresses
 from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
@@ -294,6 +295,6 @@ StudyCommand = (
     | DeleteStudy
     | AddNote
 )
-TrialCommand = ApplyTunerActions | AddTrial | AskForTrials | CancelTrial | RetryTrial
+TrialCommand = ApplyTunerActions | AddTrial | AskForTrials | CancelTrial | RetryTrial | BranchTrial
 ChainCommand = ChoosePacking | AssignChain | AssignProof | LoseChain
 Command = SubmitStudy | StudyCommand | TrialCommand | ChainCommand | ReleaseCheckpoints | RecordDeleted

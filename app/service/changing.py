@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.decide import decide
+from app.domain.decide import decide, price_of
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import StudyId, Unknown
 from app.events import StudyRecord
@@ -36,6 +37,18 @@ def ask(use: Services, row: StudyRecord, write: Write, asks: Sequence[c.Start | 
     recorded = write(row.stream, lambda plan: _decide(plan, command, use.limits))
     added = iter([each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded)])
     return [each.trial if isinstance(each, c.Extend) else next(added) for each in asks]
+
+
+def branch_trial(use: Services, row: StudyRecord, write: Write, wanted: c.BranchTrial) -> int:
+    """One more trial, which begins as another one did; its number. Raises `Refused` and `StateConflict`."""
+    recorded = write(row.stream, lambda plan: decide(plan, wanted, use.limits))
+    return next(each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded))
+
+
+def branch_price(use: Services, row: StudyRecord, wanted: c.BranchTrial) -> Json:
+    """The steps that this trial would cost now. Raises as `branch_trial` does."""
+    with use.open_study(row) as (plan, _):
+        return asdict(price_of(plan, wanted, use.limits))
 
 
 def _decide(plan: SearchPlan, command: c.AddTrial | c.AskForTrials, limits: Limits) -> tuple[e.Event, ...]:

@@ -5,9 +5,6 @@
         for event in client.follow(study.study):
             ...
 
-    async with AsyncClient() as client:
-        study = await client.submit(spec)
-
 Answers are those of `stagetree.models`; errors are those of `stagetree.errors`. A call that fails on the way is made
 again, and does what it does only once.
 """
@@ -186,9 +183,7 @@ class AsyncClient:
 
     async def add_trial(self, study: str, hp: Mapping[str, Any], steps: int) -> models.TrialDetail:
         """Ask for one more trial: `hp` maps names to sequences, or to their JSON."""
-        from stagetree.space.distributions import plain
-
-        answer = await self.http.post(f"{path_of(study)}/trials", {"hp": plain(hp), "steps": plain(steps)})
+        answer = await self.http.post(f"{path_of(study)}/trials", {"hp": hp, "steps": steps})
         return models.TrialDetail.of(answer)
 
     async def extend_trial(self, study: str, number: int, steps: int) -> models.TrialDetail:
@@ -197,10 +192,13 @@ class AsyncClient:
 
     async def ask_trials(self, study: str, trials: Iterable[Mapping[str, Any]]) -> list[models.TrialDetail]:
         """Ask for many at once, all or nothing: `{hp, steps}` is a new trial, `{trial, steps}` more of one there is."""
-        from stagetree.space.distributions import plain
-
-        answer = await self.http.post(f"{path_of(study)}/trials:batch", {"trials": [plain(each) for each in trials]})
+        answer = await self.http.post(f"{path_of(study)}/trials:batch", {"trials": list(trials)})
         return [models.TrialDetail.of(item) for item in answer["items"]]
+
+    async def branch_trial(self, study: str, branch: Json, *, preview: bool = False) -> models.Branch:
+        """Branch off a trial: `trial`, `at`, `hp`, `steps`. With `preview`, only hear the price."""
+        path = f"{path_of(study)}/trials:branch"
+        return models.Branch.of(await self.http.post(path, branch, preview=preview or None))
 
     async def retry_trial(self, study: str, number: int) -> models.TrialDetail:
         """Have a failed trial tried again; a study that is over goes on for that. Raises `Conflict` for any other."""
@@ -289,6 +287,7 @@ class Client(Blocking):
     add_trial = blocking(AsyncClient.add_trial)
     extend_trial = blocking(AsyncClient.extend_trial)
     ask_trials = blocking(AsyncClient.ask_trials)
+    branch_trial = blocking(AsyncClient.branch_trial)
     retry_trial = blocking(AsyncClient.retry_trial)
     cancel_trial = blocking(AsyncClient.cancel_trial)
     events = blocking_iterator(AsyncClient.events)

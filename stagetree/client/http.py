@@ -69,9 +69,11 @@ class Http:
 
     async def post(self, path: str, body: Json | None = None, key: str | None = None, **params: Any) -> Json:
         """Do something once, however often it takes to reach the server."""
+        from stagetree.space.distributions import plain
+
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
         params = {name: value for name, value in params.items() if value is not None}
-        return object_of(await self.send("POST", API + path, json=body, headers=headers, params=params))
+        return object_of(await self.send("POST", API + path, json=body and plain(body), headers=headers, params=params))
 
     async def pages(self, path: str, limit: int = 1000, **params: Any) -> AsyncIterator[Json]:
         """All items of a list."""

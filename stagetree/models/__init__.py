@@ -25,6 +25,7 @@ from stagetree.models.studies import (
     UnderWay,
 )
 from stagetree.models.trials import (
+    Branch,
     Failure,
     LoggedPoint,
     Node,
@@ -41,6 +42,7 @@ from stagetree.models.trials import (
 __all__ = [
     "Answer",
     "Best",
+    "Branch",
     "Cost",
     "Decision",
     "Event",

@@ -107,6 +107,16 @@ class TrialDetail(Trial, needs=()):
     failure: Failure | None = None
 
 
+class Branch(Answer):
+    """A trial that begins as another one did, and its price in steps before it was asked for."""
+
+    steps: int = Field(description="of the trial, in all")
+    shared: int = Field(description="those that are trained already, or asked for by others")
+    new: int = Field(description="those that only it needs")
+    again: int = Field(description="those that are trained once more, since no state is kept where the new ones begin")
+    trial: TrialDetail | None = Field(default=None, description="null where only the price was asked for")
+
+
 class Waiting(Answer):
     """Who waits for a result, at which step."""
 

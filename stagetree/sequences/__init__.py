@@ -23,7 +23,7 @@ from stagetree.sequences.base import (
     parse,
     with_ends,
 )
-from stagetree.sequences.composed import OneCycle, Part, Piecewise, Warmup, Wsd
+from stagetree.sequences.composed import OneCycle, Part, Piecewise, Warmup, Wsd, first_parts
 from stagetree.sequences.families import (
     Constant,
     Cosine,
@@ -63,6 +63,7 @@ __all__ = [
     "check_count",
     "did_you_mean",
     "end_of",
+    "first_parts",
     "has_fraction",
     "is_fraction",
     "needs_length",

@@ -11,6 +11,7 @@ import pytest
 from stagetree.client import AsyncClient, Client, Conflict, Invalid, NotFound, ProblemError
 from stagetree.sequences import MultiStep
 from stagetree.spec import StudySpec
+from stagetree.study import Study
 from tests.api.world import STUDY, Workers, changed
 
 
@@ -55,6 +56,17 @@ def test_changing_a_study(client: Client, workers: Workers) -> None:
     client.cancel_trial(study, 0)
     assert client.trial(study, 0)["state"] == "cancelled"
     assert client.cancel(study)["state"] == "cancelled"
+
+
+def test_a_branch_from_python(server: str, workers: Workers) -> None:
+    with Study.create(changed(), url=server) as study:
+        workers.tune(study.id)
+        price = study.branch(1, at=10, steps=15, lr={"family": "linear", "init": 0.05, "slope": -0.01}, preview=True)
+        assert (price.new, price.shared, price.trial) == (5, 10, None)
+        made = study.branch(1, at=10, steps=15, hp={"lr": 0.01})
+        assert made.trial is not None and made.trial.reason["branch_of"] == 1
+        with pytest.raises(Invalid, match=r"hp\.rl"):
+            study.branch(1, at=10, steps=15, rl=0.01)
 
 
 def test_trials_from_outside(client: Client, workers: Workers) -> None:

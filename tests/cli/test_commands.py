@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -130,6 +131,27 @@ def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:
     assert "multistep(init=0.1, milestones=[4, 9], gamma=0.5)" in said.out
     assert "trained to step 12" in said.out
     assert stagetree("trials", done["study"], "-o", "json").json == done["trials"]
+
+
+def test_trials_of_ones_own(stagetree: Stagetree, served: Service, write: Write) -> None:
+    """Added, trained longer, branched once the price is known, and stopped; `stagetree trials` lists them."""
+    said = stagetree("run", write(trials("cli-branch", ({}, 8))), "-o", "json", "--quiet")
+    study, hp = said.json["study"], said.json["trials"][0]["hp"]
+    name, value = next(iter(hp)), next(iter(hp.values()))
+    rest = [word for each, known in hp.items() if each != name for word in ("--set", f"{each}={json.dumps(known)}")]
+    parts = ("branch", study, 0, "--at", 5, "--steps", 8, "--set", f"{name}=0.125")
+    assert stagetree(*parts, "--preview").out.startswith("3 new steps of 8: 5 are shared")
+    said = stagetree(*parts)
+    assert "trial 1 parts from trial 0 at step 5" in said.out and said.code == 0
+    assert stagetree("wait", study, "--timeout", 60).code == 0
+    listed = stagetree("trials", "list", study, "-o", "json").json
+    assert listed == stagetree("trials", study, "-o", "json").json and listed[1]["state"] == "completed"
+    assert listed[0]["hp"][name] == value and listed[1]["steps"] == 8
+    late = stagetree("trials", "add", study, "--steps", 3, "--set", f"{name}=0.5", *rest)
+    assert late.code == 4 and "is completed" in late.err
+    assert stagetree("branch", study, 0, "--at", 99, "--steps", 100, "--set", f"{name}=1").code == 2
+    assert stagetree("trials", "stop", study, 1).code == 4
+    assert stagetree("trials", "extend", study, 0, "--steps", 9).code == 4
 
 
 def test_trials_in_order_and_as_csv(stagetree: Stagetree, served: Service, done: Json) -> None:

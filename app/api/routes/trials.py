@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, start_of
+from app.api.bodies import AsksBody, BranchBody, ExtensionBody, TrialBody, asks_of, branch_of, extension_of, start_of
 from app.api.errors import UNCHANGED, refusals
 from app.api.routes.plans import kept
 from app.api.services import ApiServices, ServicesDep, StudyRowDep, TrialPath, heavy
@@ -22,7 +22,7 @@ from app.service import changing, reading
 from app.service.files import kept_state, parts, trial_metrics
 from app.service.views import documents
 from stagetree.models.pages import Columns, Logged, TrialBatch, TrialPage
-from stagetree.models.trials import TrialDetail, TrialWord
+from stagetree.models.trials import Branch, TrialDetail, TrialWord
 
 Json = dict[str, Any]
 
@@ -82,6 +82,10 @@ Sort = Annotated[
 Digits = Annotated[
     int | None, Query(ge=2, le=17, description="round numbers to so many digits, which makes the answer smaller")
 ]
+
+
+PRICED: dict[int | str, dict[str, Any]] = {200: {"model": Branch, "description": "With `preview`: the price alone."}}
+OnlyPrice = Annotated[bool, Query(description="say the price, and run nothing")]
 
 
 @router.get(
@@ -192,6 +196,32 @@ def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, w
     numbers = changing.ask(use, row, write, asks)
     with use.open_study(row) as (plan, study):
         return [documents.trial(plan, study.trials[number]) for number in numbers]
+
+
+@batch.post(
+    "/trials:branch",
+    status_code=201,
+    summary="Branch a trial off another one",
+    response_model=Branch,
+    response_model_exclude_unset=True,
+    response_description="Its price, and the trial.",
+    responses={**PRICED, **refusals(400, 404, 409, 413, 415)},
+)
+def branch_trial(
+    response: Response,
+    row: StudyRowDep,
+    given: BranchBody,
+    use: ServicesDep,
+    write: WriterDep,
+    preview: OnlyPrice = False,
+) -> Branch:
+    """Up to a step it is that trial, so that these steps are shared. A study that is over goes on for it."""
+    wanted = branch_of(given, StudyId(row.id), use.clock())
+    price = changing.branch_price(use, row, wanted)
+    if preview:
+        response.status_code = 200
+        return Branch(**price)
+    return Branch(**price, trial=get_trial(row, changing.branch_trial(use, row, write, wanted), use))
 
 
 @router.post(

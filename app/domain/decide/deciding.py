@@ -9,8 +9,8 @@ from typing import assert_never
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
-from app.domain.accounting import steps_left
-from app.domain.asking import Trials
+from app.domain.accounting import Price, price, steps_left
+from app.domain.asking import Trials, branched
 from app.domain.decide import studies
 from app.domain.decide.studies import reopened
 from app.domain.search_plan import SearchPlan, Study, Trial, open_study_of, study_of, trial_of
@@ -68,6 +68,23 @@ def _users_trial(study: Study, number: int) -> Trial:
     if trial.state not in EXTENDABLE:
         raise StateConflict(f"trial {number} of study {study.id} is {trial.state} and cannot be trained any longer")
     return trial
+
+
+def branch(study: Study, command: c.BranchTrial, trials: Trials) -> Iterator[e.Event]:
+    """The trial that begins as another one did. What a budget or a limit ended goes on without it."""
+    hp = branched(trial_of(study, command.trial), command.at, command.hp, command.steps)
+    if study.state == StudyState.CANCELLED:
+        raise StateConflict(f"study {study.id} was cancelled: nothing of it goes on")
+    if study.is_final:
+        yield reopened(study, study.tuner, command.time)
+    yield trials.add(hp, command.steps, {"by": "user", "branch_of": command.trial, "at": command.at})
+
+
+def price_of(plan: SearchPlan, command: c.BranchTrial, limits: Limits) -> Price:
+    """The steps that a branch would cost now. Raises `Refused` as `decide` does."""
+    added = decide(plan, command, limits)[-1]
+    assert isinstance(added, e.TrialAdded)
+    return price(plan, plan.studies[command.study], added.path or {}, added.steps)
 
 
 def retry(study: Study, command: c.RetryTrial) -> Iterator[e.Event]:
@@ -172,7 +189,9 @@ def lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
 def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tuple[e.Event, ...]:
     """The events that follow from a command. Raises `Refused` with a sentence that says why."""
     match command:
-        case c.ApplyTunerActions() | c.AddTrial() | c.AskForTrials() | c.CancelTrial() | c.RetryTrial():
+        case (
+            c.ApplyTunerActions() | c.AddTrial() | c.AskForTrials() | c.CancelTrial() | c.RetryTrial() | c.BranchTrial()
+        ):
             return tuple(_of_trials(plan, command, limits))
         case c.ChoosePacking():
             return tuple(choose_packing(plan, command))
@@ -205,6 +224,9 @@ def _of_trials(plan: SearchPlan, command: c.TrialCommand, limits: Limits) -> Ite
             return cancel(study_of(plan, command.study), command.trial)
         case c.RetryTrial():
             return retry(study_of(plan, command.study), command)
+        case c.BranchTrial():
+            study = study_of(plan, command.study)
+            return branch(study, command, Trials(plan, study, limits))
         case _:
             assert_never(command)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from stagetree.sequences import SequenceError, is_fraction, parse
+from stagetree.sequences import SequenceError, first_parts, is_fraction, parse
 from stagetree.space import Choice, Range
 from stagetree.space.patterns import bare, values_of
 from stagetree.spec import StudySpec
@@ -121,17 +121,4 @@ def spliced(before: Any, step: int, after: Any) -> Json:
     for this sequence too.
     """
     skip = {} if after["family"] == "constant" else {"skip": step}
-    return {"family": "piecewise", "parts": [*_until(before, step), {**skip, "sequence": after}]}
-
-
-def _until(sequence: Any, step: int) -> list[Json]:
-    """The parts of a sequence up to a step."""
-    if sequence["family"] != "piecewise":
-        return [{"steps": step, "sequence": sequence}]
-    parts: list[Json] = []
-    for part in sequence["parts"]:
-        steps = min(step, part.get("steps", step))
-        if steps:
-            parts.append({**part, "steps": steps})
-        step -= steps
-    return parts
+    return {"family": "piecewise", "parts": [*first_parts(before, step), {**skip, "sequence": after}]}
