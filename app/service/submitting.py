@@ -27,6 +27,7 @@ from app.registry import TrainerSource
 from app.service.files import kept_state, parts
 from app.service.services import HttpProblem, Services, Write
 from app.tuning.tuners.base import with_version
+from stagetree.runtime.dcp import NotDcp, PackedFolder
 from stagetree.runtime.weight_files import kind_of
 from stagetree.sinks import SinkError
 from stagetree.spec import BeginFrom, Problem, SpecError, StudySpec, sums
@@ -46,6 +47,8 @@ class WeightSource:
 
 def find_source(use: Services, given: BeginFrom, who: Principal = ANYBODY) -> WeightSource:
     """The file, or the checkpoint of a trial, that is meant. Raises `SpecError`, `StoreUnavailable`."""
+    if given.dcp is not None:
+        return _of_folder(use, given, given.dcp)
     return _of_study(use, given, who) if given.file is None else _of_file(use, given, given.file)
 
 
@@ -93,17 +96,7 @@ def _hashed(parts: Iterator[bytes] | Iterator[memoryview], digest: Any) -> Itera
 
 
 def _of_file(use: Services, given: BeginFrom, file: str) -> WeightSource:
-    def refuse(problem: str) -> SpecError:
-        return SpecError([Problem("begin_from.file", problem)])
-
-    if not file.startswith("/"):
-        raise refuse(f"must be an absolute path here, got {file}")
-    if not may_be_read(file, use.study_files):
-        where = ", ".join(use.study_files) or "no folder"
-        raise refuse(
-            f"must be a file of the server that studies may name, and STAGETREE_STUDY_FILES there names {where}, got "
-            f"{file}; or name a study and a trial of this server"
-        )
+    refuse = _check_path(use, "file", file)
     path, digest = Path(file), sha256()
     try:
         with path.open("rb") as opened:
@@ -118,8 +111,47 @@ def _of_file(use: Services, given: BeginFrom, file: str) -> WeightSource:
         raise refuse(f"must be safetensors, a file of torch.save, or a checkpoint of stagetree, and {file} is neither")
     if given.state and kind != "checkpoint":
         raise refuse(f"must be a checkpoint of stagetree for state: true, and {file} has weights alone")
-    origin = {"file": file, "state": given.state}
+    if kind == "dcp":
+        raise refuse(f"must be weights, and {file} is an object of a store")
+    origin = {"file": file, "state": given.state, **_foreign(given)}
     return WeightSource(origin, digest.hexdigest(), size, lambda: _parts_of(path))
+
+
+def _of_folder(use: Services, given: BeginFrom, folder: str) -> WeightSource:
+    """What is in it is looked at where it is loaded: that takes torch."""
+    refuse, digest = _check_path(use, "dcp", folder), sha256()
+    try:
+        packed = PackedFolder.of(Path(folder))
+        for part in packed.parts():
+            digest.update(part)
+    except NotDcp as problem:
+        raise refuse(f"must be a folder that torch.distributed.checkpoint wrote, and {folder} {problem}") from None
+    except OSError as error:
+        raise refuse(f"must be a folder that can be read: {folder}: {error.strerror or error}") from None
+    origin = {"dcp": folder, "state": False, **_foreign(given)}
+    return WeightSource(origin, digest.hexdigest(), packed.size, packed.parts)
+
+
+def _foreign(given: BeginFrom) -> Json:
+    """What the user says of the program that wrote it."""
+    return {} if given.step is None else {"step": given.step}
+
+
+def _check_path(use: Services, field: str, path: str) -> Callable[[str], SpecError]:
+    """How to refuse it. Raises `SpecError` where studies may not name it."""
+
+    def refuse(problem: str) -> SpecError:
+        return SpecError([Problem(f"begin_from.{field}", problem)])
+
+    if not path.startswith("/"):
+        raise refuse(f"must be an absolute path here, got {path}")
+    if not may_be_read(path, use.study_files):
+        where = ", ".join(use.study_files) or "no folder"
+        raise refuse(
+            f"must be a file of the server that studies may name, and STAGETREE_STUDY_FILES there names {where}, got "
+            f"{path}; or name a study and a trial of this server"
+        )
+    return refuse
 
 
 def _parts_of(path: Path) -> Iterator[bytes]:

@@ -13,6 +13,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from stagetree.runtime import dcp
+
 LENGTH = 8
 """A safetensors file begins with the length of its header, in so many bytes."""
 
@@ -116,7 +118,7 @@ def _undivided(tree: Any) -> Any:
     return tree
 
 
-def kind_of(file: BinaryIO) -> Literal["checkpoint", "safetensors", "torch"] | None:
+def kind_of(file: BinaryIO) -> Literal["checkpoint", "dcp", "safetensors", "torch"] | None:
     """What an open file of weights is, by its beginning; None for something else. Needs no torch."""
     first = file.read(LENGTH)
     if first[:4] == b"PK\x03\x04" or (first[:1] == b"\x80" and first[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
@@ -130,14 +132,16 @@ def kind_of(file: BinaryIO) -> Literal["checkpoint", "safetensors", "torch"] | N
         return None
     if not isinstance(header, dict):
         return None
-    return "checkpoint" if "tree" in header.get("__metadata__", {}) else "safetensors"
+    metadata = header.get("__metadata__", {})
+    return "dcp" if dcp.KIND in metadata else "checkpoint" if "tree" in metadata else "safetensors"
 
 
 def load_weights(path: str | Path) -> dict[str, Any]:
     """Tensor by name, of a safetensors file, a state dict that `torch.save` wrote, or a checkpoint. Needs torch.
 
     Of a checkpoint, the model as `export_weights` has it. Of a dict that `torch.save` wrote, `state_dict`, `model` or
-    `model_state_dict` in it is taken where it holds no tensors itself.
+    `model_state_dict` in it is taken where it holds no tensors itself. Of a folder that `torch.distributed.checkpoint`
+    wrote, the tensors below one of these names, if there are any, or else all.
 
     Raises:
         OSError: if it cannot be read.
@@ -147,6 +151,9 @@ def load_weights(path: str | Path) -> dict[str, Any]:
 
     from stagetree.runtime import state_format
 
+    if Path(path).is_dir():
+        image = bytearray(b"".join(dcp.PackedFolder.of(Path(path)).parts()))
+        return _model_of(dcp.tensors_in(memoryview(image), *header_of(memoryview(image))))
     with Path(path).open("rb") as file:
         kind = kind_of(file)
         file.seek(0)
@@ -158,11 +165,21 @@ def load_weights(path: str | Path) -> dict[str, Any]:
     if kind == "checkpoint":
         image = bytearray(export_weights(memoryview(image)))
     header, begin = header_of(memoryview(image))
+    if kind == "dcp":
+        return _model_of(dcp.tensors_in(memoryview(image), header, begin))
     return state_format.tensors_of(image, begin, entries_of(header))
 
 
+def _model_of(tensors: dict[str, Any]) -> dict[str, Any]:
+    """The model's own, by its own names, where a state names it; else all."""
+    for prefix in (f"{wrapper}." for wrapper in WRAPPED):
+        if own := {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}:
+            return own
+    return tensors
+
+
 def _state_dict(saved: Any) -> dict[str, Any]:
-    """What names tensors in what was saved."""
+    """The mapping from names to tensors in an object of `torch.save`."""
     import torch
 
     for found in (saved, *(saved.get(name) for name in WRAPPED if isinstance(saved, Mapping))):
@@ -242,7 +259,7 @@ __all__ = ["export_weights", "load_state", "load_weights", "weight_parts"]
 
 
 def load_state(path: str | Path) -> dict[str, Any]:
-    """What is in a checkpoint's file, or in one that `stagetree weights` wrote. Needs torch.
+    """The content of a checkpoint's file, or of one that `stagetree weights` wrote. Needs torch.
 
     Returns:
         Of a checkpoint, what the trainer's `state_dict` returned; of weights, tensor by name.

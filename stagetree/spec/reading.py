@@ -35,15 +35,20 @@ WhichTrial = Annotated[int | str | None, PlainValidator(_as_trial, json_schema_i
 
 
 class BeginFrom(SpecPart):
-    """The weights that every trial of a study begins with: those in a file, or those of a trial of another study."""
+    """The weights that every trial of a study begins with: of a file or a folder, or of a trial of another study."""
 
     file: FilePath | None = Field(
         default=None, description="a file of weights: safetensors, a state dict of torch.save, or a checkpoint"
     )
+    dcp: FilePath | None = Field(
+        default=None, description="a folder that torch.distributed.checkpoint wrote, of which the tensors are taken"
+    )
     study: Text | None = Field(default=None, description="the id of a study on the same server")
     trial: WhichTrial = Field(default=None, description="best, or the number of a trial of that study; by default best")
     step: Count | None = Field(
-        default=None, description="a step at which its state is kept; by default the one where its value was measured"
+        default=None,
+        description="a step at which its state is kept, by default the one where its value was measured; of a file or "
+        "a folder, the step of the program that wrote it, which is said beside results",
     )
     state: bool = Field(
         default=False, description="true for all of a checkpoint, optimizer and generators too; false for its weights"
@@ -51,19 +56,21 @@ class BeginFrom(SpecPart):
 
     @model_validator(mode="after")
     def _check_one(self) -> BeginFrom:
-        if (self.file is None) == (self.study is None):
-            raise SequenceError("", "must have either file or study")
-        for name in ("trial", "step"):
-            if self.file is not None and getattr(self, name) is not None:
-                raise SequenceError(name, "must be left out beside file: it is about a trial of a study")
+        if sum(each is not None for each in (self.file, self.dcp, self.study)) != 1:
+            raise SequenceError("", "must have one of file, dcp and study")
+        if self.study is None and self.trial is not None:
+            raise SequenceError("trial", "must be left out beside file and dcp: it is one of a study")
+        if self.dcp is not None and self.state:
+            raise SequenceError("state", "must be left out beside dcp: what another program wrote are weights")
         return self
 
 
 def absolute(values: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
     """A study's JSON whose paths are absolute: those that are not begin in `folder`. What is no path stays as it is."""
     found, begin, inputs = dict(values), values.get("begin_from"), values.get("inputs")
-    if isinstance(begin, Mapping) and isinstance(begin.get("file"), str):
-        found["begin_from"] = {**begin, "file": _absolute(begin["file"], folder)}
+    if isinstance(begin, Mapping):
+        paths = {name: begin[name] for name in ("file", "dcp") if isinstance(begin.get(name), str)}
+        found["begin_from"] = {**begin, **{name: _absolute(path, folder) for name, path in paths.items()}}
     if isinstance(inputs, list):
         found["inputs"] = [_absolute(each, folder) if isinstance(each, str) and each else each for each in inputs]
     return found

@@ -13,11 +13,13 @@ import torch
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from safetensors.torch import save_file
+from torch.distributed import checkpoint
 
 from app.domain import events as e
 from app.domain.terms import StudyId
 from app.object_store import open_store
 from app.service.services import Services
+from stagetree import load_weights
 from tests.api.test_checkpoint_routes import keep
 from tests.api.world import API, Workers, changed
 
@@ -147,7 +149,38 @@ def test_what_cannot_be_begun_from_is_refused_in_a_sentence(http: TestClient, fi
         field, problem = refused(http, begin_from={"file": given})
         assert field == "begin_from.file" and said in problem, problem
     assert "has weights alone" in refused(http, begin_from={"file": good, "state": True})[1]
-    assert refused(http, begin_from={"file": good, "study": "s"})[1] == "must have either file or study"
+    assert refused(http, begin_from={"file": good, "study": "s"})[1] == "must have one of file, dcp and study"
+    assert refused(http, begin_from={"dcp": str(files), "trial": 1})[1].startswith(
+        "must be left out beside file and dcp"
+    )
+    assert "what another program wrote" in refused(http, begin_from={"dcp": str(files), "state": True})[1]
+    for given, said in {
+        str(files): "has no file .metadata",
+        str(files / "none"): "has no file .metadata",
+        "dcp": "must be an absolute path",
+        str(tmp_path): "STAGETREE_STUDY_FILES",
+    }.items():
+        field, problem = refused(http, begin_from={"dcp": given})
+        assert field == "begin_from.dcp" and said in problem, problem
+
+
+def test_a_trunk_of_another_program_is_adopted(http: TestClient, use: Services, files: Path) -> None:
+    folder = files / "trunk"
+    checkpoint.save({"model": {"weight": torch.ones(2, 2)}}, checkpoint_id=folder, no_dist=True)
+    first = submitted(http, begin_from={"dcp": str(folder), "step": 39_000})["study"]
+    begins = http.get(f"/studies/{first}").json()["begins"]
+    shown = f"trunk ({begins['sha256'][:8]}) at step 39000"
+    assert begins["text"] == f"begins from {shown}, which another program wrote: unproven up to there"
+    assert (begins["dcp"], begins["step"], begins["state"]) == (str(folder), 39_000, False)
+    assert http.get("/studies").json()["items"][0]["begins"] == shown
+    [key] = [key for key in use.store.all_keys() if "/begin-" in key]
+    (files / "object").write_bytes(b"".join(use.store.read(key)))
+    assert load_weights(files / "object")["weight"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    other = submitted(http, begin_from={"dcp": str(folder)})["study"]
+    assert use.find(other).stream == use.find(first).stream  # the step is not what it was trained with here
+    path = weights(files / "w.safetensors", 1.0)
+    named = submitted(http, begin_from={"file": path, "step": 10})["begins"]["text"]
+    assert named.endswith(" at step 10, which another program wrote: unproven up to there")
 
 
 def test_a_trainer_that_cannot_begin_is_refused_at_the_submission(http: TestClient, files: Path) -> None:

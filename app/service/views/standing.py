@@ -149,16 +149,18 @@ def lineage(study: Study) -> Json:
 def begins_text(begin: Mapping[str, Any]) -> str:
     """In words that follow "the study" or "the trial"."""
     whole = ", with optimizer and generators" if begin["state"] else ""
-    if "file" in begin:
-        name = str(begin["file"]).rpartition("/")[2]
-        return f"begins from {name} ({begin['sha256'][:SHORT]}){whole}"
+    if "study" not in begin:
+        is_adopted = "dcp" in begin or "step" in begin
+        adopted = ", which another program wrote: unproven up to there" if is_adopted else ""
+        return f"begins from {begins_shortly(begin)}{whole}{adopted}"
     return f"begins from trial {begin['trial']} of study {begin['study']} at step {begin['step']}{whole}"
 
 
 def begins_shortly(begin: Mapping[str, Any]) -> str:
     """The same for a list, in words that follow "begins from"."""
-    if "file" in begin:
-        return f"{str(begin['file']).rpartition('/')[2]} ({begin['sha256'][:SHORT]})"
+    if "study" not in begin:
+        path, at = str(begin.get("file") or begin["dcp"]), f" at step {begin['step']}" if "step" in begin else ""
+        return f"{path.rstrip('/').rpartition('/')[2]} ({begin['sha256'][:SHORT]}){at}"
     return f"{begin['study']} trial {begin['trial']} @ {begin['step']}"
 
 
