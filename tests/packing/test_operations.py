@@ -7,12 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from kinds import one_batch_each, trainer
-from lanes import STEADY, Tiny, alone, fresh, packed
+import torch
+from kinds import Usual, one_batch_each, trainer
+from lanes import STEADY, Tiny, Weights, alone, assert_same, fresh, model, packed
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stagetree import TorchTrainer
+from stagetree.packing import Lane
+from stagetree.packing.loss import Loss
+from stagetree.packing.stack import Stack, StackRows
+from stagetree.trainer import generators
 
 MORE = 15
 """So many operations may a packed step have more than one of the model alone."""
@@ -40,9 +46,9 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 OPTIMIZERS: dict[str, Any] = {
-    "sgd": lambda model: SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4),
-    "adam": lambda model: Adam(model.parameters(), lr=0.01),
-    "adamw": lambda model: AdamW(model.parameters(), lr=0.01),
+    "sgd": lambda net: SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4),
+    "adam": lambda net: Adam(net.parameters(), lr=0.01),
+    "adamw": lambda net: AdamW(net.parameters(), lr=0.01),
 }
 
 
@@ -61,9 +67,9 @@ def trained_with(kind: type[TorchTrainer], optimizer: str, clip: float | None) -
 
 def of_a_step(kind: type[TorchTrainer], hp: dict[str, Any]) -> Counter[str]:
     """Operations of a third step alone."""
-    model = alone(hp, 2, kind)
+    trained = alone(hp, 2, kind)
     with Operations() as found:
-        model.trainer.train()
+        trained.trainer.train()
     return found.counts
 
 
@@ -85,20 +91,20 @@ MODELS = {
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-@pytest.mark.parametrize("model", MODELS)
-def test_a_packed_step_is_about_as_many_operations_as_one_alone(model: str, optimizer: str) -> None:
-    assert_few(model, optimizer, widths=(1, 8, 64) if model == "mlp" else (1, 8))
+@pytest.mark.parametrize("name", MODELS)
+def test_a_packed_step_is_about_as_many_operations_as_one_alone(name: str, optimizer: str) -> None:
+    assert_few(name, optimizer, widths=(1, 8, 64) if name == "mlp" else (1, 8))
 
 
 @pytest.mark.night
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-@pytest.mark.parametrize("model", ["cnn", "transformer"])
-def test_a_step_of_64_lanes_is_no_more_operations(model: str, optimizer: str) -> None:
-    assert_few(model, optimizer, widths=(64,))
+@pytest.mark.parametrize("name", ["cnn", "transformer"])
+def test_a_step_of_64_lanes_is_no_more_operations(name: str, optimizer: str) -> None:
+    assert_few(name, optimizer, widths=(64,))
 
 
-def assert_few(model: str, optimizer: str, widths: Sequence[int]) -> None:
-    kind = trained_with(trainer(*MODELS[model]), optimizer, 1.0 if optimizer == "adamw" else None)
+def assert_few(name: str, optimizer: str, widths: Sequence[int]) -> None:
+    kind = trained_with(trainer(*MODELS[name]), optimizer, 1.0 if optimizer == "adamw" else None)
     hp = {"lr": 0.01, "bs": 32}
     most = of_a_step(kind, hp).total() + MORE
     for width in widths:
@@ -128,3 +134,24 @@ def test_lanes_that_nobody_has_and_what_is_logged_cost_no_operations(batches: di
     full = of_a_packed_step(8, Logging, hp, range(8))
     assert of_a_packed_step(8, Logging, hp, few).total() <= full.total()
     assert full.total() == of_a_packed_step(4, Logging, hp, range(4)).total()
+
+
+@pytest.mark.parametrize("net", ["convolving", "attending", "encoding", "tempered"])
+def test_a_pass_can_be_captured(net: str) -> None:
+    """Traced without any numbers, it is one graph, so nothing in it asks for one; and the graph gives the same bits."""
+    trained = model(Usual, net=net)
+    trained.set_up({"lr": 0.1, "bs": 8})
+    lane = Lane(trained.trainer, "cpu", generators.state("cpu"), 0)
+    stack = Stack(lane.model, [], width=3)
+    batch, _ = next(lane.read(lane.next_batch()))
+
+    def gradients(parameters: Weights, buffers: Weights, batch: Any) -> Weights:
+        return Loss(lane.trainer).packed(StackRows(range(3), parameters, stack.constants, buffers), batch).gradients
+
+    with generators.kept("cpu"):
+        graph = make_fx(gradients, tracing_mode="fake")(stack.rows().parameters, stack.rows().buffers, batch)
+    whole = torch.compile(graph, fullgraph=True, backend="eager")
+    with generators.kept("cpu"):
+        expected = gradients(stack.rows().parameters, stack.rows().buffers, batch)
+    found = whole(stack.rows().parameters, stack.rows().buffers, batch)
+    assert_same(found, expected)
