@@ -44,10 +44,13 @@ class Batched(TorchFunctionMode):
         """[lanes, ..., out]. A weight that all lanes have in common needs nothing: its rows are of all lanes."""
         if not self._has(weight) or numbers.dim() < 2:
             return None
-        read = self._rows(numbers)
-        flat, turned = read.flatten(1, -2), self._rows(weight).transpose(1, 2)
-        found = flat.bmm(turned) if bias is None else torch.baddbmm(self._rows(bias).unsqueeze(1), flat, turned)
-        return found.view(self._lanes, *read.shape[1:-1], -1)
+        read, matrix = self._rows(numbers), self._rows(weight)
+        flat, added = read.flatten(1, -2), None if bias is None else self._rows(bias).unsqueeze(1)
+        if flat.shape[1] < matrix.shape[2]:  # the gradient of the weight, which is larger, lies in memory as the weight
+            found = _product(matrix, flat.mT, None if added is None else added.mT).mT
+        else:
+            found = _product(flat, matrix.mT, added)
+        return found.view(self._lanes, *read.shape[1:-1], matrix.shape[1])
 
     def cross_entropy(
         self,
@@ -99,6 +102,10 @@ class Batched(TorchFunctionMode):
             return tensor.expand(self._lanes, *tensor.shape)
         rows: Tensor = _functorch.get_unwrapped(tensor)
         return rows.movedim(_functorch.maybe_get_bdim(tensor), 0)
+
+
+def _product(one: Tensor, other: Tensor, added: Tensor | None) -> Tensor:
+    return one.bmm(other) if added is None else torch.baddbmm(added, one, other)
 
 
 KNOWN: dict[Any, Callable[..., Tensor | None]] = {

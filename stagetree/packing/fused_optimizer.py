@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -200,6 +200,23 @@ def _error_of(optimizer: Optimizer) -> Exception | None:
     except Exception as error:
         return error
     return None
+
+
+def rehearsed_alone(optimizer: Optimizer) -> Callable[[], object]:
+    """Its step, on copies of all that it changes; one that has hooks makes none."""
+    if has_hooks(optimizer):
+        return lambda: None
+    twins = {each: nn.Parameter(each.detach().clone()) for group in optimizer.param_groups for each in group["params"]}
+    for each in twins.values():
+        each.grad = torch.zeros_like(each)
+    twin = copy.copy(optimizer)
+    twin.param_groups = [{**group, "params": [twins[each] for each in group["params"]]} for group in twin.param_groups]
+    twin.state = defaultdict(dict, {twins[each]: _cloned(optimizer.state.get(each, {})) for each in twins})
+    return twin.step
+
+
+def _cloned(state: State) -> State:
+    return {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}
 
 
 def has_hooks(optimizer: Optimizer) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from stagetree.packing.fallback import FallbackStep
-from stagetree.packing.fused_optimizer import FusedOptimizer
+from stagetree.packing.fused_optimizer import FusedOptimizer, rehearsed_alone
 from stagetree.packing.lane import Lane, NotPackable, is_out_of_memory, meaning
 from stagetree.packing.likeness import Likeness
 from stagetree.packing.loss import BackwardResult, Loss
@@ -36,8 +37,8 @@ class PackCost:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """alone: what one batch costs a model by itself. packed: what it costs full packs, by how many lanes they have.
-    batch: the hyper-parameters that decided which batch. is_exact: whether a model of the widest was found to have the
+    """alone: what a step of one batch costs a model by itself. packed: the same of full packs, by their lanes. batch:
+    the hyper-parameters that decided which batch. is_exact: whether a model of the widest was found to have the
     gradients and buffers that it has alone, to the bit, on batches of that shape, and steps that are its optimizer's.
     other_draws: the first module that draws other random numbers in a pack than alone, as `Lane.other_draws`."""
 
@@ -135,13 +136,15 @@ class PackedStep:
         rows = found.rows(numbers)
         self._stack.put(numbers, rows, found.gradients, add)
         self._stack.put_buffers(numbers, rows, found.buffers, found.flat_buffers)
+        if not found.sums:
+            return
         sums = {name: each[: self._stack.width] for name, each in found.sums.items()}
         log({lane.logged: row for lane, row in zip(lanes, rows, strict=True)}, sums, found.counts)
 
     def update(self, bucket: Sequence[Lane]) -> Failures:
         """Change the parameters by their gradients; the lanes whose own code failed meanwhile."""
         ours = [lane for lane in bucket if not lane.updates_itself]
-        stacked = [lane for lane in ours if _joins(self._stacked, lane)]
+        stacked = {lane: None for lane in ours if _joins(self._stacked, lane)}
         fused = [lane for lane in ours if lane not in stacked and _joins(self._fused, lane)]
         joint = {*stacked, *fused}
         if joint:
@@ -166,13 +169,15 @@ class PackedStep:
         with generators.kept(lane.device):
             generators.restore(lane.generators, lane.device)
             batch, _ = next(lane.read(lane.next_batch()))
-            alone = timed(lambda: Loss(lane.trainer).alone(batch), lane.device)
+            alone = self._alone(lane, batch)
             groups = self._fallback.groups([lane] * self._stack.width, batch)
-            full = timed(lambda: [self._fallback.packed(lanes, batch) for lanes in groups], lane.device)
-            room, narrower = stable_width(self._stack, lane, batch), widths_below(self._stack.width)
-            packed = {width: self._cost(lane, batch, width + room.rows - room.lanes) for width in narrower}
+            full = self._full(lane, lambda: [self._fallback.packed(lanes, batch) for lanes in groups])
+            room, packed = stable_width(self._stack, lane, batch), {self._stack.width: full}
+            for width in widths_below(self._stack.width):
+                with suppress(torch.OutOfMemoryError, MemoryError):  # there is less than before the pack was there
+                    packed[width] = self._cost(lane, batch, width + room.rows - room.lanes)
             is_exact = room.exact and lane.trainer.clip_grad_norm is None and self._steps_as_torchs(lane)
-        return Profile(alone, {**packed, self._stack.width: full}, lane.batch_hp, is_exact, lane.other_draws)
+        return Profile(alone, dict(sorted(packed.items())), lane.batch_hp, is_exact, lane.other_draws)
 
     def measure(self, lane: Lane, widest: int) -> Profile:
         """What the next batch of a lane costs its model alone, and packs of up to so many lanes, fewest first.
@@ -183,7 +188,7 @@ class PackedStep:
         with generators.kept(lane.device):
             generators.restore(lane.generators, lane.device)
             batch, _ = next(lane.read(lane.next_batch()))
-            alone = timed(lambda: Loss(lane.trainer).alone(batch), lane.device)
+            alone = self._alone(lane, batch)
             room = stable_width(self._stack, lane, batch)
             packed: dict[int, PackCost] = {}
             least = math.inf
@@ -203,9 +208,30 @@ class PackedStep:
         is_stacked = not lane.updates_itself and _joins(self._stacked, lane)
         return not is_stacked or is_torchs(lane.trainer.optimizer, self._stack.segments[0].values)
 
+    def _alone(self, lane: Lane, batch: Any) -> PackCost:
+        step = rehearsed_alone(lane.trainer.optimizer)
+        return timed(lambda: (Loss(lane.trainer).alone(batch), step()), lane.device)
+
     def _cost(self, lane: Lane, batch: Any, rows: int) -> PackCost:
-        """Of a pass with so many rows, as a narrower pack has."""
-        return timed(lambda: Loss(lane.trainer).packed(self._stack.rows([lane.number] * rows), batch), lane.device)
+        """Of a step with so many rows, as a narrower pack has."""
+        numbers = [lane.number] * rows
+        return self._whole(lane, lambda: Loss(lane.trainer).packed(self._stack.rows(numbers), batch), rows)
+
+    def _full(self, lane: Lane, passes: Callable[[], object]) -> PackCost:
+        """Of a full pack; where there is no memory for another one, without the optimizers."""
+        try:
+            return self._whole(lane, passes, self._stack.width)
+        except (torch.OutOfMemoryError, MemoryError):
+            return timed(passes, lane.device)
+
+    def _whole(self, lane: Lane, passes: Callable[[], object], lanes: int) -> PackCost:
+        """Of passes and the step of the optimizers after them, on copies."""
+        optimizer = lane.trainer.optimizer
+        step = self._stacked.rehearsed(lane.model, optimizer, lanes)
+        if step is None:
+            each = rehearsed_alone(optimizer)
+            step = lambda: [each() for _ in range(lanes)]  # noqa: E731
+        return timed(lambda: (passes(), step()), lane.device)
 
     def check(self, bucket: Sequence[Lane]) -> Unpackable:
         """The lanes, of some with one batch key, that cannot train in passes; each is checked once.
@@ -233,5 +259,5 @@ def _joins(optimizer: StackedOptimizer | FusedOptimizer, lane: Lane) -> bool:
     return optimizer.join(lane.number, lane.model, lane.trainer.optimizer)
 
 
-def _numbers(lanes: Sequence[Lane]) -> list[int]:
+def _numbers(lanes: Iterable[Lane]) -> list[int]:
     return [lane.number for lane in lanes]

@@ -153,8 +153,6 @@ class RowSums:
 
 def log(rows: Mapping[MetricSums, int], sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
     """Hand lanes the values that they have logged in a pass. rows: of each, in the sums."""
-    if not sums:
-        return
     like = next(iter(sums.values()))
     shared = {each.elsewhere for each in rows if each.elsewhere is not None and each.elsewhere.is_of(rows, len(like))}
     others = {each: row for each, row in rows.items() if each.elsewhere not in shared}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +19,17 @@ from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
 Group = Mapping[str, Any]
-Moments = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerRows:
+    """What a step is made of, [lanes, numbers] each. scratch: two, of no meaning; new memory would cost a CPU as much
+    as all the rest."""
+
+    values: Tensor
+    grads: Tensor
+    moments: Mapping[str, Tensor]
+    scratch: Sequence[Tensor]
 
 
 class Rule(ABC):
@@ -43,10 +54,8 @@ class Rule(ABC):
         """The factors in the step after so many that remembered something."""
 
     @abstractmethod
-    def change(
-        self, terms: tuple[bool, ...], values: Tensor, grads: Tensor, moments: Moments, coefficients: Sequence[Tensor]
-    ) -> None:
-        """Make the step in place: values, gradients and moments are [lanes, numbers], coefficients [lanes, 1] each.
+    def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
+        """Make the step in place, with a factor for each lane, [lanes, 1].
 
         Nothing is read on the host, and shapes depend on nothing but shapes.
         """
@@ -73,19 +82,19 @@ class SGDRule(Rule):
         dampening = group["dampening"] if steps else 0.0  # the buffer begins with the first gradient
         return group["lr"], group["weight_decay"], group["momentum"], 1 - dampening
 
-    def change(
-        self, terms: tuple[bool, ...], values: Tensor, grads: Tensor, moments: Moments, coefficients: Sequence[Tensor]
-    ) -> None:
+    def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
         is_up, decays, has_momentum, is_damped, is_nesterov = terms
-        rate, decay, momentum, damping = coefficients
-        grads = -grads if is_up else grads
+        rate, decay, momentum, damping = factors
+        grads, (scratch, other) = rows.grads, rows.scratch
+        if is_up:
+            grads = torch.neg(grads, out=scratch)
         if decays:
-            grads = grads + values * decay
+            grads = torch.add(grads, torch.mul(rows.values, decay, out=other), out=scratch)
         if has_momentum:
-            buffer = moments["momentum_buffer"]
-            buffer.mul_(momentum).add_(grads * damping if is_damped else grads)
-            grads = grads + buffer * momentum if is_nesterov else buffer
-        values.sub_(grads * rate)
+            buffer = rows.moments["momentum_buffer"].mul_(momentum)
+            buffer.add_(torch.mul(grads, damping, out=other) if is_damped else grads)
+            grads = torch.add(grads, torch.mul(buffer, momentum, out=other), out=scratch) if is_nesterov else buffer
+        rows.values.sub_(torch.mul(grads, rate, out=scratch))
 
 
 class AdamRule(Rule):
@@ -113,23 +122,24 @@ class AdamRule(Rule):
         decay = 1 - rate * decay if self._decays_apart(group) else decay
         return rate / (1 - first**step), decay, 1 - first, second, 1 - second, spread, group["eps"]
 
-    def change(
-        self, terms: tuple[bool, ...], values: Tensor, grads: Tensor, moments: Moments, coefficients: Sequence[Tensor]
-    ) -> None:
+    def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
         is_up, decays, is_decoupled, is_ams = terms
-        rate, decay, new_mean, old_square, new_square, spread, eps = coefficients
-        mean, square = moments["exp_avg"], moments["exp_avg_sq"]
-        grads = -grads if is_up else grads
+        rate, decay, new_mean, old_square, new_square, spread, eps = factors
+        mean, square = rows.moments["exp_avg"], rows.moments["exp_avg_sq"]
+        grads, (scratch, other) = rows.grads, rows.scratch
+        if is_up:
+            grads = torch.neg(grads, out=other)
         if decays and is_decoupled:
-            values.mul_(decay)
+            rows.values.mul_(decay)
         elif decays:
-            grads = grads + values * decay
-        mean.add_((grads - mean).mul_(new_mean))
-        square.mul_(old_square).add_((grads * new_square).mul_(grads))
+            grads = torch.add(grads, torch.mul(rows.values, decay, out=scratch), out=other)
+        mean.add_(torch.sub(grads, mean, out=scratch).mul_(new_mean))
+        square.mul_(old_square).add_(torch.mul(grads, new_square, out=scratch).mul_(grads))
         if is_ams:
-            most = moments["max_exp_avg_sq"]
+            most = rows.moments["max_exp_avg_sq"]
             square = torch.maximum(most, square, out=most)
-        values.sub_((mean * rate).div_(square.sqrt().div_(spread).add_(eps)))
+        root = torch.sqrt(square, out=scratch).div_(spread).add_(eps)
+        rows.values.sub_(torch.mul(mean, rate, out=other).div_(root))
 
 
 RULES: Mapping[type[Optimizer], Rule] = {optim.SGD: SGDRule(), optim.Adam: AdamRule(False), optim.AdamW: AdamRule(True)}
@@ -156,7 +166,8 @@ def is_torchs(optimizer: Optimizer, like: Tensor) -> bool:
         for steps in range(2):
             stock.step()
             table = torch.tensor([rule.coefficients(group, steps)]).to(like).unsqueeze(2).unbind(1)
-            rule.change(rule.terms(group), values, grads, moments, table)
+            scratch = torch.empty_like(values), torch.empty_like(values)
+            rule.change(rule.terms(group), OptimizerRows(values, grads, moments, scratch), table)
         if not parameter.equal(values[0]):
             return False
     return True

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.optim import Optimizer
 
 from stagetree.packing.fused_optimizer import NotFusable, RowGroup, has_hooks
 from stagetree.packing.rows import Selection, StackSegment
-from stagetree.packing.rules import DTYPES, RULES, Group, Rule
+from stagetree.packing.rules import DTYPES, RULES, Group, OptimizerRows, Rule
 from stagetree.packing.stack import Stack
 
 
@@ -44,14 +45,15 @@ class LaneState(RowGroup):
 
     def is_ready(self) -> bool:
         """Whether its coming step can be made here; its coefficients are known then."""
-        group, most = self.group, torch.finfo(self._memory.segment.values.dtype).max
+        group = self.group
         if group.get("capturable") or group.get("differentiable"):
             return False
+        before = self.coefficients
         try:
             self.coefficients = self._rule.coefficients(group, self.steps)
         except (ArithmeticError, TypeError, ValueError):
             return False
-        return all(isinstance(each, int | float) and not most < abs(each) < math.inf for each in self.coefficients)
+        return self.coefficients == before or all(map(self._memory.has, self.coefficients))
 
     def passed(self) -> None:
         """The step was made."""
@@ -108,6 +110,8 @@ class SegmentMemory:
     def __init__(self, segment: StackSegment) -> None:
         self.segment = segment
         self._moments: dict[str, Tensor] = {}
+        self._most = torch.finfo(segment.values.dtype).max if segment.values.dtype.is_floating_point else 0.0
+        self._scratch = torch.empty_like(segment.values), torch.empty_like(segment.values)
         self._counts: dict[tuple[torch.dtype, torch.device], Tensor] = {}
         self._tables: dict[Any, tuple[list[tuple[float, ...]], Sequence[Tensor]]] = {}
 
@@ -128,12 +132,17 @@ class SegmentMemory:
         for each in self._moments.values():
             each[lane].zero_()
 
+    def has(self, number: object) -> bool:
+        """Whether it is a number, and not too large for one of the segment's kind."""
+        return isinstance(number, float | int) and (abs(number) <= self._most or not math.isfinite(number))
+
     def step(self, rule: Rule, terms: tuple[bool, ...], lanes: Sequence[LaneState], of: Selection) -> None:
         """Make a step of these lanes. of: their rows."""
         values = of.of(self.segment.values)
         moments = {name: of.of(self.moment(name)) for name in rule.moments(lanes[0].group)}
         table = self._table((rule, terms, of.numbers), [each.coefficients for each in lanes])
-        rule.change(terms, values, of.of(self.segment.grads), moments, table)
+        scratch = [each[: len(lanes)] for each in self._scratch]
+        rule.change(terms, OptimizerRows(values, of.of(self.segment.grads), moments, scratch), table)
         of.write_back(self.segment.values, values)
         for name, rows in moments.items():
             of.write_back(self.moment(name), rows)
@@ -197,8 +206,29 @@ class StackedOptimizer:
                     at, counts = self._stack.selection(members, place[1]), memory.counts(place)
                     at.write_back(counts, at.of(counts).add_(1))
 
+    def rehearsed(self, model: nn.Module, optimizer: Optimizer, lanes: int) -> Callable[[], object] | None:
+        """The step of so many lanes like one, on numbers of no meaning; None where it is not made here."""
+        if not self._has_rule(optimizer):
+            return None
+        rule, steps = RULES[type(optimizer)], list[Callable[[], None]]()
+        for segment in self._stack.segments:
+            try:
+                group = RowGroup(segment, 0, model, optimizer).group
+                table = torch.tensor([rule.coefficients(group, 1)] * lanes).to(segment.values)
+            except (ArithmeticError, NotFusable, TypeError, ValueError):
+                return None
+            like = segment.values[:1].expand(lanes, -1)
+            moments = {name: torch.zeros_like(like) for name in rule.moments(group)}
+            values, grads, *scratch = (torch.zeros_like(like) for _ in range(4))
+            rows = OptimizerRows(values, grads, moments, scratch)
+            steps.append(partial(rule.change, rule.terms(group), rows, table.unsqueeze(2).unbind(1)))
+        return lambda: [step() for step in steps]
+
+    def _has_rule(self, optimizer: Optimizer) -> bool:
+        dtypes = {each.values.dtype for each in self._stack.segments}
+        return type(optimizer) in RULES and not has_hooks(optimizer) and dtypes <= DTYPES
+
     def _joined(self, lane: int, model: nn.Module, optimizer: Optimizer) -> list[LaneState]:
-        rule, dtypes = RULES.get(type(optimizer)), {each.values.dtype for each in self._stack.segments}
-        if rule is None or has_hooks(optimizer) or not dtypes <= DTYPES:
+        if not self._has_rule(optimizer):
             raise NotFusable
-        return [LaneState(memory, lane, model, optimizer, rule) for memory in self._memory]
+        return [LaneState(memory, lane, model, optimizer, RULES[type(optimizer)]) for memory in self._memory]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_attention
 from torch.optim import SGD, AdamW, Optimizer, RMSprop
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
@@ -141,3 +143,22 @@ def one_batch_each(kind: type[TorchTrainer]) -> type[TorchTrainer]:
             self._batching = Batching(per_step=1)
 
     return OneBatch
+
+
+NO_WORK = ("profiler", "aten::empty", "aten::_unsafe_view")
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what a device would have to do: neither views nor empty memory."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts = Counter[str]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func.name()
+        if not func.is_view and not name.startswith(NO_WORK):
+            self.counts[name.removeprefix("aten::").split(".")[0]] += 1
+        return func(*args, **(kwargs or {}))

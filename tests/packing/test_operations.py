@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from kinds import Usual, one_batch_each, trainer
+from kinds import Operations, Usual, one_batch_each, trainer
 from lanes import STEADY, Tiny, Weights, alone, assert_same, fresh, model, packed
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim import SGD, Adam, AdamW, Optimizer
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from stagetree import TorchTrainer
 from stagetree.packing import Lane
@@ -25,25 +24,6 @@ MORE = 15
 
 WAITS = ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "unique", "masked_select")
 """For these the host must know a number of the device."""
-
-NO_WORK = ("profiler", "aten::empty", "aten::_unsafe_view")
-
-
-class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what a device would have to do: neither views nor empty memory."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.counts = Counter[str]()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        name = func.name()
-        if not func.is_view and not name.startswith(NO_WORK):
-            self.counts[name.removeprefix("aten::").split(".")[0]] += 1
-        return func(*args, **(kwargs or {}))
-
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda net: SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4),

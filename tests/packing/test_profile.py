@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kinds import NETS, Usual, one_batch_each, trainer
+from kinds import NETS, Operations, Usual, one_batch_each, trainer
 from lanes import Unpackable, alone, assert_same, distance, fresh, packed, weights
 from torch import Generator, OutOfMemoryError, Tensor, nn
 
@@ -119,6 +120,30 @@ def test_what_packs_cost_is_measured_for_all_powers_of_two_up_to_their_width() -
     assert profile is not None and set(profile.packed) == {2, 4, 6}
     assert all(cost.seconds > 0 for cost in (profile.alone, *profile.packed.values()))
     assert_same(weights(pack[3]), before)
+
+
+@pytest.mark.parametrize(("optimizer", "step"), [("adamw", "sqrt"), ("rmsprop", "addcdiv_")])
+def test_what_is_measured_is_the_whole_step_and_nothing_is_changed(
+    monkeypatch: pytest.MonkeyPatch, optimizer: str, step: str
+) -> None:
+    """That of the optimizer, too, which with some grows with the lanes."""
+    counts = list[int]()
+
+    def noted(compute: Callable[[], object], device: str) -> PackCost:
+        with Operations() as found:
+            compute()
+        counts.append(found.counts[step])
+        return PackCost(1.0, 0)
+
+    pack = fresh(4, [0, 1], Usual, net="relu", batches_per_step=1)
+    hps = {number: {"lr": 0.3, "bs": 8, "optimizer": optimizer} for number in range(2)}
+    assert not packed(pack, hps, 2)
+    monkeypatch.setattr("stagetree.packing.packed_step.timed", noted)
+    before = weights(pack[0]), weights(pack[1])
+    assert pack.profile() is not None
+    assert counts == ([6, 1, 1] if optimizer == "adamw" else [6, 24, 12])  # tensors; alone, packs of 4 and 2
+    assert_same(weights(pack[0]), before[0])
+    assert_same(weights(pack[1]), before[1])
 
 
 def test_what_takes_long_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from lanes import STEADY, Tiny, alone, distance, fresh, packed, through_a_checkp
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
-from stagetree.packing.rules import RULES
+from stagetree.packing.rules import RULES, OptimizerRows
 from stagetree.packing.stack import Stack
 from stagetree.packing.stacked_optimizer import StackedOptimizer
 from tests.plans import MORE
@@ -171,10 +171,11 @@ def test_a_step_can_be_captured(kind: type[Optimizer], terms: dict[str, Any]) ->
         RULES[kind],
         {**kind([nn.Parameter(torch.zeros(1))], lr=0.1, weight_decay=0.1, **terms).param_groups[0]},
     )
-    values, grads, *rest = (torch.linspace(0.1, 1.0, 12).view(3, 4) for _ in range(5))
+    values, grads, *rest = (torch.linspace(0.1, 1.0, 12).view(3, 4) for _ in range(7))
     moments = dict(zip(rule.moments(group), rest, strict=False))
     table = torch.tensor([rule.coefficients(group, 2)] * 3).unsqueeze(2).unbind(1)
     expected, before = values.clone(), {name: each.clone() for name, each in moments.items()}
-    rule.change(rule.terms(group), expected, grads, before, table)
-    torch.compile(rule.change, fullgraph=True, backend="eager")(rule.terms(group), values, grads, moments, table)
+    rule.change(rule.terms(group), OptimizerRows(expected, grads, before, rest[3:]), table)
+    whole = torch.compile(rule.change, fullgraph=True, backend="eager")
+    whole(rule.terms(group), OptimizerRows(values, grads, moments, rest[3:]), table)
     assert values.equal(expected) and all(moments[name].equal(each) for name, each in before.items())
