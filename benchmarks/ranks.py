@@ -1,11 +1,12 @@
-"""Several ranks: the tree's sum beside stock `all_reduce`, and learning by shards beside stock DDP.
+"""Several ranks: the tree's sum beside stock `all_reduce`, learning by shards beside stock DDP, and FSDP2 by both sums.
 
     python benchmarks/ranks.py [--ranks K] [--mebibytes N] [--rounds N] [--batch N] [--width N] [--device cpu|cuda]
 
 On gloo, or on NCCL where `--device cuda` has a GPU for each rank. All of it in one run, in K processes with one thread
 each; in each round, in turn, both sides do the same work. A ratio is of times that follow each other; the middle one of
 all rounds is shown, with the least and the most. The sum is of one tensor; the step is forward, backward, sum and AdamW
-of a small convolutional network, for V = K shards, which is the same work as DDP's, and for V = 8.
+of a small convolutional network, for V = K shards, which is the same work as DDP's, and for V = 8. The last is the same
+step with parameters that are divided: by a reduce-scatter in the tree's order, beside torch's own.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def data(batch: int) -> TensorDataset:
 class Sharded(TorchTrainer):
     name = "sharded"
 
-    def __init__(self, *, seed: int, device: str, width: int, batch: int, shards: int) -> None:
+    def __init__(self, *, seed: int, device: str, width: int, batch: int, shards: int | None) -> None:
         model, train = Net(width), data(batch)
         settings: dict[str, Any] = {"batches_per_step": 1, "shards": shards}
         super().__init__(seed=seed, device=device, model=model, train_data=train, valid_data=train, **settings)
@@ -60,7 +61,9 @@ class Sharded(TorchTrainer):
         return cross_entropy(self.model(batch[0]), batch[1])
 
 
-def sharded(given: argparse.Namespace, shards: int, device: str) -> Callable[[], None]:
+def sharded(given: argparse.Namespace, shards: int | None, device: str, parallel: str = "tree") -> Callable[[], None]:
+    """parallel: as of a plan."""
+    here().parallel = parallel
     trainer = Sharded(seed=0, device=device, width=given.width, batch=given.batch, shards=shards)
     trainer.setup({"lr": 0.001, "bs": given.batch})
     return trainer.train
@@ -113,9 +116,15 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         "V = 8": sharded(given, max(8, given.ranks), device),
         "DDP": stock(given, device),
     }
+    divided = {
+        f"V = {given.ranks}": sharded(given, given.ranks, device, "fsdp"),
+        "V = 8": sharded(given, max(8, given.ranks), device, "fsdp"),
+        "FSDP2": sharded(given, None, device, f"fsdp:{given.ranks}"),
+    }
     return {
         "sum": in_turn(sums, given.rounds, given.device),
         "step": in_turn(steps, given.rounds, given.device),
+        "fsdp": in_turn(divided, given.rounds, given.device),
     }
 
 
@@ -142,6 +151,7 @@ def main() -> None:
     print(f"{where}, {given.mebibytes} MiB, batch {given.batch}")
     show("sum", found["sum"], "all_reduce")
     show("step", found["step"], "DDP")
+    show("fsdp", found["fsdp"], "FSDP2")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Runs on: the thread that trains, and the saver's.
 
 A model's whole state on its way between processes: an image in a file without a name, or in one of a store.
+The last ones stay in memory.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
 
@@ -107,3 +109,54 @@ class State:
             self._memory.leave()
         for part in self.parts:
             part.close()
+
+
+MOST_RECENT = 64
+"""So many states are kept in memory at most, however small they are: each is an open file."""
+
+
+class RecentStates:
+    """Owns copies of states, which cost no memory as long as the originals are there, too."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._bytes, self._lock = limit, 0, Lock()
+        self._states: OrderedDict[str, State] = OrderedDict()
+        self._branch_points: set[str] = set()
+
+    def keep(self, key: str, state: State, *, is_branch_point: bool = False) -> None:
+        if state.total > self._limit:
+            return
+        with self._lock:
+            self._drop(key)
+            self._states[key] = state.copy()
+            self._bytes += state.total
+            if is_branch_point:
+                self._branch_points.add(key)
+            while self._bytes > self._limit or len(self._states) > MOST_RECENT:
+                self._drop(self._least_wanted())
+
+    def _least_wanted(self) -> str:
+        """The one used longest ago, of those where only one stage begins, if there are any."""
+        return next((key for key in self._states if key not in self._branch_points), next(iter(self._states)))
+
+    def copy(self, key: str) -> State | None:
+        with self._lock:
+            if key not in self._states:
+                return None
+            self._states.move_to_end(key)
+            return self._states[key].copy()
+
+    def forget(self, key: str) -> None:
+        with self._lock:
+            self._drop(key)
+
+    def clear(self) -> None:
+        with self._lock:
+            for key in list(self._states):
+                self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        self._branch_points.discard(key)
+        if (state := self._states.pop(key, None)) is not None:
+            self._bytes -= state.total
+            state.close()

@@ -17,6 +17,8 @@ import pytest
 import torch
 from docs_pages import DOCS, Block, blocks
 
+from stagetree.runtime import state_format
+from stagetree.runtime.weight_files import load_weights
 from stagetree.trainer.parted import is_divided
 from stagetree.trainer.ranks import Ranks
 
@@ -136,11 +138,11 @@ def test_the_script_of_the_page_trains_by_hand(tmp_path: Path) -> None:
     assert float(said.split()[-1]) < 0.1
 
 
-def test_the_trainers_with_shards_train() -> None:
+def test_the_trainers_with_shards_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of the page learns by shards; its `train` sums the gradients of a trainer that has them."""
     line, train, shard = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     python = [block.text for block in blocks(DOCS / "several-gpus.md") if block.language == "python"]
-    first, third, fourth, second = python
+    first, third, exchange, fourth, second = python
     exec(compile(first, "several-gpus.md", "exec"), line)
     trainer = line["Line"](seed=0, device="cpu")
     trainer.setup({"lr": 0.1, "bs": 64})
@@ -155,6 +157,13 @@ def test_the_trainers_with_shards_train() -> None:
     assert all(is_divided(each) for each in model.parameters())
     assert isinstance(shard["replicate"](None, torch.nn.Linear(1, 1)).module, torch.nn.Linear)
     torch.distributed.destroy_process_group()
+    monkeypatch.chdir(tmp_path)
+    state = {"trainer": {"model": {"out.weight": torch.arange(6.0)}}, "generators": {}, "machine": {}}
+    fd, size = state_format.write(state)
+    Path("state.safetensors").write_bytes(os.pread(fd, size, 0))
+    os.close(fd)
+    exec(compile(exchange, "several-gpus.md", "exec"), {})
+    assert load_weights("weights.pt")["out.weight"].tolist() == [0, 1, 2, 3, 4, 5]
 
     exec(compile(second, "several-gpus.md", "exec"), train)
     weight = torch.nn.Parameter(torch.zeros(2))

@@ -4,18 +4,20 @@ import hashlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import get_ident
 from typing import Any
 
 import fsspec
 import pytest
+from faulty import FaultyStore
 from opened import opened
 
 from app.away import Away
 from app.object_store import PART, S3_OPTIONS, LocalStore, ObjectStore, S3Store, StoreUnavailable, open_store
-from app.workers.slot.checkpoint_store import MOST_RECENT, CheckpointStore, CheckpointUnreadable, Stored
-from app.workers.state import State
+from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable, Stored
+from app.workers.state import MOST_RECENT, State
 
 BIG = bytes(range(256)) * (PART // 128)
 """Of more than one part."""
@@ -58,6 +60,31 @@ def test_what_is_not_there_or_not_the_same_is_unreadable(store: ObjectStore) -> 
     with pytest.raises(CheckpointUnreadable, match="is not there"):
         checkpoints.read(stored.key, stored.sha256)
     checkpoints.delete(stored.key)  # again
+
+
+def test_a_state_in_parts_is_all_of_them_or_nothing(tmp_path: Path) -> None:
+    store = FaultyStore(str(tmp_path))
+    checkpoints, state = CheckpointStore(store), State.of(b"leader")
+    state.parts = (State.of(b"one"), State.of(b"two"))
+
+    def lose_the_second(key: str) -> None:
+        if key.endswith(".2.safetensors"):
+            raise ConnectionError("away")
+
+    store.before_write = lose_the_second
+    with pytest.raises(StoreUnavailable, match="away"):
+        checkpoints.write("plan/node/3", state)
+    assert list(store.all_keys()) == []  # nobody would know of what was written before
+    store.before_write = lambda key: None
+    stored = checkpoints.write("plan/node/3", state)
+    assert {stored.key, *(part.key for part in stored.parts)} == {*store.all_keys()}
+    assert stored.size == len(b"leaderonetwo") == state.total
+    with closing(checkpoints.read(stored.key, stored.sha256, stored.parts)) as read:
+        assert [bytes(each.view()) for each in read.images] == [b"leader", b"one", b"two"]
+    store.delete(stored.parts[1].key)
+    with pytest.raises(CheckpointUnreadable, match="is not there"):
+        checkpoints.read(stored.key, stored.sha256, stored.parts)
+    state.close()
 
 
 def test_an_object_that_broke_off_does_not_exist(store: ObjectStore) -> None:

@@ -14,10 +14,15 @@ from cluster import Cluster
 from studies import spec
 from toys import switch
 
+from app.domain import commands as c
 from app.domain import events as e
+from app.domain.decide import decide
 from app.domain.proofs import judge
 from app.events.database import Database
+from app.events.records import Write, transact
+from app.owned_store import find_orphans
 from app.registry import TrainerSource
+from app.workers.scheduler.retention import Retention
 from app.workers.trainer_group import TrainerGroup
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
@@ -173,10 +178,24 @@ def test_divided_states_are_kept_in_parts_that_any_number_of_ranks_reads(make: M
     for each in kept:
         sizes = {key: moved.store.written(key).size for key in each.keys}
         assert sum(sizes.values()) == each.size and sizes[each.parts[0].key] == each.parts[0].size
+    assert not list(find_orphans(moved.records, moved.plans, moved.store, age=-1e9))
     begun = len(moved.begun)
     done = moved.run(moved.submit(study(1, *longer, **how)))
     assert moved.values(done.id) == expected and set(moved.begun[begun:]) == {1}
     assert done.executed < done.unique
+    forget(moved)
+    assert list(moved.store.all_keys()) == []
+
+
+def forget(cluster: Ranked) -> None:
+    """Delete all studies, and what only they kept."""
+    for study in list(cluster.plan.studies):
+        command = c.DeleteStudy(study=study, at=cluster.clock.now())
+        write = Write(stream=cluster.stream, decide=lambda plan, given=command: decide(plan, given), at=0.0)
+        transact(cluster.log, cluster.plans, write)
+    deleting = Retention(cluster.records, cluster.plans, cluster.store, None, cluster.clock.now)
+    while not deleting.look().is_done:
+        pass
 
 
 def test_torchs_own_sums_are_of_a_plan_with_the_number_of_ranks(make: Make) -> None:

@@ -10,12 +10,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from threading import Lock
 from typing import Protocol
 from uuid import uuid4
 
@@ -24,16 +22,12 @@ from app.domain.assignment import ResumePoint
 from app.domain.events import StoredPart
 from app.object_store import PART, ObjectStore, StoreUnavailable
 from app.workers.slot.retry import Clock, Instant, RetryPolicy, SlotStatus
-from app.workers.state import State
+from app.workers.state import RecentStates, State
 
 logger = logging.getLogger(__name__)
 
 SMALL = 2**20
 """So many bytes are hashed faster than a thread is started for them."""
-
-MOST_RECENT = 64
-"""So many states are kept in memory at most, however small they are: each is an open file."""
-
 
 NOTED_AFTER = 4
 """After so many tries in vain to read a checkpoint, the slot's row says that it waits."""
@@ -61,16 +55,23 @@ class CheckpointStore:
     before all others. Safe to share between threads."""
 
     def __init__(self, store: ObjectStore, memory_bytes: int = 0) -> None:
-        self._store, self._recent = store, _RecentStates(memory_bytes)
+        self._store, self._recent = store, RecentStates(memory_bytes)
 
     def write(self, place: str, state: State, *, is_branch_point: bool = False) -> Stored:
         """Store a state under a new key that begins with `place`. `state` stays the caller's.
 
         is_branch_point: several stages wait to begin there. Raises `StoreUnavailable`.
         """
-        name = f"{place}-{uuid4().hex[:12]}"
-        parts = [self._write(f"{name}.{number}", each) for number, each in enumerate(state.parts, 1)]
-        whole = self._write(name, state)
+        name, written = f"{place}-{uuid4().hex[:12]}", list[StoredPart]()
+        try:
+            for number, each in enumerate(state.images):
+                written.append(self._write(f"{name}.{number}" if number else name, each))
+        except StoreUnavailable:
+            for part in written:  # another try has other names
+                with suppress(StoreUnavailable):
+                    self.delete(part.key)
+            raise
+        whole, *parts = written
         self._recent.keep(whole.key, state, is_branch_point=is_branch_point)
         return Stored(whole.key, whole.sha256, state.total, tuple(parts))
 
@@ -151,53 +152,6 @@ class CheckpointStore:
             if isinstance(error, FileNotFoundError) and not store_is_away(error):
                 raise CheckpointUnreadable(f"checkpoint {key} is not there") from None
             raise StoreUnavailable(f"checkpoint {key} cannot be read: {_say(error)}") from error
-
-
-class _RecentStates:
-    """Owns copies of states, which cost no memory as long as the originals are there, too."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._bytes, self._lock = limit, 0, Lock()
-        self._states: OrderedDict[str, State] = OrderedDict()
-        self._branch_points: set[str] = set()
-
-    def keep(self, key: str, state: State, *, is_branch_point: bool = False) -> None:
-        if state.total > self._limit:
-            return
-        with self._lock:
-            self._drop(key)
-            self._states[key] = state.copy()
-            self._bytes += state.total
-            if is_branch_point:
-                self._branch_points.add(key)
-            while self._bytes > self._limit or len(self._states) > MOST_RECENT:
-                self._drop(self._least_wanted())
-
-    def _least_wanted(self) -> str:
-        """The one used longest ago, of those where only one stage begins, if there are any."""
-        return next((key for key in self._states if key not in self._branch_points), next(iter(self._states)))
-
-    def copy(self, key: str) -> State | None:
-        with self._lock:
-            if key not in self._states:
-                return None
-            self._states.move_to_end(key)
-            return self._states[key].copy()
-
-    def forget(self, key: str) -> None:
-        with self._lock:
-            self._drop(key)
-
-    def clear(self) -> None:
-        with self._lock:
-            for key in list(self._states):
-                self._drop(key)
-
-    def _drop(self, key: str) -> None:
-        self._branch_points.discard(key)
-        if (state := self._states.pop(key, None)) is not None:
-            self._bytes -= state.total
-            state.close()
 
 
 def _hashed(state: State, digest: hashlib._Hash) -> Iterator[memoryview]:
