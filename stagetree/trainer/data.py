@@ -6,7 +6,6 @@ import math
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
 from typing import Any, cast
@@ -50,8 +49,8 @@ class DataTrainer(Trainer):
         loading: Loading,
     ) -> None:
         super().__init__(seed=seed, device=device)
-        self.epoch = 0
-        self.offset = 0
+        self.epoch = self.offset = 0
+        self.data_seed = seed
         if eval_batch_size is not None:
             self.eval_batch_size = whole_number("eval_batch_size", eval_batch_size)
         self._batching = batching
@@ -125,7 +124,7 @@ class DataTrainer(Trainer):
 
     def _indices(self, epoch: int) -> Indices:
         if epoch not in self._orders:
-            order = self.order(generator_of(self.seed, "order", epoch))
+            order = self.order(generator_of(self.data_seed, "order", epoch))
             self._orders = {**dict(sorted(self._orders.items())[-2:]), epoch: order}  # readers are ahead of training
         return self._orders[epoch]
 
@@ -161,7 +160,7 @@ class DataTrainer(Trainer):
             batch = self._stream.read(span)
         else:
             batch = self._train_reader.read(span, partial(self._following, span))
-        return self.transform_batch(batch, generator_of(self.seed, "batch", span.epoch, span.offset))
+        return self.transform_batch(batch, generator_of(self.data_seed, "batch", span.epoch, span.offset))
 
     def _following(self, first: BatchSpan) -> Iterator[BatchSpan]:
         """What is read from a span on, forever, unless a hyper-parameter or the place changes."""
@@ -212,6 +211,16 @@ class DataTrainer(Trainer):
                 f"{name}: train_data is a loader, which makes the batches itself: give the samples' stream"
             )
         self.batch_size = whole_number(name, value)
+
+    def _take_data_seed(self, name: str, value: Any) -> None:
+        """Go on in another order, from the same place of it."""
+        if self._stream is not None:
+            raise ValueError(f"{name}: train_data is a stream, which comes in one order: give data with an index")
+        seed = whole_number(name, value, least=0)
+        if seed != self.data_seed:
+            self.data_seed, self._orders = seed, {}
+            self._train_samples.draw_from(seed)
+            self._train_reader.restart()
 
     def _learn_by_shards(
         self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
@@ -285,14 +294,3 @@ def _mean(numbers: list[float], count: float | None, spans: list[BatchSpan]) -> 
 def _dealt(hands: list[list[float]]) -> list[float]:
     """The values that were dealt out one by one, in their order."""
     return [value for row in zip_longest(*hands) for value in row if value is not None]
-
-
-@contextmanager
-def noting_one_sample(span: BatchSpan) -> Iterator[None]:
-    """What is raised in the block gets a note if the batch has one sample: batch normalisation cannot learn from it."""
-    try:
-        yield
-    except ValueError as error:
-        if len(span.indices) == 1:
-            error.add_note("This batch has one sample, all that was left of the epoch: drop_last=True leaves it out.")
-        raise

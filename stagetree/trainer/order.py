@@ -7,6 +7,7 @@ whole; of a large one, the sample at each place is computed when wanted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
@@ -176,3 +177,14 @@ def seed_of(seed: int, purpose: str, *place: int) -> int:
 def generator_of(seed: int, purpose: str, *place: int) -> Generator:
     """A generator of its own for each purpose and place."""
     return Generator().manual_seed(seed_of(seed, purpose, *place))
+
+
+@contextmanager
+def noting_one_sample(span: BatchSpan) -> Iterator[None]:
+    """What is raised in the block gets a note if the batch has one sample: batch normalisation cannot learn from it."""
+    try:
+        yield
+    except ValueError as error:
+        if len(span.indices) == 1:
+            error.add_note("This batch has one sample, all that was left of the epoch: drop_last=True leaves it out.")
+        raise

@@ -72,6 +72,10 @@ class SampleReader:
         self._data, self._seed, self._purpose, self._change = data, seed, purpose, change
         self._is_tried, self._draws = False, True
 
+    def draw_from(self, seed: int) -> None:
+        """Read on with another seed."""
+        self._seed = seed
+
     def read(self, epoch: int, indices: Sequence[int]) -> list[Any]:
         """The samples at these indices, in an epoch."""
         if not self._draws:

@@ -14,10 +14,9 @@ from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
 from stagetree.trainer.base import changed
-from stagetree.trainer.data import noting_one_sample
 from stagetree.trainer.modelled import ModelTrainer, clip_grad_norm, load_model, load_optimizer
 from stagetree.trainer.optimizing import Precision, Rates
-from stagetree.trainer.order import Batching, BatchSpan, parts
+from stagetree.trainer.order import Batching, BatchSpan, noting_one_sample, parts
 from stagetree.trainer.reading import Loading, Samples
 from stagetree.trainer.sharding import refuse_inexact
 from stagetree.trainer.streaming import TrainData
@@ -155,6 +154,8 @@ class TorchTrainer(ModelTrainer):
         """
         if name in ("bs", "batch_size"):
             self._take_batch_size(name, value)
+        elif name == "data_seed":
+            self._take_data_seed(name, value)
         elif name != "optimizer":
             self._rates.apply(name, {**self.hp, name: value})
         self._known_names.add(name)

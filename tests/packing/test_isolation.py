@@ -19,6 +19,7 @@ from tests.plans import MORE
 
 WIDTH = 4
 RATES = st.sampled_from([0.0, 0.01, 0.3, 50.0, 1e30, 1e308])
+OTHER_DATA = {"family": "values", "values": [0, 1], "milestones": [2]}
 DECAY = {"family": "multistep", "init": 0.2, "milestones": [1, 3], "gamma": 0.1}
 
 
@@ -26,6 +27,7 @@ DECAY = {"family": "multistep", "init": 0.2, "milestones": [1, 3], "gamma": 0.1}
 def hyperparameters(draw: Any) -> dict[str, Any]:
     """Those of a neighbour, which may be bad for it."""
     hp = {"lr": draw(RATES | st.just(DECAY)), "bs": draw(st.sampled_from([4, 4, 4, 7]))}
+    hp |= draw(st.sampled_from([{}, {"data_seed": 0}, {"data_seed": 1}]))
     if draw(st.booleans()):
         return {**hp, "optimizer": "adamw", "weight_decay": draw(st.sampled_from([0.0, 0.5]))}
     return {**hp, "momentum": draw(st.sampled_from([0.0, 0.9]))}
@@ -33,7 +35,7 @@ def hyperparameters(draw: Any) -> dict[str, Any]:
 
 @settings(max_examples=30 * MORE)
 @given(
-    mine=st.sampled_from([STEADY, {"lr": DECAY, "bs": 4, "optimizer": "adamw"}]),
+    mine=st.sampled_from([STEADY, {"lr": DECAY, "bs": 4, "optimizer": "adamw"}, {**STEADY, "data_seed": OTHER_DATA}]),
     neighbours=st.lists(hyperparameters(), max_size=WIDTH - 1),
     lane=st.integers(0, WIDTH - 1),
     leaves_at=st.integers(0, 4),

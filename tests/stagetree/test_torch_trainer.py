@@ -126,6 +126,28 @@ def test_every_sample_is_seen_once_an_epoch_whatever_the_batch_sizes() -> None:
     assert order[0][:23] != order[0][23:]
 
 
+@pytest.mark.parametrize("how", [{"in_memory": True}, {"in_memory": False}, {"in_memory": False, "num_workers": 1}])
+def test_another_data_seed_goes_on_from_the_same_place(tmp_path: Path, how: dict[str, Any]) -> None:
+    """In the middle of an epoch, through a break; and what processes have read ahead is not learned from."""
+    hp = {"lr": 0.1, "bs": 4, "data_seed": {"family": "values", "values": [0, 7, 0], "milestones": [2, 5]}}
+    check_resumes(Case(__file__, "Tiny", {"batches_per_step": 4, **how}, hp, broken=3, steps=6), tmp_path)
+
+
+def test_a_data_seed_decides_order_and_noise() -> None:
+    """That of the study is its seed; another gives what another seed gives, of the data alone."""
+    plain, same, other, seeded = tiny(), tiny(), tiny(), Tiny(seed=7, device="cpu")
+    for trainer, hp in ((same, {"data_seed": 0}), (other, {"data_seed": 7}), (seeded, {"lr": 0.1, "bs": 4})):
+        trainer.setup(hp)
+    for trainer in (plain, same, other, seeded):
+        torch.manual_seed(3)
+        trainer.train()
+    assert plain.seen == same.seen != other.seen == seeded.seen
+    weights = [trainer.model[0].weight for trainer in (plain, same, other)]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+    with pytest.raises(ValueError, match="data_seed must be a whole number from 0 on, not -1"):
+        plain.setup({"data_seed": -1})
+
+
 def test_the_order_depends_on_the_seed_alone() -> None:
     one, same, other = tiny(), tiny(), Tiny(seed=1, device="cpu")
     other.setup({"lr": 0.1, "bs": 4})

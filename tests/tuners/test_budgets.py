@@ -43,6 +43,14 @@ def test_no_step_more_than_its_budget(budget: int, slots: int, alone: bool) -> N
     assert replay(numbered(world.events), STUDY).identical
 
 
+def test_the_variance_of_a_cooldown_costs_the_cooldown() -> None:
+    """Three orders of the data behind the trunk, a choice inside a sequence: ten steps, and two more ends of 2."""
+    seeds = {"family": "values", "values": [0, {"choice": [1, 2, 3]}], "milestones": [8]}
+    space = {"lr": {"family": "wsd", "peak": 1, "warmup": 2, "decay": 3}, "data_seed": seeds}
+    found = preview(spec({"kind": "grid", "max_steps": 10}, space=space), slots=1)
+    assert (found["requested"], found["unique"]) == (30, 10 + 2 * 2)
+
+
 def test_a_budget_that_was_not_used_up_is_found_out() -> None:
     events = [each for each in ladder(max_total_steps=20).events if not isinstance(each, e.StageCompleted)]
     last = next(number for number, each in enumerate(events) if isinstance(each, e.StudyCompleted))
