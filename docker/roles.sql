@@ -5,7 +5,7 @@
 --   psql -c "ALTER ROLE stagetree_api LOGIN PASSWORD '...'"      and so for each role
 --
 -- Then STAGETREE_DATABASE_URL of the API, the scheduler and the slots names its role. Migrations, `stagetree gc`,
--- `backup`, `restore`, `strike` and `erase` are for the owner.
+-- `backup`, `restore`, `strike`, `archive` and `erase` are for the owner.
 
 DO $$
 DECLARE role text;
@@ -21,7 +21,7 @@ GRANT USAGE ON SCHEMA public TO stagetree_api, stagetree_scheduler, stagetree_sl
 REVOKE ALL ON ALL TABLES IN SCHEMA public FROM stagetree_api, stagetree_scheduler, stagetree_slot;
 
 -- All of them read the log and append to it, and see who may write now.
-GRANT SELECT ON alembic_version, events, streams, log_head, idempotency, studies, slots, chains, schedulers, installation
+GRANT SELECT ON alembic_version, events, archive, streams, log_head, idempotency, studies, slots, chains, schedulers, installation
   TO stagetree_api, stagetree_scheduler, stagetree_slot;
 GRANT INSERT ON events TO stagetree_api, stagetree_scheduler, stagetree_slot;
 GRANT INSERT, UPDATE ON streams, log_head, idempotency TO stagetree_api, stagetree_scheduler, stagetree_slot;

@@ -101,6 +101,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         checking.check,
         checking.check_tuner,
         deleting.gc,
+        deleting.archive,
         deleting.erase,
         looking.doctor,
     ),

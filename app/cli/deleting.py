@@ -1,4 +1,4 @@
-"""Commands that delete: a study that is over, and checkpoints that serve nobody. Both ask first."""
+"""Commands that delete: a study that is over, and checkpoints that serve nobody, which ask first; and the archive."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.archiving import archive
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Output, Server, Store, StudyId, folder_or_default, open_records, open_store
 from app.cli.output import Format, memory, plural, print_json
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from app.object_store import ObjectStore
     from app.owned_store import Orphan
     from app.workers.scheduler.retention import Retention
+
+__all__ = ["archive", "delete", "erase", "gc"]
 
 HOUR = 3600.0
 """Seconds by which the clocks of machines and stores may differ."""

@@ -12,8 +12,9 @@ back, and all that one person did is still by one.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from sqlalchemy.orm import Session
 
 from app.domain import events as e
 from app.domain.terms import ChainId, ChainOutcome, ChainState, StudyId, Unknown
+from app.events import archive
 from app.events.database import Database
 from app.events.log import VersionConflict
 from app.events.records import Records
@@ -125,7 +127,7 @@ def erase_person(database: Database, name: str) -> tuple[str, int]:
     def renamed(data: Json) -> Json:
         return {**data, "by": pseudonym} if data.get("by") == name else data
 
-    with database.write() as session:
+    with _all_back(database), database.write() as session:
         events = session.execute(update(EVENTS).where(EVENTS.c.by == name).values(by=pseudonym)).rowcount  # type: ignore[attr-defined]
         owned = _rewrite(session, "StudySubmitted", renamed)
         session.execute(update(STUDIES).where(STUDIES.c.owner == name).values(owner=pseudonym))
@@ -142,10 +144,21 @@ def erase_notes(database: Database, study: str) -> int:
     def emptied(data: Json) -> Json:
         return {**data, "text": ERASED_TEXT} if data["study"] == study else data
 
-    with database.write() as session:
+    with _all_back(database), database.write() as session:
         count = _rewrite(session, "NoteAdded", emptied)
     _forget_on_disk(database)
     return count
+
+
+@contextmanager
+def _all_back(database: Database) -> Iterator[None]:
+    """Without an archive, and with it again afterwards. What interrupts this leaves plans outside of it: no harm."""
+    streams = archive.archived(database)
+    for stream in streams:
+        archive.bring_back(database, stream)
+    yield
+    for stream in streams:
+        archive.archive(database, stream, time.time())
 
 
 def _rewrite(session: Session, kind: str, change: Callable[[Json], Json]) -> int:

@@ -64,6 +64,17 @@ class StreamRow(SQLModel, table=True):
     version: int
 
 
+class ArchiveRow(SQLModel, table=True):
+    """A plan that is out of the way: `events` are the rows of its stream, packed by `app.events.archive`."""
+
+    __tablename__ = "archive"
+
+    stream: str = Field(primary_key=True)
+    version: int
+    events: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    at: float
+
+
 class HeadRow(SQLModel, table=True):
     """One row, locked from the moment a position is given to the commit: positions have no gaps and commit order."""
 
@@ -218,6 +229,7 @@ class TrialLogRow(SQLModel, table=True):
 metadata = SQLModel.metadata
 EVENTS, STREAMS, HEAD = (metadata.tables[name] for name in ("events", "streams", "log_head"))
 KEYS, STUDIES, TOKENS = (metadata.tables[name] for name in ("idempotency", "studies", "tokens"))
+ARCHIVE = metadata.tables["archive"]
 INSTALLATION = metadata.tables["installation"]
 SLOTS, CHAINS, SCHEDULERS = (metadata.tables[name] for name in ("slots", "chains", "schedulers"))
 TRIAL_LOGS = metadata.tables["trial_logs"]

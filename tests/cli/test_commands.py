@@ -18,6 +18,9 @@ from commandline import Stagetree
 from stacks import PATIENCE, TOYS, Service, wait_for
 from toys import grid, trials
 
+from app.domain import events as e
+from app.domain.terms import StudyId
+from app.events import Database, SqlRecords
 from stagetree.sinks.trackers import FILE
 
 Json = dict[str, Any]
@@ -333,3 +336,33 @@ def test_ctrl_c_stops_watching_and_says_that_the_study_goes_on(
     assert f"stagetree watch {study['study']} --server {served.url}" in said.err
     assert study["state"] == "running"
     served.client.cancel(study["study"])
+
+
+def give_up(folder: Path, study: str) -> None:
+    database = Database(f"sqlite:///{folder / 'stagetree.db'}")
+    SqlRecords(database).log.append("plan-1", [e.StudyCancelled(study=StudyId(study), at=2.0)], expected=None, at=2.0)
+    database.dispose()
+
+
+def test_a_plan_that_is_over_is_archived_read_and_brought_back(
+    stagetree: Stagetree, make_store: Callable[..., str], tmp_path: Path
+) -> None:
+    study, store = make_store(tmp_path / "store"), ("--dir", tmp_path / "store")
+    refused = stagetree("archive", study, *store)
+    assert refused.code == 1 and "has a study that is not over" in refused.err
+    assert stagetree("archive", "--older-than", 0, *store).out == "0 plans archived: 0 events in 0 bytes\n"
+    give_up(tmp_path / "store", study)
+    assert stagetree("archive", "--older-than", 0, *store, "-o", "json").json["plans"] == 1
+    assert study in stagetree("studies", *store).out
+    assert stagetree("trials", study, *store, "-o", "json").json == []
+    noted = stagetree("note", study, "too late", *store)
+    assert noted.code == 4 and "stagetree archive --back STUDY" in noted.err
+    assert "are back" in stagetree("archive", "--back", study, *store).out
+    assert stagetree("archive", "--back", study, *store).out == "its plan is not archived\n"
+    assert stagetree("note", study, "in time", *store).code == 0
+
+
+@pytest.mark.parametrize("wrong", [(), ("--back",), ("x", "--older-than", "3")])
+def test_what_is_to_be_archived_must_be_said(stagetree: Stagetree, wrong: tuple[str, ...]) -> None:
+    said = stagetree("archive", *wrong)
+    assert said.code == 2 and "a study, or --older-than DAYS" in said.err

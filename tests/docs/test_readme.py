@@ -56,6 +56,7 @@ def test_blocks_without_a_language_are_commands_of_elsewhere() -> None:
         "stagetree token",
         "stagetree backup",
         "stagetree erase",
+        "stagetree archive",
         "curl -N",
         "celery ",
         "alembic ",

@@ -155,8 +155,8 @@ class World:
             self._supervise(f"scheduler-{number}", self._be_scheduler)
         for number in range(setting.apis):
             self._supervise(f"api-{number}", self.users.doors.serve)
-        client = Member("client", self)
-        self._machine.fibers_of.spawn("client", lambda: self.users.submit_all(client))
+        self._client = Member("client", self)
+        self._client.fibers_of.spawn("client", lambda: self.users.submit_all(self._client))
 
     # ------------------------------------------------------------------------------------------------ processes
 
@@ -344,9 +344,10 @@ class World:
         self.setting = Setting()
         self._starts = {name: lambda: None for name in self._starts}
         self.kill_all()
-        self._machine.is_dead = True
-        for fiber in self._machine.fibers:
-            self.time.wake(fiber)
+        for process in (self._machine, self._client):
+            process.is_dead = True
+            for fiber in process.fibers:
+                self.time.wake(fiber)
         self.time.run(self.time.now + 1.0)
 
     def plan(self, number: int) -> SearchPlan:

@@ -21,6 +21,7 @@ from app.away import LostRace
 from app.domain.events import Event, StudyStruck
 from app.domain.evolve import strikes
 from app.domain.terms import StudyId
+from app.events import archive
 from app.events.codec import UnknownEvent, decode, write
 from app.events.database import Database, DatabaseUnavailable, insert
 from app.events.log.port import Append, EventLog, Gap, Idempotency, StoredEvent, Used, VersionConflict, placed, project
@@ -143,7 +144,8 @@ class SqlLog(EventLog):
     def struck(self, stream: str) -> frozenset[StudyId]:
         query = select(EVENTS).where(EVENTS.c.stream == stream, EVENTS.c.type == StudyStruck.__name__)
         with self._database.read() as session:
-            return strikes(each.event for each in _fetch(session, query))
+            struck = strikes(each.event for each in _fetch(session, query))
+            return struck or strikes(_recorded(each).event for each in archive.events_of(session, stream))
 
     def profiles(self) -> list[StoredEvent]:
         recorded: list[StoredEvent] = []
@@ -193,6 +195,8 @@ def _append(session: Session, append: Append) -> list[StoredEvent]:
         return []
     encoded = [write(event) for event in append.events]
     place = put(session.connection(), append.stream, append.expected, encoded, append.at, append.by)
+    if (place is None or place[1] == len(encoded)) and archive.is_archived(session, append.stream):
+        raise archive.Archived(append.stream)
     if place is None:
         raise VersionConflict(f"Stream {append.stream} is not at version {append.expected}.")
     (position, version), count = place, len(encoded)
@@ -228,6 +232,9 @@ def _find_by_key(session: Session, key: str, fingerprint: str) -> list[StoredEve
 def _read(session: Session, stream: str, after: int, limit: int | None) -> list[StoredEvent]:
     of_stream = select(EVENTS).where(EVENTS.c.stream == stream, EVENTS.c.version > after)
     recorded = _fetch(session, of_stream.order_by(EVENTS.c.version).limit(limit))
+    if not recorded:
+        there = archive.events_of(session, stream)[after:]
+        recorded = [_recorded(each) for each in (there if limit is None else there[:limit])]
     _check_no_gap((r.version for r in recorded), after, f"Stream {stream}")
     return recorded
 
@@ -236,7 +243,7 @@ def _fetch(session: Session, query: Select[Any]) -> list[StoredEvent]:
     return [_recorded(row) for row in session.execute(query)]
 
 
-def _recorded(row: Row[Any]) -> StoredEvent:
+def _recorded(row: Row[Any] | archive.ArchivedEvent) -> StoredEvent:
     event = decode(row.type, row.schema_version, row.data)
     return StoredEvent(row.position, row.stream, row.version, event, row.at, row.by)
 

@@ -174,6 +174,7 @@ class Retention:
 
     def _survey(self, versions: Mapping[str, int]) -> bool:
         """Look at some plans that have changed, new ones first; whether all are known as they are."""
+        self._uses = {stream: use for stream, use in self._uses.items() if stream in versions}  # others are archived
         known = [stream for stream in self._uses if self._uses[stream].version < versions.get(stream, 0)]
         changed = [*(stream for stream in versions if stream not in self._uses), *known]
         for stream in changed[:MOST_FOLDED]:

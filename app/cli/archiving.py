@@ -1,0 +1,121 @@
+"""The command that puts plans that are over out of the way, and brings them back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.errors import USAGE, fail
+from app.cli.options import Output, Store, folder_or_default, open_records
+from app.cli.output import Format, memory, plural, print_json
+
+if TYPE_CHECKING:
+    from app.events import SqlRecords
+
+DAY = 86_400.0
+
+Of = Annotated[
+    str | None, typer.Argument(metavar="ID", help="A study, with which all go that are on its plan: as of `trials`.")
+]
+Days = Annotated[
+    float | None,
+    typer.Option("--older-than", metavar="DAYS", min=0, help="All plans to which nothing has happened for so long."),
+]
+Back = Annotated[bool, typer.Option("--back", help="Bring the study's plan back.")]
+
+
+@dataclass(slots=True)
+class _Moved:
+    """A count. waiting: plans whose garbage must go first. kept_bytes: of the checkpoints that stay."""
+
+    plans: int = 0
+    events: int = 0
+    bytes: int = 0
+    kept_bytes: int = 0
+    waiting: int = 0
+
+    def document(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("plans", "events", "bytes", "kept_bytes", "waiting")}
+
+
+def archive(
+    id: Of = None, older_than: Days = None, back: Back = False, dir: Store = None, output: Output = Format.table
+) -> None:
+    """Archive plans that are over: their events are packed, and no start, tick or clean-up goes through them.
+
+    Their studies are listed, and all that is known of them can be read, as before. Nothing can be changed in them, nor
+    a study be submitted to their plans, until they are brought back. Needs no server; may be done while one is up.
+
+    \b
+    Example:  stagetree archive --older-than 90
+    """
+    if (id is None) == (older_than is None) or (back and id is None):
+        fail("say which: a study, or --older-than DAYS; and --back with a study", USAGE)
+    folder = folder_or_default(dir)
+    stream = None if id is None else _plan_of(id, dir)
+    with open_records(folder) as records:
+        if back:
+            assert stream is not None
+            _bring_back(records, stream)
+            return
+        moved = _archive(records, [stream] if stream else _old(records, older_than or 0.0))
+    if output is Format.json:
+        print_json(moved.document())
+        return
+    print(f"{plural(moved.plans, 'plan')} archived: {plural(moved.events, 'event')} in {memory(moved.bytes)}")
+    if moved.kept_bytes:
+        print(f"their checkpoints, {memory(moved.kept_bytes)}, stay, and count for no budget until they are back")
+    if moved.waiting:
+        print(f"{plural(moved.waiting, 'plan')} left: checkpoints must go there first, as `stagetree gc` does")
+
+
+def _plan_of(id: str, dir: Path | None) -> str:
+    from app.cli import stacks
+
+    with stacks.reading_study(id, None, dir) as (_, study):
+        pass
+    with open_records(folder_or_default(dir)) as records, records.read() as rows:
+        row = rows.studies.find(study)
+    assert row is not None  # it was just found
+    return row.stream
+
+
+def _old(records: SqlRecords, days: float) -> Sequence[str]:
+    from app.events import archive as archives
+
+    return archives.old(records.database, time.time() - days * DAY)
+
+
+def _archive(records: SqlRecords, streams: Sequence[str]) -> _Moved:
+    from app.domain.terms import StateConflict
+    from app.events import Plans
+    from app.events import archive as archives
+    from app.workers.scheduler.retention import PlanUse
+
+    moved, plans = _Moved(), Plans(records.log)
+    for stream in streams:
+        with plans.holding(stream) as plan:
+            use = PlanUse.of(plan)
+        if use.has_garbage:
+            moved.waiting += 1
+            continue
+        try:
+            packed = archives.archive(records.database, stream, time.time())
+        except StateConflict as problem:
+            fail(str(problem))
+        if packed is not None:
+            moved.plans, moved.events = moved.plans + 1, moved.events + packed.events
+            moved.bytes, moved.kept_bytes = moved.bytes + packed.bytes, moved.kept_bytes + use.kept_bytes
+    return moved
+
+
+def _bring_back(records: SqlRecords, stream: str) -> None:
+    from app.events import archive as archives
+
+    packed = archives.bring_back(records.database, stream)
+    print("its plan is not archived" if packed is None else f"{plural(packed.events, 'event')} are back")

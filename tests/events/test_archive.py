@@ -1,0 +1,125 @@
+"""Plans out of the way: read as before, changed by nobody, and back in their places."""
+
+from __future__ import annotations
+
+import pytest
+from alembic import command
+from sqlalchemy import text
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.terms import PlanId, StateConflict, StudyId
+from app.events import archive
+from app.events.database import Database, migration_config
+from app.events.housekeeping import erase_notes, strike
+from app.events.log import Idempotency
+from app.events.plans import Plans
+from app.events.records import SqlRecords, Write, transact
+from app.workers.scheduler.retention import Retention
+
+SPEC = {
+    "name": "x",
+    "trainer": "t",
+    "metric": "m",
+    "mode": "max",
+    "space": {"lr": [0.1, 1e22]},
+    "tuner": {"kind": "grid", "max_steps": 3},
+}
+OLD, NEW = PlanId("old"), PlanId("new")
+LATER = 1_000.0
+
+
+def ask(records: SqlRecords, plan: PlanId, asked: c.Command, at: float = 1.0) -> None:
+    once = Idempotency(f"api:{plan}:{type(asked).__name__}:{at}", "")
+    write = Write(stream=plan, decide=lambda plan: decide(plan, asked), at=at, idempotency=once)
+    transact(records.log, Plans(records.log), write, pause=lambda seconds: None)
+
+
+def submit(records: SqlRecords, plan: PlanId, study: str) -> None:
+    opened = e.PlanOpened(trainer="t", trainer_version="1", trainer_args={"of": plan}, seed=0)
+    ask(records, plan, c.SubmitStudy(plan=opened, study=StudyId(study), spec=SPEC, at=1.0))
+
+
+@pytest.fixture
+def records(database: Database) -> SqlRecords:
+    """A plan with a study that was given up, and one with a study that runs; their events take turns."""
+    made = SqlRecords(database)
+    submit(made, OLD, "over")
+    submit(made, NEW, "running")
+    ask(made, OLD, c.AddNote(study=StudyId("over"), trial=None, text="mine", at=1.0))
+    ask(made, NEW, c.AddNote(study=StudyId("running"), trial=None, text="theirs", at=1.0))
+    ask(made, OLD, c.CancelStudy(study=StudyId("over"), at=2.0), 2.0)
+    return made
+
+
+def test_an_archived_plan_is_read_as_before_and_comes_back_to_its_places(
+    records: SqlRecords, database: Database
+) -> None:
+    before, tail, plan = records.log.read(OLD), records.log.tail(), Plans(records.log).get(OLD)
+    packed = archive.archive(database, OLD, LATER)
+    assert packed is not None and packed.events == len(before)
+    assert records.log.read(OLD) == before and records.log.read(OLD, after=1, limit=2) == before[1:3]
+    assert list(records.log.scan(OLD)) == before and records.log.read(OLD, after=len(before)) == []
+    assert Plans(records.log).get(OLD) == plan
+    assert records.log.find_by_key(f"api:{OLD}:CancelStudy:2.0") == before[-1:]
+    assert [*records.log.versions()] == [NEW] and {stream for _, stream in records.log.tail()} == {NEW}
+    assert archive.archive(database, OLD, LATER) is None
+    assert archive.bring_back(database, OLD) == packed and archive.bring_back(database, OLD) is None
+    assert records.log.read(OLD) == before and records.log.tail() == tail
+    ask(records, OLD, c.AddNote(study=StudyId("over"), trial=None, text="more", at=LATER), LATER)
+
+
+@pytest.mark.parametrize("expected", [None, 0, "its version"])
+def test_nothing_is_added_to_it(records: SqlRecords, database: Database, expected: int | str | None) -> None:
+    head, note = records.log.head(), e.StudyStruck(study=StudyId("over"), reason="", at=LATER)
+    at = records.log.version(OLD) if isinstance(expected, str) else expected
+    archive.archive(database, OLD, LATER)
+    with pytest.raises(StateConflict, match="stagetree archive --back"):
+        records.log.append(OLD, [note], expected=at, at=LATER)
+    with pytest.raises(StateConflict, match="is archived"):
+        ask(records, OLD, c.AddNote(study=StudyId("over"), trial=None, text="more", at=LATER), LATER)
+    with pytest.raises(StateConflict, match="is archived"):
+        strike(records, "over", "", LATER)
+    assert records.log.head() == head
+
+
+def test_what_goes_on_is_not_archived(records: SqlRecords, database: Database) -> None:
+    assert archive.old(database, LATER) == [OLD]
+    assert archive.old(database, 1.5) == []
+    with pytest.raises(StateConflict, match="not over"):
+        archive.archive(database, NEW, LATER)
+    assert archive.archive(database, "none", LATER) is None
+    assert archive.archived(database) == []
+
+
+def test_a_struck_study_is_struck_in_the_archive_too(records: SqlRecords, database: Database) -> None:
+    strike(records, "over", "wrong data", LATER)
+    archive.archive(database, OLD, LATER)
+    assert records.log.struck(OLD) == {"over"}
+
+
+def test_notes_are_erased_there_too(records: SqlRecords, database: Database) -> None:
+    archive.archive(database, OLD, LATER)
+    assert erase_notes(database, "over") == 1
+    assert archive.archived(database) == [OLD]
+    assert "mine" not in str(records.log.read(OLD))
+
+
+def test_what_deletes_checkpoints_forgets_it(records: SqlRecords, database: Database) -> None:
+    retention = Retention(records, Plans(records.log), None, 0, lambda: LATER)  # type: ignore[arg-type]
+    retention.look()
+    archive.archive(database, OLD, LATER)
+    retention.survey()
+    assert [*retention.choose()] == []
+    assert retention.look().is_done
+
+
+def test_an_earlier_version_finds_it_in_the_log(records: SqlRecords, database: Database) -> None:
+    before = records.log.read(OLD)
+    archive.archive(database, OLD, LATER)
+    with database.engine.begin() as connection:
+        command.downgrade(migration_config(connection), "0013")
+        assert connection.scalar(text("SELECT count(*) FROM events WHERE stream = 'old'")) == len(before)
+        command.upgrade(migration_config(connection), "head")
+    assert records.log.read(OLD) == before
