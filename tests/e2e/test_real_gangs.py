@@ -52,6 +52,15 @@ def test_two_ranks_always_have_the_values_of_one(stack: Service) -> None:
     assert {slot["lent_to"] for slot in stack.client.slots()} == {None}
 
 
+def test_two_ranks_with_divided_parameters_have_the_values_of_one(stack: Service) -> None:
+    how: Json = {"trainer": "packable", "parallel": "fsdp"}
+    alone, two = (stack.run({**study(f"divided {ranks}", 0.0, ranks=ranks), **how}) for ranks in (1, 2))
+    assert curves(stack, two["study"]) == curves(stack, alone["study"])
+    assert {slots for *_, slots in assigned(stack, two["study"])} == {2}
+    kept = [each["data"] for each in stack.client.events(two["study"]) if each["type"] == "CheckpointKept"]
+    assert kept and {len(each["parts"]) for each in kept} == {1}
+
+
 @pytest.mark.parametrize("lost", ["the leader", "a member"])
 def test_a_lost_slot_is_charged_to_nobody(cluster: Cluster, whole: Cluster, stack: Service, lost: str) -> None:
     expected = curves(stack, stack.run(study("alone", 0.0, ranks=1))["study"])
