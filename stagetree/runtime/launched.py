@@ -59,7 +59,7 @@ class LaunchedTrainer(Trainer):
     """Of the script: each rank must have read the same."""
 
     launch: ClassVar[str]
-    """How they are started; names in braces stand for `trainer_args`."""
+    """How they are started; names in braces stand for `trainer_args`, and `{devices}` for the number of slots."""
 
     defaults: ClassVar[Mapping[str, Any]]
     """The literal arguments of `attach`."""
@@ -71,13 +71,18 @@ class LaunchedTrainer(Trainer):
         self._step, self._new = 0, dict[str, Any]()
         job: dict[str, Any] = {"file": str(self.file), "name": self.name, "version": self.version}
         job |= {"seed": seed, "device": device, "args": trainer_args, "determinism": _determinism()}
-        self._ranks = _Ranks(self._words(), {**job, "threads": torch.get_num_threads()})
-        vars(self)["_logged"] = _Logged(self._ranks)
+        self._leads = self.ranks.rank == 0  # of a gang, the leader starts them, on the devices of all
+        if self._leads:
+            self._ranks = _Ranks(self._words(), {**job, "threads": torch.get_num_threads()})
+            vars(self)["_logged"] = _Logged(self._ranks)
 
     def _words(self) -> list[str]:
-        """Raises ValueError for a name that is not among the arguments."""
+        """Raises ValueError for a name that is not among the arguments, and for a study with shards."""
+        if self.ranks.shards:
+            raise ValueError("a script's processes sum in an order of their own: `parallel: ddp` instead of `shards`")
+        names = {**self.defaults, **self.trainer_args, "devices": self.ranks.world}
         try:
-            words = [word.format_map({**self.defaults, **self.trainer_args}) for word in shlex.split(self.launch)]
+            words = [word.format_map(names) for word in shlex.split(self.launch)]
         except KeyError as error:
             raise ValueError(f"launch: {self.launch!r} names {error}, which is no literal argument of attach") from None
         return [*words, "-m", RANK]
@@ -86,19 +91,26 @@ class LaunchedTrainer(Trainer):
         self._new |= hp
 
     def train(self) -> None:
-        self._ranks.ask("step", values=self._new)
+        if self._leads:
+            self._ranks.ask("step", values=self._new)
         self._step, self._new = self._step + 1, {}
 
     def evaluate(self) -> dict[str, float]:
+        if not self._leads:
+            return {}
         first, *_ = self._ranks.ask("evaluate")
         inexact.note(first["not_exact"])
         return {name: math.nan if value is None else value for name, value in first["metrics"].items()}
 
     def state_dict(self) -> dict[str, Any]:
+        if not self._leads:
+            return {}
         first, *others = self._ranks.states()
         return {"step": self._step, "first": first, "others": [state_format.less(each, first) for each in others]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not self._leads:
+            return
         first, others = state["first"], state["others"]
         if len(others) + 1 != self._ranks.world:
             raise ValueError(f"the state is of {len(others) + 1} ranks, and {self.launch!r} has {self._ranks.world}")
@@ -111,7 +123,8 @@ class LaunchedTrainer(Trainer):
         self._step, self._new = state["step"], {}
 
     def close(self) -> None:
-        self._ranks.end()
+        if self._leads:
+            self._ranks.end()
 
 
 class _Logged(MetricSums):

@@ -148,7 +148,7 @@ class _Script(greenlet):
     def __init__(self, trainer: ScriptTrainer) -> None:
         super().__init__(self._main)
         self._trainer = trainer
-        self._given: Any = None
+        self._module = ModuleType("__main__")
 
     def ask(self, what: str, given: Any = None) -> Any:
         """The answer of the script. Raises what it raises, and RuntimeError where it has ended."""
@@ -162,6 +162,11 @@ class _Script(greenlet):
             self._refuse()
         return answer
 
+    def schedules(self) -> set[str]:
+        """Which classes of torch's schedules the script has an object of."""
+        found = (type(each) for each in vars(self._module).values())
+        return {each.__name__ for each in found if any(base.__name__ == "LRScheduler" for base in each.__mro__)}
+
     def attached(self, args: Mapping[str, Any]) -> Run:
         for name in self._trainer.trainer_args:
             if name not in args:
@@ -171,7 +176,7 @@ class _Script(greenlet):
 
     def _main(self, begun: Any) -> None:
         kind = type(self._trainer)
-        module = ModuleType("__main__")
+        module = self._module
         module.__file__ = str(kind.file)
         sys.modules["__main__"], sys.argv = module, [str(kind.file)]
         try:
@@ -200,6 +205,8 @@ class _Attached(Run):
 
     def steps(self) -> Iterator[tuple[int, dict[str, Any]]]:
         self.check()
+        for name in sorted(self._script.schedules()):
+            print(f"--- {name}: a schedule of the script's own cannot be shared, nor is it as long as the trial")
         answer: Any = None
         while True:
             assert self._script.parent is not None

@@ -142,7 +142,8 @@ def single_rank(path: str | Path, files: Mapping[str, bytes]) -> dict[str, str]:
     module = file.relative_to(root(file)[0]).as_posix()
     trees = [sources.tree(each) for each in files if each.endswith(".py")]
     uses = any(isinstance(node, ast.Attribute) and node.attr == "ranks" for tree in trees for node in ast.walk(tree))
-    found = dict.fromkeys(scripts(path, files), "is a script that owns its loop, which one process runs")
+    why = "is a script that owns its loop, which one process runs"
+    found = {name: "" if "{devices}" in str(told.get("launch")) else why for name, told in scripts(path, files).items()}
     for node in [each for each in sources.tree(module).body if isinstance(each, ast.ClassDef)]:
         if name := _literals(node).get("name"):
             found[name] = _why_single(*sources.line(module, node), uses)

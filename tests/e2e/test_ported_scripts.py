@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,13 +31,27 @@ def test_killed_and_shared_as_alone(example: str, victim: str, tmp_path: Path) -
     assert [values(shared), shared["not_exact"]] == [values(alone), []]
 
 
+@pytest.mark.night
+def test_a_gang_of_slots_is_as_one_slot_to_torchrun(tmp_path: Path) -> None:
+    """Each slot is a device of the CPU's, so the launcher starts two processes in both."""
+    copied = tmp_path / "examples"
+    for name in ("nanogpt", "charlm"):
+        shutil.copytree(ROOT / "examples" / name, copied / name)
+    script = copied / "nanogpt/train.py"
+    script.write_text(script.read_text().replace("--nproc-per-node 2", "--nproc-per-node {devices}"))
+    gang = study("nanogpt", tmp_path / "gang", "", "parallel=ddp", "ranks=2", examples=copied, slots=2)
+    assert values(gang) == values(study("nanogpt", tmp_path / "slot", ""))
+
+
 def values(answer: Json) -> list[tuple[str, float]]:
     return [(trial["state"], trial["value"]) for trial in answer["trials"]]
 
 
-def study(example: str, folder: Path, victim: str, *changes: str) -> Json:
+def study(
+    example: str, folder: Path, victim: str, *changes: str, examples: Path = ROOT / "examples", slots: int = 1
+) -> Json:
     """The answer of `stagetree run`; a process of that name that it has started is killed while it trains."""
-    place = ROOT / "examples" / example
+    place = examples / example
     command = [
         sys.executable,
         "-m",
@@ -46,7 +61,7 @@ def study(example: str, folder: Path, victim: str, *changes: str) -> Json:
         "--trainers",
         str(place / "train.py"),
     ]
-    command += ["--dir", str(folder), "--slots", "1", "-o", "json", *(f"--set={change}" for change in changes)]
+    command += ["--dir", str(folder), "--slots", str(slots), "-o", "json", *(f"--set={change}" for change in changes)]
     with (folder.parent / f"{folder.name}.log").open("wb") as log:
         running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         if victim:

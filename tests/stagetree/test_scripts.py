@@ -163,6 +163,16 @@ def test_a_closed_script_ends(build: Any, capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == "ended\n"
 
 
+def test_a_schedule_of_its_own_is_named_in_the_log(build: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    schedule = (
+        "from torch import nn, optim\nown = optim.lr_scheduler.StepLR(optim.SGD(nn.Linear(1, 1).parameters()), 3)\n"
+    )
+    build(SCRIPT)
+    assert capsys.readouterr().out == ""
+    build(schedule + SCRIPT)
+    assert capsys.readouterr().out.startswith("--- StepLR: a schedule of the script's own cannot be shared")
+
+
 # ------------------------------------------------------------------------------------------------ what goes wrong
 
 
