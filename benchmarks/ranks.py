@@ -5,8 +5,9 @@
 On gloo, or on NCCL where `--device cuda` has a GPU for each rank. All of it in one run, in K processes with one thread
 each; in each round, in turn, both sides do the same work. A ratio is of times that follow each other; the middle one of
 all rounds is shown, with the least and the most. The sum is of one tensor; the step is forward, backward, sum and AdamW
-of a small convolutional network, for V = K shards, which is the same work as DDP's, and for V = 8. The last is the same
-step with parameters that are divided: by a reduce-scatter in the tree's order, beside torch's own.
+of a small convolutional network, for V = K shards, which is the same work as DDP's, and for V = 8; "sums after" begins
+to add up when the last backward pass is over, and not during it. The last is the same step with parameters that are
+divided: by a reduce-scatter in the tree's order, beside torch's own.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
 from stagetree.runtime.forks import forked_ranks
+from stagetree.trainer import summing
 from stagetree.trainer.ranks import here
 
 PIXELS = 16
@@ -67,6 +69,16 @@ def sharded(given: argparse.Namespace, shards: int | None, device: str, parallel
     trainer = Sharded(seed=0, device=device, width=given.width, batch=given.batch, shards=shards)
     trainer.setup({"lr": 0.001, "bs": given.batch})
     return trainer.train
+
+
+def early(step: Callable[[], None], size: int) -> Callable[[], None]:
+    """A step that sends buckets of so many bytes during its last backward pass."""
+
+    def timed() -> None:
+        summing.EARLY_BYTES = size
+        step()
+
+    return timed
 
 
 def stock(given: argparse.Namespace, device: str) -> Callable[[], None]:
@@ -112,7 +124,8 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         "all_reduce": lambda: dist.all_reduce(flat.clone()) and None,
     }
     steps = {
-        f"V = {given.ranks}": sharded(given, given.ranks, device),
+        f"V = {given.ranks}": early(sharded(given, given.ranks, device), summing.EARLY_BYTES),
+        "sums after": early(sharded(given, given.ranks, device), 0),
         "V = 8": sharded(given, max(8, given.ranks), device),
         "DDP": stock(given, device),
     }

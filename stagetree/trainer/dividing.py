@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 from stagetree.trainer import generators
 from stagetree.trainer.order import BatchSpan, seed_of
 from stagetree.trainer.parted import divided_like, is_divided, local
-from stagetree.trainer.ranks import TreeSum, as_bytes
 from stagetree.trainer.sharding import ModelBuffers, Sharding, noting_memory, shards_in
+from stagetree.trainer.summing import TreeSum, as_bytes
 
 NEEDED = ("set_custom_reduce_scatter", "set_gradient_divide_factor", "set_force_sum_reduction_for_comms")
 """What torch must have for sums in an order of ours."""

@@ -3,17 +3,13 @@
 A batch is cut into *shards*, a power of two of them. The processes that train a trial, its *ranks*, have equally many
 shards each, side by side. Sums go up one binary tree over the shards: (0 + 1) + (2 + 3), and so on. Every addition is
 of the same two numbers in any process, so the bits are the same for 1, 2, 4, ... ranks.
-
-Between ranks, a sum has the traffic of a ring: each rank is sent its chunk of each rank's sum, adds it up in the tree's
-order, and sends the sum to all.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,11 +18,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-BUCKET_BYTES = 2**25
-"""Of tensors that are sent at once."""
-
-IN_FLIGHT = 2
-"""So many buckets are on their way while another one is added up."""
+from stagetree.trainer.summing import Exchanges, TreeSum, as_bytes, buckets, spread
 
 
 class Ranks:
@@ -117,23 +109,20 @@ class Ranks:
     def across(self, mine: list[Tensor]) -> list[Tensor]:
         """The sum over all ranks, each of which brings that over its own shards; in place."""
         if self.world > 1:
-            sent = deque[_Exchange]()
-            for bucket in _buckets(mine):
-                sent.append(_Exchange(bucket, self.world))
-                if len(sent) > IN_FLIGHT:
-                    sent.popleft().finish()
-            for exchange in sent:
-                exchange.finish()
+            sums = Exchanges(self.world)
+            for bucket in buckets(mine):
+                sums.begin(bucket, bucket)
+            sums.finish()
         return mine
 
     # What all must agree about --------------------------------------------------------------------------------------
 
     def broadcast(self, tensors: Sequence[Tensor], source: int = 0) -> None:
         """Each rank has the tensors of `source`, in place."""
-        for bucket in _buckets(tensors) if self.world > 1 else ():
+        for bucket in buckets(tensors) if self.world > 1 else ():
             whole = torch.cat([each.reshape(-1) for each in bucket])
             dist.broadcast(as_bytes(whole), source)
-            _spread(whole, bucket)
+            spread(whole, bucket)
 
     def agree(self, number: int) -> int:
         """The leader's number."""
@@ -170,82 +159,8 @@ class Ranks:
         self.any([False])
 
 
-class TreeSum:
-    """Adds up the parts of neighbouring shards, first to last, as the tree does. It keeps a sum for each level at most.
-
-    Tensors that are added are its own from there on.
-    """
-
-    def __init__(self) -> None:
-        self._sums: list[tuple[int, list[Tensor]]] = []  # of how many shards, and their sum
-
-    def add(self, part: list[Tensor]) -> None:
-        """The part of the next shard."""
-        count = 1
-        while self._sums and self._sums[-1][0] == count:
-            _, before = self._sums.pop()
-            part, count = add(before, part), 2 * count
-        self._sums.append((count, part))
-
-    def take(self) -> list[Tensor]:
-        """The sum of all. Raises ValueError if they are not as many as a power of two."""
-        if len(self._sums) != 1:
-            raise ValueError(f"the parts of {sum(count for count, _ in self._sums)} shards are no whole tree")
-        return self._sums.pop()[1]
-
-
-def add(one: list[Tensor], other: list[Tensor]) -> list[Tensor]:
-    """Into the first. Raises ValueError: they are of different lengths."""
-    for mine, theirs in zip(one, other, strict=True):
-        mine.add_(theirs)
-    return one
-
-
 def is_power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
-
-
-class _Exchange:
-    """The sum of a bucket over all ranks, on its way."""
-
-    def __init__(self, tensors: Sequence[Tensor], world: int) -> None:
-        self._tensors, self._world = tensors, world
-        flat = torch.cat([each.reshape(-1) for each in tensors])
-        self._length = len(flat)
-        flat = torch.nn.functional.pad(flat, (0, -len(flat) % world))
-        self._mine, self._flat = torch.empty_like(flat), flat  # until it is there, what is sent must stay
-        self._work = dist.all_to_all_single(as_bytes(self._mine), as_bytes(flat), async_op=True)
-
-    def finish(self) -> None:
-        """The tensors are the sum."""
-        self._work.wait()
-        chunks = list(self._mine.view(self._world, -1))
-        while len(chunks) > 1:
-            chunks = [one + other for one, other in zip(chunks[::2], chunks[1::2], strict=True)]
-        dist.all_gather([as_bytes(each) for each in self._flat.view(self._world, -1)], as_bytes(chunks[0]))
-        _spread(self._flat[: self._length], self._tensors)
-
-
-def _spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Tensors that were put together get their new values."""
-    for tensor, values in zip(tensors, torch.split(flat, [each.numel() for each in tensors]), strict=True):
-        tensor.copy_(values.view(tensor.shape))
-
-
-def as_bytes(tensor: Tensor) -> Tensor:
-    """They are only carried: what carries them need not know the type."""
-    return tensor.view(torch.uint8)
-
-
-def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Tensors of one type, a few large ones or many small ones."""
-    kinds: dict[Any, list[Tensor]] = {}
-    for tensor in tensors:
-        bucket = kinds.setdefault((tensor.dtype, tensor.device), [])
-        bucket.append(tensor)
-        if sum(each.numel() * each.element_size() for each in bucket) >= BUCKET_BYTES:  # as in each rank
-            yield kinds.pop((tensor.dtype, tensor.device))
-    yield from kinds.values()
 
 
 _here = Ranks.alone()

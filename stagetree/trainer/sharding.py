@@ -7,8 +7,8 @@ tree. A buffer of whole numbers, such as how many batches were seen, becomes as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 
 from stagetree.trainer import generators
 from stagetree.trainer.order import BatchSpan, seed_of
-from stagetree.trainer.ranks import Ranks, TreeSum, cut, here, is_power_of_two
-from stagetree.trainer.tensors import one_mean, sum_and_count
+from stagetree.trainer.ranks import Ranks, cut, here, is_power_of_two
+from stagetree.trainer.summing import EarlySums, TreeSum
+from stagetree.trainer.tensors import ShardMeans
 
 OVERRIDDEN = ("train_batch", "accumulate")
 """Methods of `TorchTrainer` in whose place a sharded trainer does its own."""
@@ -67,38 +68,6 @@ def shards_in(whole: BatchSpan, shards: int) -> list[BatchSpan]:
     ]
 
 
-class ShardMeans:
-    """Makes the losses of shards add up to the mean over the whole batch, in the place of `PartMeans`.
-
-    How much the batch counts is known when all is added up; until then a sum is divided by the samples of the batch.
-
-    samples: of the whole batch. count: how much the losses of this shard counted so far.
-    """
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """The batch is over."""
-        self.samples, self.count, self.is_counted = 1, torch.zeros(()), False
-
-    def take(self, what: str, value: Any, share: float) -> Tensor:
-        """The loss to learn from, in a part with this share of the samples. Raises TypeError."""
-        pair = sum_and_count(what, value)
-        if pair is None:
-            return one_mean(what, value) * share
-        total, count = pair
-        self.is_counted = True
-        self.count = self.count.to(total.device) + count.to(torch.float32)
-        return total / self.samples
-
-    def put_right(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Nothing: the batch is not over with a shard."""
-
-    def refuse_rest(self) -> None:
-        """Nothing is ever missing: all ranks have come together."""
-
-
 class Sharding:
     """How a trainer learns by shards.
 
@@ -112,6 +81,7 @@ class Sharding:
         self.shards, self._seed, self._device = shards, seed, device
         self.means = ShardMeans()
         self._moving: set[str] = set()  # buffers that have changed so far: looking costs a wait for the device
+        self._early = EarlySums()
 
     @property
     def ranks(self) -> Ranks:
@@ -161,18 +131,32 @@ class Sharding:
         self.means.samples, self.means.is_counted = len(whole.indices), False
         before, tree, present = generators.mark(self._device), TreeSum(), [False] * len(parameters)
         spans = shards_in(whole, self.shards)
-        for shard in self.own_shards():
-            tree.add(self._leaf(whole, shard, spans[shard], parameters, buffers, part, present))
+        for shard in (own := self.own_shards()):
+            with self._watching(parameters, tree, is_last=shard == own[-1]):
+                leaf = self._leaf(whole, shard, spans[shard], parameters, buffers, part, present)
+            if shard == own[-1]:
+                self._early.send_rest(leaf, tree)
+            tree.add(leaf)
         generators.go_back(before, self._device)
         self._moving |= buffers.changed(self._moving)
         names = list(buffers.floats)
-        flags = self.ranks.any([*present, *(name in self._moving for name in names), self.means.is_counted])
+        late = self._early.came_late(len(parameters))
+        flags = self.ranks.any([*late, *present, *(name in self._moving for name in names), self.means.is_counted])
+        late, flags = flags[: len(late)], flags[len(late) :]
         moving = [name for name, moves in zip(names, flags[len(parameters) : -1], strict=True) if moves]
         self._moving |= set(moving)
-        self._take(tree, parameters, flags, buffers, moving)
+        summed = self._early.take(late, flags[: len(parameters)])
+        self._take(tree, parameters, flags, buffers, moving, summed)
         first = next(shard for shard, span in enumerate(spans) if span.indices)
         self.ranks.broadcast(buffers.whole_numbers(), first // (self.shards // self.ranks.world))
         self.means.forget()
+
+    def _watching(
+        self, parameters: Sequence[nn.Parameter], tree: TreeSum, *, is_last: bool
+    ) -> AbstractContextManager[None]:
+        """A shard is learned from inside: the sums over all ranks begin with the last one."""
+        world = self.ranks.world
+        return self._early.during(parameters, tree, world) if is_last and world > 1 else nullcontext()
 
     def _leaf(
         self,
@@ -207,14 +191,16 @@ class Sharding:
         flags: list[bool],
         buffers: ModelBuffers,
         moving: list[str],
+        summed: dict[int, Tensor],
     ) -> None:
         """Add up over all ranks; of what no rank has, nothing is sent."""
         mine = tree.take()
         gradients, changes, count = mine[: len(parameters)], mine[len(parameters) : -1], mine[-1]
         by_name = dict(zip(buffers.floats, changes, strict=True))
-        sent = [gradient for gradient, is_there in zip(gradients, flags, strict=False) if is_there]
+        sent = [each for number, each in enumerate(gradients) if flags[number] and number not in summed]
         sent += [by_name[name] for name in moving] + ([count] if flags[-1] else [])
         self.ranks.across(sent)
+        gradients = [summed.get(number, each) for number, each in enumerate(gradients)]
         for parameter, gradient, is_there in zip(parameters, gradients, flags, strict=False):
             if is_there:
                 parameter.grad = gradient

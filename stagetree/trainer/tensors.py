@@ -111,6 +111,38 @@ class PartMeans:
             )
 
 
+class ShardMeans:
+    """Makes the losses of shards add up to the mean over the whole batch, in the place of `PartMeans`.
+
+    How much the batch counts is known when all is added up; until then a sum is divided by the samples of the batch.
+
+    samples: of the whole batch. count: how much the losses of this shard counted so far.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """The batch is over."""
+        self.samples, self.count, self.is_counted = 1, torch.zeros(()), False
+
+    def take(self, what: str, value: Any, share: float) -> Tensor:
+        """The loss to learn from, in a part with this share of the samples. Raises TypeError."""
+        pair = sum_and_count(what, value)
+        if pair is None:
+            return one_mean(what, value) * share
+        total, count = pair
+        self.is_counted = True
+        self.count = self.count.to(total.device) + count.to(torch.float32)
+        return total / self.samples
+
+    def put_right(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Nothing: the batch is not over with a shard."""
+
+    def refuse_rest(self) -> None:
+        """Nothing is ever missing: all ranks have come together."""
+
+
 def _divided(total: Tensor, count: Tensor) -> Tensor:
     return total / count.clamp(min=1).to(total.dtype)
 
