@@ -1,5 +1,7 @@
 """What goes with an optimizer: a hyper-parameter in each of its groups, and the precision of the loss.
 
+A group that has a `name` may have values of its own: `lr.GROUP` is the `lr` of that group, and `lr` that of the others.
+
 How a group's rate follows from the study's is read off `make_optimizer` itself, by calling it with two values. It must
 not be read off the values in force: those differ between a trial and its continuation, and may be 0 in both. Where it
 looks at neither, as that of a module written for another loop, the study's value takes the place of the optimizer's
@@ -33,11 +35,26 @@ class Rates:
     def apply(self, name: str, hp: dict[str, Any]) -> None:
         """Bring the value of `name` in `hp` into force. `momentum` is the first beta of an optimizer of Adam's kind."""
         groups, value = self._optimizer.param_groups, hp[name]
+        if "." in name:
+            for group in _of_that_name(name, groups):
+                _set(group, name.partition(".")[0], value)
+            return
         if name not in self._scales:
             self._scales[name] = _scales(name, groups, self._make, hp)
         for group, scale in zip(groups, self._scales[name], strict=True):
-            if scale is not None:
+            if scale is not None and f"{name}.{group.get('name')}" not in hp:
                 _set(group, name, value if scale == 1.0 else value * scale)
+
+
+def _of_that_name(name: str, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups that `lr.GROUP` is about: make_optimizer has written `name` into them."""
+    wanted = name.partition(".")[2]
+    if not (found := [group for group in groups if group.get("name") == wanted]):
+        known = ", ".join(sorted({str(group["name"]) for group in groups if "name" in group})) or "none with a name"
+        raise ValueError(
+            f"{name}: the optimizer has no group with name {wanted!r}, but {known}; override `apply` for it"
+        )
+    return found
 
 
 def _scales(name: str, groups: list[dict[str, Any]], make: Make, hp: dict[str, Any]) -> list[float | None]:

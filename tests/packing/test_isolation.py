@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kinds import NETS, Usual
 from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, model, packed, through_a_checkpoint, weights
 from torch import nn
-from torch.optim import AdamW
+from torch.optim import SGD, AdamW, Optimizer
 
 from stagetree.packing.stable_width import StableWidth
 from stagetree.runtime.model import HpTimeline
@@ -212,3 +212,29 @@ def test_a_lane_whose_own_code_fails_ends_alone() -> None:
     failed = packed(pack, hps, 3)
     assert failed.keys() == {1} and "too much" in failed[1].error
     assert distance(weights(pack[0]), weights(alone(STEADY, 3))) < 1e-12
+
+
+class Named(Tiny):
+    """Two groups with names, of which the first has a rate of its own."""
+
+    def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
+        first, *rest = self.model.children()
+        groups = {"muon": [*first.parameters()], "adam": [each for part in rest for each in part.parameters()]}
+        return SGD([{"params": params, "name": name} for name, params in groups.items()], lr=hp["lr"])
+
+
+def test_groups_with_rates_of_their_own() -> None:
+    """Alone through a checkpoint, and in a pack beside others: the same to the bit."""
+    mine = {**STEADY, "lr.muon": DECAY}
+    others = {**STEADY, "lr.muon": 0.3}, {"lr": DECAY, "momentum": 0.9, "bs": 4, "lr.muon": 0.3}
+    whole = alone(mine, 4, Named)
+    halfway = through_a_checkpoint(alone(mine, 2, Named), mine, Named)
+    for _ in range(2):
+        halfway.advance(HpTimeline(mine))
+    assert_same(weights(halfway), weights(whole))
+    by_itself, among_others = fresh(WIDTH, [0], Named), fresh(WIDTH, range(3), Named)
+    assert not packed(by_itself, {0: mine}, 4)
+    assert not packed(among_others, dict(enumerate((mine, *others))), 4)
+    assert_same(weights(among_others[0]), weights(by_itself[0]))
+    rates = [group["lr"] for group in whole.state()["trainer"]["optimizer"]["param_groups"]]
+    assert rates == [pytest.approx(0.002), 0.05]

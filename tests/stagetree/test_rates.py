@@ -46,6 +46,30 @@ def test_rates_that_differ_by_group_are_scaled(groups: Any, wanted: list[tuple[f
 
 
 @pytest.mark.parametrize(
+    "groups",
+    [
+        lambda hp: ({"name": "muon"}, {"name": "adam"}),
+        lambda hp: ({"name": "muon", "lr": hp["lr.muon"]}, {}),
+        lambda hp: ({"name": "muon", "lr": hp["lr"] * 0.1}, {"name": "adam"}),
+    ],
+)
+def test_a_group_with_a_name_has_a_rate_of_its_own(groups: Any) -> None:
+    """In any order of both names, and after any values that the groups had before."""
+    trainer = Grouped()
+    trainer.groups = groups
+    for hp in ({"lr": 0.5, "lr.muon": 0.25}, {"lr": 0.1}, {"lr.muon": 0.02}, {"lr.muon": 0.03, "lr": 0.2}):
+        trainer.setup(hp)
+    assert [group["lr"] for group in trainer.optimizer.param_groups] == [0.03, 0.2]
+
+
+def test_a_name_that_no_group_has() -> None:
+    trainer = Grouped()
+    trainer.groups = lambda hp: ({"name": "muon"}, {})
+    with pytest.raises(ValueError, match=r"lr\.mion: the optimizer has no group with name 'mion', but muon"):
+        trainer.setup({"lr": 0.5, "lr.mion": 0.25})
+
+
+@pytest.mark.parametrize(
     ("groups", "words"),
     [
         (lambda hp: ({"lr": 0.1}, {"lr": 0.2}), "groups have values of their own"),
