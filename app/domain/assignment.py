@@ -6,7 +6,7 @@ A live chain's row may be read by a process of another version: a form that is n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
@@ -234,6 +234,25 @@ def site(slot: str) -> str:
 def kind_apart(kind: str) -> str:
     """The kind of gangs on several machines, whose speed is another one."""
     return f"{kind}, several machines"
+
+
+UNKNOWN_GPUS = frozenset({"", "cpu", "gpu"})
+WORDS = re.compile("[a-z0-9]+")
+
+
+def gpu_of(kind: str) -> str:
+    """The kind of GPU of a slot of this kind, also of a share of one; "" for none, or an unknown one."""
+    gpu = kind.partition(",")[0]  # behind it comes something special of the slot, or of its gang
+    return "" if gpu.lower() in UNKNOWN_GPUS else gpu
+
+
+def is_one_of(kind: str, devices: Sequence[str]) -> bool:
+    """Whether a kind of device is named by one of these, word by word: H100 names NVIDIA H100 80GB HBM3, L4 no L40S.
+
+    None of them name any.
+    """
+    words = set(WORDS.findall(kind.lower()))
+    return not devices or any(words.issuperset(WORDS.findall(device.lower())) for device in devices)
 
 
 class SlotDescription(Protocol):

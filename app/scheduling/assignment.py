@@ -9,7 +9,7 @@ from typing import Any
 
 from app.domain import keeping
 from app.domain.accounting import steps_left
-from app.domain.assignment import ChainAssignment, ResumePoint, SlotDescription, shared_gpu
+from app.domain.assignment import ChainAssignment, ResumePoint, SlotDescription, gpu_of, is_one_of, shared_gpu
 from app.domain.awaiting import evaluations, evaluations_of_each
 from app.domain.events import PlanOpened, Stage
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
@@ -189,11 +189,23 @@ def place(
 
 def leaders(plan: SearchPlan, spans: Sequence[Span], slots: Candidates) -> Sequence[SlotDescription]:
     """The free slots that may have a chain of these spans: of all with the trainer, those where it failed least."""
-    assert plan.opened is not None
     failed = _failures(plan, spans)
-    able = [slot for slot in slots.well if has_trainer(slot, plan.opened)]
-    least = min((failed.get(slot.name, 0) for slot in able), default=0)
-    return [slot for slot in slots.free if has_trainer(slot, plan.opened) and failed.get(slot.name, 0) <= least]
+    well, free = (takers(plan, spans, some) for some in (slots.well, slots.free))
+    least = min((failed.get(slot.name, 0) for slot in well), default=0)
+    return [slot for slot in free if failed.get(slot.name, 0) <= least]
+
+
+def takers(plan: SearchPlan, spans: Sequence[Span], slots: Iterable[SlotDescription]) -> list[SlotDescription]:
+    """The slots with the plan's trainer whose kind of device may train these spans.
+
+    Their study names it, or none. A trial stays on the kind of GPU where its state was trained, unless its study
+    names several.
+    """
+    assert plan.opened is not None
+    opened, study = plan.opened, plan.studies[spans[0].study or lead_trial(plan, spans[-1])[0]]
+    before = "" if len(study.devices) > 1 else plan.gpu_at(plan.nodes[spans[0].node], spans[0].start)
+    able = (slot for slot in slots if has_trainer(slot, opened) and is_one_of(slot.kind, study.devices))
+    return [slot for slot in able if not before or gpu_of(slot.kind) in ("", before)]
 
 
 def _with_least_neighbours(free: Sequence[SlotDescription], slots: Candidates) -> SlotDescription | None:

@@ -22,7 +22,7 @@ from app.domain.events import RanksProfiled
 from app.domain.search_plan import SearchPlan, Study, speed_up
 from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, PlanId, ProofKind, StudyId
-from app.scheduling.assignment import Candidates, has_trainer, leaders
+from app.scheduling.assignment import Candidates, has_trainer, leaders, takers
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.packs import batch_of
 
@@ -240,7 +240,7 @@ def reserve(
 ) -> Reservation | None:
     """The slots of one machine and kind that are free soonest; None where no machine has so many that are well."""
     best: tuple[float, Sequence[SlotDescription]] | None = None
-    for (_, kind), group in groups_of(frontier.plan, slots.well).items():
+    for (_, kind), group in groups_of(frontier.plan, takers(frontier.plan, spans, slots.well)).items():
         ranks = count(kind)
         soonest = sorted(group, key=lambda slot: (_seconds(busy, slot), slot.name))[:ranks]
         if len(soonest) == ranks and (best is None or _seconds(busy, soonest[-1]) < best[0]):

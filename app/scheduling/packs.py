@@ -16,11 +16,12 @@ from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import islice
 
+from app.domain.assignment import SlotDescription
 from app.domain.events import Json, PackingProfiled
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.stage_tree import Place
 from app.domain.terms import NodeId, StudyId
-from app.scheduling.assignment import branch_points, resume_point, within_budget
+from app.scheduling.assignment import branch_points, resume_point, takers, within_budget
 from app.scheduling.frontier import Frontier, Span
 from stagetree.limits import BATCH_SIZES, LANES, MOST_LANES
 from stagetree.spec.tuners import KINDS
@@ -120,20 +121,21 @@ def _place(path: Sequence[Span]) -> Place:
 
 
 def pack_members(
-    frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place], free: int, device: str
+    frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place], free: int, slot: SlotDescription
 ) -> list[Sequence[Span]]:
-    """The paths that join a pack with `lead`, on a slot with that device.
+    """The paths that join a pack with `lead`, on a slot.
 
     free: how many slots can take such work now. It is divided among them: none is left idle for a pack to be full.
     """
     assert frontier.plan.packing  # or nothing is packed
-    width = best_lanes(frontier.plan.packing, frontier.plan.profiles.get(device))
+    width = best_lanes(frontier.plan.packing, frontier.plan.profiles.get(slot.device))
     if width < 2:
         return []
     like = [head for head in _heads(frontier, passed_over) if _is_like(frontier, lead[0], head)]
     share = -(-(len(like) + 1) // free)
     like.sort(key=lambda head: _distance(frontier, _place(lead), head))
     others = [until_branch(frontier, frontier.path(head)) for head in like[: min(width, share) - 1]]
+    others = [path for path in others if takers(frontier.plan, path, [slot])]
     return list(within_budget(frontier.plan, [lead, *others])[1:])
 
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from app.domain.assignment import Unreadable, shared_gpu
+from app.domain.assignment import Unreadable, gpu_of, is_one_of, shared_gpu
 from app.domain.results import is_without_pack
 from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.terms import TrialState
 from app.events import ChainRecord, SlotRecord, StudyRecord
 from app.scheduling.assignment import has_trainer, without_trainer
 from app.scheduling.costs import Ran, slowdowns
@@ -149,16 +150,38 @@ def of_study(use: Services, plan: SearchPlan, study: Study, live: Sequence[Chain
         with use.records.read() as rows:
             slots, now = rows.slots.alive(use.lease_seconds), rows.now()
         well = [slot for slot in slots if (slot.quarantined_until or now) <= now]
-        if sentence := _of_audit(plan, well) if study.is_audited else _without_slot(plan, well):
+        if sentence := _of_audit(plan, well) if study.is_audited else _without_slot(plan, study, well):
             sentences.append(sentence)
     return sentences
 
 
-def _without_slot(plan: SearchPlan, well: Sequence[SlotRecord]) -> str:
-    """That no slot has the study's trainer; nothing as long as some slot has not said yet which ones it has."""
+def _without_slot(plan: SearchPlan, study: Study, well: Sequence[SlotRecord]) -> str:
+    """Why no slot takes the study: by its trainer, or its kind. Nothing while some slot has not said its trainers."""
     if plan.opened is None or not well or not all(slot.trainers for slot in well):
         return ""
-    return "" if any(has_trainer(slot, plan.opened) for slot in well) else without_trainer(plan.opened, well)
+    able = [slot for slot in well if has_trainer(slot, plan.opened)]
+    if not able:
+        return without_trainer(plan.opened, well)
+    kinds = ", ".join(sorted({slot.kind or "unknown" for slot in able}))
+    if not any(is_one_of(slot.kind, study.devices) for slot in able):
+        return f"no slot is of its devices, {', '.join(study.devices)}: those at work are {kinds}"
+    gpus = {gpu_of(slot.kind) for slot in able}
+    missing = plan.gpus - gpus if len(study.devices) < 2 and "" not in gpus else frozenset[str]()
+    if stay := sorted({gpu for gpu in _gpus_of(plan, study) if gpu in missing}) if missing else []:
+        named = ", ".join(sorted({*stay, *gpus}))
+        return (
+            f"trials that began on {', '.join(stay)} wait for such a slot: those at work are {kinds}; a study with "
+            f"`devices: [{named}]` goes on from their states on any of these"
+        )
+    return ""
+
+
+def _gpus_of(plan: SearchPlan, study: Study) -> Iterator[str]:
+    """The kinds of GPU on which trials that wait for a result were trained so far."""
+    for trial in study.trials:
+        if trial.state == TrialState.ACTIVE:
+            nodes = [plan.nodes[name] for name in trial.path if name in plan.nodes and plan.nodes[name].gpu]
+            yield from (node.gpu for node in nodes[-1:])
 
 
 def _of_audit(plan: SearchPlan, well: Sequence[SlotRecord]) -> str:

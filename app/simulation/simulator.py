@@ -23,7 +23,7 @@ from app.events.memory import MemoryRecords
 from app.scheduling.costs import Costs
 from app.scheduling.fair_share import POLICIES, Policy
 from app.simulation.pace import NO_OVERHEADS, Overheads
-from app.simulation.slots import VirtualSlot
+from app.simulation.slots import VirtualSlot, anywhere, placed_anywhere
 from app.simulation.virtual_chain import Fault, World
 from app.tuning.tuners.driver import TunerDriver, make_driver
 from app.workers.scheduler.ports import Ports
@@ -168,11 +168,11 @@ class Simulator:
         same = {"trainer_args": spec.get("trainer_args", {}), "seed": spec.get("seed", 0)}
         same |= {"shards": spec.get("shards", 0)}
         opened = e.PlanOpened(trainer=spec["trainer"], trainer_version="", **same)
-        self.give(c.SubmitStudy(plan=opened, study=study, spec=dict(spec), at=self.now))
+        self.give(c.SubmitStudy(plan=opened, study=study, spec=anywhere(spec), at=self.now))
 
     def take(self, events: Iterable[e.Event]) -> None:
         """Take in events."""
-        taken = list(events)
+        taken = [placed_anywhere(event) for event in events]
         for event in taken:
             if isinstance(event, e.PlanOpened):
                 self._equip(event)

@@ -120,3 +120,15 @@ def _seen(ranks: e.RanksProfiled | None, most: int, batch: Mapping[str, Any]) ->
     measured = ranks or even_ranks(1.0, most)
     seconds = {name: each for name, each in measured.step_seconds.items() if int(name) <= most}
     return replace(measured, step_seconds=seconds, batch=dict(batch))
+
+
+def anywhere(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A study file without the kinds of device that it names: virtual slots are of one, which is taken to be right."""
+    return {name: value for name, value in spec.items() if name != "devices"}
+
+
+def placed_anywhere(event: e.Event) -> e.Event:
+    """The same of a study of a log."""
+    if not isinstance(event, e.StudySubmitted) or "devices" not in event.spec:
+        return event
+    return replace(event, spec=anywhere(event.spec))

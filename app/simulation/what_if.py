@@ -23,6 +23,7 @@ from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.terms import ChainOutcome, NodeId, StudyId, TrialEventKind
 from app.scheduling.costs import Costs
 from app.simulation.simulator import Simulator
+from app.simulation.slots import anywhere
 from app.tuning.replay.replaying import context_of, is_decision
 from app.tuning.samplers.base import NonAdaptive, Proposal, Sampler
 from app.tuning.tuners import TunerDriver, sampler_of
@@ -112,7 +113,7 @@ class _Follower:
 
     def _imagine(self, event: e.StudySubmitted | e.StudyReopened) -> e.Event:
         """The study file as it would have been. Raises `SpecError`."""
-        spec = StudySpec.from_dict(changed(event.spec, self._changes)).to_json()
+        spec = StudySpec.from_dict(anywhere(changed(event.spec, self._changes))).to_json()
         self._driver = self._made(spec)
         return replace(event, spec=spec)
 

@@ -33,6 +33,7 @@ AS_EVER: dict[str, Any] = {
     "inputs": [],
     "ranks": 1,
     "parallel": "tree",
+    "devices": [],
     "keep_at": [],
 }
 """Fields that are left out where they say this, as in studies from before there was a choice."""

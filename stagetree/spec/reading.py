@@ -7,6 +7,7 @@ the study is submitted. So are the shards of a batch; how many devices train it 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -112,6 +113,18 @@ Parallel = Annotated[
         description="tree, where each device has the whole model; fsdp, where each has a part of its parameters; or "
         "ddp, torch's own sums, where the number of ranks is part of the results"
     ),
+]
+
+
+def _as_device(value: Any) -> Any:
+    """A kind of device, as a part of the name that it has."""
+    if not (isinstance(value, str) and re.search("[A-Za-z0-9]", value)):
+        raise SequenceError("", f"must be a kind of device such as H100, got {shown(value)}")
+    return value
+
+
+Devices = Annotated[
+    list[Annotated[Annotated[str, Field(max_length=100)], BeforeValidator(_as_device)]], Field(max_length=16)
 ]
 Shards = Annotated[Annotated[int, Field(ge=2, le=MOST_SHARDS)] | None, BeforeValidator(as_shards)]
 

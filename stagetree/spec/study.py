@@ -30,7 +30,17 @@ from stagetree.spec.fields import (
     as_where,
     common,
 )
-from stagetree.spec.reading import BeginFrom, Inputs, Parallel, Ranks, Shards, absolute, check_arguments, check_ranks
+from stagetree.spec.reading import (
+    BeginFrom,
+    Devices,
+    Inputs,
+    Parallel,
+    Ranks,
+    Shards,
+    absolute,
+    check_arguments,
+    check_ranks,
+)
 from stagetree.spec.settling import SettledStudy
 from stagetree.spec.tuners import KINDS, CurveTuner, FixedTuner, Tuner
 from stagetree.spec.tuners.early_stopping import StopHopeless
@@ -65,6 +75,11 @@ class StudySpec(SettledStudy):
         description="a power of two from 2 to 1024: each batch is computed in so many parts, whatever the ranks",
     )
     parallel: Parallel = "tree"
+    devices: Devices = Field(
+        default=[],
+        description="a list of at most 16 kinds of GPU, such as [H100]: only slots of these train its stages. With "
+        "several, a trial may change between them; without, it stays on the kind on which it began",
+    )
     begin_from: BeginFrom | None = Field(
         default=None,
         description="an object with file, or with study, trial and step: the weights that every trial begins with",

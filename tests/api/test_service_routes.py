@@ -126,6 +126,31 @@ def test_where_proofs_are_switched_off_an_audit_is_refused(
     assert answer.json()["detail"] == "nothing is compared here: proofs are switched off (STAGETREE_PROOFS)"
 
 
+def test_a_study_says_for_which_kind_of_gpu_it_waits(
+    http: TestClient, tuned: str, workers: Workers, use: Services
+) -> None:
+    def at_work(kind: str) -> None:
+        with use.records.write() as rows:
+            before = rows.slots.get("gpu0")
+            owner = before and before.owner
+            rows.slots.take("gpu0", "worker", instead_of=owner, device="cuda:0", host="here", pid=1, kind=kind)
+            rows.slots.describe("gpu0", "worker", trainers={"digits": "1"}, note=None)
+
+    at_work("NVIDIA H100")
+    assert "waits_for" not in http.get(f"/studies/{tuned}").json()
+    named = http.post("/studies", json=changed(name="named", devices=["A100"])).json()["study"]
+    text = "no slot is of its devices, A100: those at work are NVIDIA H100"
+    assert http.get(f"/studies/{named}").json()["waits_for"] == [text]
+    plan = workers.plan(tuned)
+    plan.nodes[plan.studies[StudyId(tuned)].trials[0].path[0]].gpu = "NVIDIA A100"
+    plan.gpus.add("NVIDIA A100")
+    (text,) = http.get(f"/studies/{tuned}").json()["waits_for"]
+    assert text.startswith("trials that began on NVIDIA A100 wait for such a slot: those at work are NVIDIA H100;")
+    assert "`devices: [NVIDIA A100, NVIDIA H100]`" in text
+    at_work("NVIDIA A100")
+    assert "waits_for" not in http.get(f"/studies/{tuned}").json()
+
+
 def describe(use: Services, trainers: dict[str, str]) -> None:
     with use.records.write() as rows:
         rows.slots.describe("gpu0", "worker", trainers=trainers, note=None)

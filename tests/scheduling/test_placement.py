@@ -11,19 +11,24 @@ from hypothesis import strategies as st
 
 from app.domain.assignment import shared_gpu
 from app.domain.events import PlanOpened
-from app.domain.search_plan import SearchPlan
+from app.domain.search_plan import Node, SearchPlan
+from app.domain.terms import NodeId, StudyId
 from app.scheduling.assignment import Candidates, place
+from app.scheduling.frontier import Span
 
 OPENED = PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed=0)
 PLAN = SearchPlan(opened=OPENED)
+PLAN.nodes[NodeId("node")] = Node(id=NodeId("node"), parent=None, start=0, hp={})
+PLAN.studies[StudyId("study")] = SimpleNamespace(devices=())  # type: ignore[assignment]
+SPANS = [Span(NodeId("node"), 0, 4, StudyId("study"))]
 
 
 def slot(name: str) -> Any:
-    return SimpleNamespace(name=name, trainers={"toy": "1"}, resident_model=None)
+    return SimpleNamespace(name=name, trainers={"toy": "1"}, resident_model=None, kind="")
 
 
 def place_one(well: list[Any], free: list[Any]) -> Any:
-    return place(PLAN, "plan", [], None, Candidates(well, free))
+    return place(PLAN, "plan", SPANS, None, Candidates(well, free))
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.data())

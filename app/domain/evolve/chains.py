@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from app.domain import awaiting
 from app.domain import events as e
+from app.domain.assignment import gpu_of
 from app.domain.evolve import results
 from app.domain.failures import counts_elsewhere, raised, tried
 from app.domain.search_plan import MOST_FAILURES, Chain, GivenUp, Node, SearchPlan, Study
@@ -34,10 +35,13 @@ def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     plan.measurements += plan.packing is None
     is_behind = plan.is_behind_change(plan.node(first.node), first.start)
     plan.is_resumed_behind = plan.is_resumed_behind or is_behind
+    if gpu := gpu_of(event.kind):
+        plan.gpus.add(gpu)
     for index, stage in enumerate(event.stages):
         node = plan.node(stage.node)
         node.running[event.chain, index] = (stage.start, stage.end)
         node.resumed_from = max(node.resumed_from, first.start)
+        node.gpu = gpu or node.gpu
         node.broke = min(filter(None, (node.broke, broke)), default=0)
         plan.touched.add(stage.node)
 

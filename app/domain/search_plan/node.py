@@ -115,7 +115,8 @@ class Node:
     resumed_from: the last step at which the state was kept that a chain began with which trained here; 0 if none did.
     broke: the first step at which training broke on the way of any of those chains.
     seconds: that its steps have taken, or would have on one device where several trained them. paces: by kind of
-    device and ranks, what several have trained: the steps, and the seconds that passed.
+    device and ranks, what several have trained: the steps, and the seconds that passed. gpu: the kind of GPU on which
+    it was trained last; "" for none, or an unknown one.
     """
 
     id: NodeId
@@ -142,6 +143,7 @@ class Node:
     resumed_from: int = 0
     broke: int = 0
     paces: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
+    gpu: str = ""
     reached: int = 0
     failed_at: int = 0
     _segment: ScheduleSegment | None = field(default=None, repr=False, compare=False)

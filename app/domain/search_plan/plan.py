@@ -74,6 +74,7 @@ class SearchPlan:
     packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that must be chosen.
     weights: the objects that studies begin with, by key. environments: what it was trained with, by kind of device.
     ranks_profiles: how long steps take on several devices, by their kind; needs: how many had too little memory.
+    gpus: the kinds of GPU that were given any stages.
     packing_reason: why it was chosen so. measurements: how many chains were assigned before, each to find that out.
     tests: what comparing states has shown. spans: by kind of device, from which break to which step training came out
     as it does without a break. proofs_in_vain: how many chains of each kind ended before they could tell.
@@ -117,6 +118,7 @@ class SearchPlan:
     environments: dict[str, e.EnvironmentSeen] = field(default_factory=dict)
     ranks_profiles: dict[str, e.RanksProfiled] = field(default_factory=dict)
     needs: dict[str, list[e.NeedsMore]] = field(default_factory=dict)
+    gpus: set[str] = field(default_factory=set)
 
     @property
     def is_compared(self) -> bool:
@@ -133,6 +135,15 @@ class SearchPlan:
         if name in self.nodes or not self.struck:
             return self.nodes[name]
         return self.aside.setdefault(name, Node(name, None, 0, {}))
+
+    def gpu_at(self, node: Node, step: int) -> str:
+        """The kind of GPU on which the state where a chain begins was trained; "" for none, or an unknown one."""
+        at: Node | None = node
+        if step == node.start:
+            at = self.nodes.get(node.parent) if node.parent else None
+        while at is not None and not at.gpu:
+            at = self.nodes.get(at.parent) if at.parent else None
+        return "" if at is None else at.gpu
 
     def times_faster(self, kind: str, ranks: int) -> float:
         """How many times as fast as one such device so many get on together; as many times before any profile."""

@@ -236,6 +236,11 @@ class Study:
         return None if most is None else int(most)
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """The kinds of device that train its stages; none for any, but then a trial keeps to its kind of GPU."""
+        return tuple(self.spec.get("devices", ()))
+
+    @property
     def least_ranks(self) -> int:
         """How many slots train each of its stages at least."""
         ranks = self.spec.get("ranks", 1)

@@ -143,7 +143,7 @@ class Assignment:
             return Placed(frontier, [spans[:1]], slot, is_pack=True)
         most, more = allowed(frontier, spans[0].study, well, free)
         lead = until_branch(frontier, choose_leader(frontier, spans, passed_over, most))
-        others = pack_members(frontier, lead, passed_over, more, slot.device)
+        others = pack_members(frontier, lead, passed_over, more, slot)
         return Placed(frontier, [lead, *others], slot, is_pack=True)
 
     def _with_trainer(self, slots: Candidates) -> list[Frontier]:
@@ -222,7 +222,7 @@ class Assignment:
                 at=at,
                 progress=progress,
                 members=assignment.members,
-                kind=placed.gathered.gang.kind if placed.gathered and assignment.members else "",
+                kind=placed.gathered.gang.kind if placed.gathered and assignment.members else placed.slot.kind,
             )
             for chain, assignment in work.items()
         ]

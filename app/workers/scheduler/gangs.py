@@ -18,7 +18,7 @@ from app.domain.search_plan import Study
 from app.domain.terms import ChainId, PlanId
 from app.events import PlanUnusable, VersionConflict, change, profiles_on_record
 from app.scheduling import gangs
-from app.scheduling.assignment import Candidates, place, resume_point, within_budget
+from app.scheduling.assignment import Candidates, place, resume_point, takers, within_budget
 from app.scheduling.fair_share import Choice, slots_used
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import Gang, GangPath, Reservation
@@ -157,7 +157,7 @@ class Gangs:
         study = study_of(frontier, spans)
         used, best, whole = slots_used([frontier])[study.id], (0, free), spans[:1]
         all_groups = gangs.groups_of(frontier.plan, free.well)
-        for (host, device), group in gangs.groups_of(frontier.plan, free.free).items():
+        for (host, device), group in gangs.groups_of(frontier.plan, takers(frontier.plan, spans, free.free)).items():
             kind = device if host else kind_apart(device)
             here, least = Candidates(free.well, group), gangs.least_ranks(frontier.plan, spans[:1], device)
             most = gangs.room_for(study, spare, len(group), used, least)

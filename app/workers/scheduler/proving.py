@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from app.domain import commands as c
-from app.domain.assignment import SlotDescription
+from app.domain.assignment import SlotDescription, is_one_of
 from app.domain.decide import decide
 from app.domain.proofs import is_checked, judge
 from app.domain.search_plan import Chain, SearchPlan
@@ -142,7 +142,9 @@ class Proving:
 def _one_of_each_device(frontier: Frontier, slots: Sequence[SlotDescription]) -> list[SlotDescription]:
     """Of the slots that have a plan's trainer, one of each kind of device."""
     opened = frontier.plan.opened
+    wanted = [study.devices for study in frontier.plan.studies.values() if study.is_running or study.is_audited]
     able = [slot for slot in slots if opened is not None and has_trainer(slot, opened)]
+    able = [slot for slot in able if any(is_one_of(slot.kind, devices) for devices in wanted)]
     return list({slot.device: slot for slot in reversed(able)}.values())
 
 
