@@ -2,11 +2,8 @@
 
     run = stagetree.attach("gpt", launch="torchrun --nproc-per-node 2", ...)
 
-The ranks are the script's own, and so is their group in `torch.distributed`. Each hears its next command from
-the trainer's process of the slot, over a socket of its own, so that all of them take the same steps, load, save and
-evaluate, also before the script has made a group. Only the first rank's metrics count.
-
-A launcher starts `-m stagetree.runtime.ranked`: see there.
+The ranks (`stagetree.runtime.ranked`) and their group are the script's own. Each hears its next command from the
+trainer's process of the slot, over a socket of its own: so all take the same steps, load, save and evaluate.
 """
 
 from __future__ import annotations
@@ -80,6 +77,8 @@ class LaunchedTrainer(Trainer):
         """Raises ValueError for a name that is not among the arguments, and for a study with shards."""
         if self.ranks.shards:
             raise ValueError("a script's processes sum in an order of their own: `parallel: ddp` instead of `shards`")
+        if self.device != "cpu" and torch.cuda.device_count() < self.ranks.world:
+            raise ValueError(f"a script needs {self.ranks.world} devices of one machine, which all of its workers see")
         names = {**self.defaults, **self.trainer_args, "devices": self.ranks.world}
         try:
             words = [word.format_map(names) for word in shlex.split(self.launch)]
