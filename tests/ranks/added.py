@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,16 +15,25 @@ from stagetree import Trainer
 
 class Added(Trainer):
     """mishap: `kill`, `stop`, `raise`, `memory` or `loop`, in rank `who`, when `call` is called. needs: as few ranks
-    have the memory for a batch of 64; half of that will do for one of 32."""
+    have the memory for a batch of 64; half of that will do for one of 32.
+    once: a file that tells that the mishap has been."""
 
     name = "added"
 
     def __init__(
-        self, *, seed: int, device: str, mishap: str = "", call: str = "train", who: int = 1, needs: int = 1
+        self,
+        *,
+        seed: int,
+        device: str,
+        mishap: str = "",
+        call: str = "train",
+        who: int = 1,
+        needs: int = 1,
+        once: str = "",
     ) -> None:
         super().__init__(seed=seed, device=device)
         self._mishap, self._call, self._who, self._needs = mishap, call, who, needs
-        self.size = 64
+        self.size, self._once = 64, once
         self.weights, self.steps = torch.zeros(5), 0
         self._may_fail("build")
 
@@ -57,6 +67,10 @@ class Added(Trainer):
     def _may_fail(self, call: str) -> None:
         if self._call != call or self.ranks.rank != self._who:
             return
+        if self._once:
+            if Path(self._once).exists():
+                return
+            Path(self._once).touch()
         match self._mishap:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)

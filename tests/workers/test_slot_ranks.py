@@ -160,6 +160,38 @@ def test_more_devices_are_no_help_to_shards(make: Make) -> None:
     assert all("more shards need less memory" in each.error for each in cluster.events(e.StageFailed))
 
 
+MISHAPS = ("kill", "stop", "raise", "memory")
+CALLS = ("build", "train", "evaluate", "save", "load")
+BY_DAY = {("kill", "load"), ("stop", "train"), ("raise", "save"), ("memory", "evaluate")}
+EACH = [
+    pytest.param(mishap, call, marks=() if (mishap, call) in BY_DAY else pytest.mark.night)
+    for mishap in MISHAPS
+    for call in CALLS
+]
+
+
+@pytest.mark.parametrize(("mishap", "call"), EACH)
+def test_after_a_mishap_in_a_rank_the_values_are_those_of_a_calm_study(
+    make: Make, mishap: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is charged to the user only where the user's code has raised, and then it is tried again."""
+    monkeypatch.setattr("app.workers.trainer_group.STOPPED_SECONDS", 0.5)
+    calm, hurt = make(), make()
+    trials = [({"lr": switch(0.1, lr, 4)}, 7) for lr in (0.05, 0.02)]
+    how = {"mishap": mishap, "call": call, "who": (CALLS.index(call) + len(mishap)) % 2, "once": str(tmp_path / "was")}
+    found = []
+    for cluster, args in ((calm, {}), (hurt, how)):
+        fields = {"ranks": 2, "max_restarts": 2, "eval_every": 2}
+        done = cluster.run(cluster.submit(added(args, *trials) | fields))
+        found.append(cluster.values(done.id))
+    assert found[1] == found[0]
+    assert {state for state, _ in found[1]} == {"completed"}
+    assert (tmp_path / "was").exists()
+    kinds = [failed.kind for failed in hurt.events(e.StageFailed)]
+    assert kinds == {"raise": ["exception"], "memory": ["out_of_memory"]}.get(mishap, [])
+    assert hurt.events(e.NeedsMore) == []
+
+
 def test_an_error_in_a_rank_is_the_users(make: Make) -> None:
     cluster = make()
     done = cluster.run(cluster.submit(study(2, ({"lr": 0.01, "bs": 0}, 4), (HP, 4), max_restarts=0)))
