@@ -11,9 +11,9 @@ import pytest
 from app.domain import keeping
 from app.events.database import DatabaseUnavailable
 from app.events.log import Append, placed
-from app.events.memory.chains import MemoryChains
+from app.events.memory.chains import MemoryChains, Table
 from app.events.memory.rows import MemoryLog
-from app.events.rows import ChainFlags, Fenced
+from app.events.rows import ChainFlags, Fenced, SlotRecord
 from app.workers.scheduler.reaper import Reaper
 from app.workers.slot import group, models
 from app.workers.slot.checkpoint_store import CheckpointStore, Stored
@@ -161,6 +161,18 @@ def lanes_that_leave(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(models.PackedModel, "leave", lambda self: None)
 
 
+def slots_that_are_lent(patch: pytest.MonkeyPatch) -> None:
+    """A chain that is over keeps the slots that were lent to it."""
+    put = Table.put
+
+    def keep(self: Table[Any], key: str, row: Any) -> None:
+        before = self.get(key)
+        is_lent = isinstance(row, SlotRecord) and isinstance(before, SlotRecord) and before.owner == row.owner
+        put(self, key, replace(row, lent_to=row.lent_to or before.lent_to) if is_lent else row)
+
+    patch.setattr(Table, "put", keep)
+
+
 GUARDS: dict[str, Without] = {
     each.__name__: each
     for each in (
@@ -179,6 +191,7 @@ GUARDS: dict[str, Without] = {
         room_for_others,
         processes_of_packs,
         lanes_that_leave,
+        slots_that_are_lent,
     )
 }
 
