@@ -6,8 +6,8 @@ or PostgreSQL (`--database URL`), or in memory (`--database memory`), which leav
 studies of different shapes, in milliseconds on the clock, and of this process's CPU, which is what a tick costs where
 other work is on the machine; the garbage collector is set as in the scheduler's process. The budget is 20 ms, flat to
 100,000 trials, and 50 ms for 99 of 100. `turns` are eight studies of different weights, whose chains make room for each
-other: a look every five seconds. After that: a look at a thousand plans with five thousand studies where nothing
-happened, which should take 50 ms.
+other: a look every five seconds. In `gangs`, each path has two slots, or more where slots are idle. After that: a look
+at a thousand plans with five thousand studies where nothing happened, which should take 50 ms.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--policy", choices=COMPARED, default="fair_share")
     parser.add_argument("--database", help="memory, or the URL of an empty PostgreSQL database for one line")
     parser.add_argument(
-        "--shapes", nargs="+", default=[*(shape.__name__ for shape in SHAPES), "asha", "turns", "plans"]
+        "--shapes", nargs="+", default=[*(shape.__name__ for shape in SHAPES), "asha", "turns", "gangs", "plans"]
     )
     arguments = parser.parse_args()
     freeze_survivors()
@@ -267,6 +267,9 @@ def line(shape: str, trials: int, opened: Records, arguments: argparse.Namespace
         show("asha", trials, measure(bench, arguments.stages))
     elif shape == "turns":
         show("eight studies that take turns", trials, measure_turns(bench, trials, arguments.stages))
+    elif shape == "gangs":
+        asked(bench, many_roots(trials), shards=8, ranks={"least": 2, "most": 8})
+        show("gangs of two to eight slots", trials, measure(bench, arguments.stages))
     else:
         asked(bench, next(each for each in SHAPES if each.__name__ == shape)(trials))
         show(shape.replace("_", " "), trials, measure(bench, arguments.stages))
