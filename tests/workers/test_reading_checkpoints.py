@@ -33,7 +33,7 @@ class Reading:
         patience = RetryPolicy(self.clock.wait)
         self.reader = CheckpointReader(cast(CheckpointStore, self), patience, self.notes, self.clock.now, STRIKE)
 
-    def read(self, key: str, sha256: str) -> State:
+    def read(self, key: str, sha256: str, parts: object = ()) -> State:
         self.said.append(self.notes.text)
         if (error := next(self._errors, None)) is not None:
             raise error
