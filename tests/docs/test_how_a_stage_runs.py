@@ -72,14 +72,14 @@ def parts_of_a_tick() -> Iterator[str]:
     calls = [node for node in ast.walk(tick) if isinstance(node, ast.Call)]
     for call in sorted(calls, key=lambda call: (call.end_lineno, call.end_col_offset)):
         name = ast.unparse(call.func)
-        if name == "overview" or (name.startswith("self._") and not name.startswith("self._outlook.frontiers")):
+        if name == "cluster_snapshot" or (name.startswith("self._") and not name.startswith("self._frontiers.usable")):
             yield name.removeprefix("self._")
 
 
 def test_the_parts_of_a_tick_are_those_of_the_page_in_their_order() -> None:
     named = [name for row in rows(section("A tick")) for name in re.findall(r"`([\w.]+)`", row[0])]
     done = list(parts_of_a_tick())
-    assert done[:3] == ["overview", "reaper.reap", "overview"]  # a second one, where somebody was reaped
+    assert done[:3] == ["cluster_snapshot", "reaper.reap", "cluster_snapshot"]  # a second one, where somebody was reaped
     assert named == [*done[:2], *done[3:]]
 
 

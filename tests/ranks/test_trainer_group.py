@@ -158,7 +158,7 @@ def test_an_error_that_all_ranks_raise_is_that_of_the_user(start: Start) -> None
     failures = []
     for process in (group, one):
         with pytest.raises(TrainerFailed) as failed:
-            process.train({"rate": 0.1}, 2, deadline=PATIENT)
+            process.train({"lr": "fast"}, 2, deadline=PATIENT)
         failures.append((failed.value.kind, failed.value.signature))
     assert failures[0] == failures[1]
     assert failures[0][0] == "exception"
