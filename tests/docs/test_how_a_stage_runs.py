@@ -79,7 +79,8 @@ def parts_of_a_tick() -> Iterator[str]:
 def test_the_parts_of_a_tick_are_those_of_the_page_in_their_order() -> None:
     named = [name for row in rows(section("A tick")) for name in re.findall(r"`([\w.]+)`", row[0])]
     done = list(parts_of_a_tick())
-    assert done[:3] == ["cluster_snapshot", "reaper.reap", "cluster_snapshot"]  # a second one, where somebody was reaped
+    # the second one, where somebody was reaped
+    assert done[:3] == ["cluster_snapshot", "reaper.reap", "cluster_snapshot"]
     assert named == [*done[:2], *done[3:]]
 
 
