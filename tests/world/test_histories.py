@@ -1,4 +1,4 @@
-"""A few hundred of the histories that `benchmarks/soak.py` plays, and the guards that some of them need.
+"""Two hundred of the histories that `benchmarks/soak.py` plays, and the guards that some of them need.
 
 Each runs in a process of its own, so that a seed means the same here and there.
 """
@@ -28,7 +28,7 @@ def soak(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("part", range(3 * MORE))
+@pytest.mark.parametrize("part", range(2 * MORE))
 def test_whatever_happens_the_results_are_those_of_a_calm_run(part: int) -> None:
     said = soak("--seeds", f"{part * EACH}:{(part + 1) * EACH}")
     assert f"{EACH} histories" in said
