@@ -160,6 +160,28 @@ def test_a_hung_step_of_a_trial_that_nobody_wants_frees_the_slot(cluster: Cluste
     assert cluster.idle()
 
 
+def test_a_hung_step_of_a_chain_that_was_ended_meanwhile_frees_the_slot(cluster: Cluster) -> None:
+    """Its lease ran out, and another slot has its work."""
+    study = cluster.submit(spec(({}, 4)))
+    killed = list[bool]()
+
+    def script(slot: str, process: InProcess, what: str, step: int) -> None:
+        if (what, step) == ("train", 2):
+            cluster.script = lambda *_: None
+            while not cluster.events(e.ChainEnded):
+                cluster.clock.wait(LEASE / 2)
+                cluster.ticker.tick()
+            for _ in range(20):
+                cluster.beat()
+            killed.append(process.is_broken)
+
+    cluster.script = script
+    cluster.ticker.tick()
+    cluster.deliver()
+    assert killed == [True]
+    assert cluster.run(study).state == StudyState.COMPLETED
+
+
 def test_a_trial_that_nobody_wants_stops_at_the_next_step_and_keeps_its_state(cluster: Cluster) -> None:
     study = cluster.submit(spec(({}, 40)))
 

@@ -94,6 +94,11 @@ class Lane(ABC):
         steps, branches = first.extra_eval_steps + now.extra_eval_steps, first.branch_steps + now.branch_steps
         return ChainFlags(steps, first.stop or now.stop, first.preempt or now.preempt, branches)
 
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether nothing comes any more of the call under way: the chain is to stop, or was ended by others."""
+        return self.claim.over.is_set() or self.flags.stop
+
     @abstractmethod
     def can_begin(self, index: int) -> bool:
         """Whether a message that begins stage `index` is neither stale nor a copy."""

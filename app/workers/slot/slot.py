@@ -182,6 +182,6 @@ class Slot:
         self._watch.look(
             self._given.clock(),
             is_retiring=self._is_retiring(),
-            is_unwanted=all(lane.flags.stop for lane in self._at_work),  # where there are none, nothing is busy
+            is_unwanted=all(lane.is_unwanted for lane in self._at_work),  # where there are none, nothing is busy
             busy_since=self._context.trainer.busy_since,
         )
