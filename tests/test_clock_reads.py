@@ -10,11 +10,13 @@ from stacks import ROOT
 DATES = {
     "app/cli/deleting.py": "when a study was deleted, or a checkpoint given up",
     "app/cli/store.py": "for how long a study has gone on",
+    "app/cli/archiving.py": "when a plan was archived, and which are old",
     "app/cli/backing.py": "when a backup was made",
     "app/cli/changing.py": "when a study was struck",
     "app/cli/diagnosing.py": "whether it is the same here and on the server",
     "app/cli/tokens.py": "when a token was made, and until when it lasts",
     "app/embedded/stack.py": "when the token of its user was made",
+    "app/events/housekeeping.py": "when a plan was archived",
     "app/events/memory/rows.py": "the clock of a database in memory",
     "app/main.py": "when a fact was stated",
     "app/registry.py": "how old a file is by its own dates",

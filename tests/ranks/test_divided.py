@@ -121,7 +121,7 @@ def test_a_state_without_one_of_its_parts_is_not_taken(bench: Bench) -> None:
     [
         ({"micro_batch_size": 5}, "more shards make passes smaller"),
         ({"precision": "fp16"}, "fp16"),
-        ({"parallel": "ddp"}, "parallel must be tree or fsdp here, not 'ddp'"),
+        ({"parallel": "ddp"}, "parallel must be tree or fsdp in a trainer, not 'ddp'"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_a_sentence(args: dict[str, Any], said: str) -> None:
