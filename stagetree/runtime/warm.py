@@ -86,8 +86,8 @@ def launch(
 def main() -> int:
     _leave_sigterm_to_the_worker()
     keep_for_trainers(os.environ)
-    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    one_thread["JE_ARROW_MALLOC_CONF"] = "background_thread:false"  # Arrow comes with pandas, where it is installed
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    one_thread |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # of Arrow, which pandas imports where it is
     os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **one_thread}
     fds = [int(each) for each in sys.argv[1:] if each.isdigit()]
     warm = ForkServer(*(socket.socket(fileno=fd) for fd in fds))

@@ -57,3 +57,16 @@ def test_sharing_costs_less_and_the_bound_holds() -> None:
     alone, shared = (simulated.cost({"few": spec}, slots=2, shares=shares) for shares in (False, True))
     assert shared.steps < alone.steps and shared.slot_hours < alone.slot_hours
     assert shared.least_hours <= shared.end_hours and alone.least_hours <= alone.end_hours
+
+
+def test_what_the_page_says_in_words_is_so_in_its_tables() -> None:
+    for row in page.read("stragglers")["rows"]:
+        (ended, first), (ended_by_asha, first_by_asha) = row["sha"], row["asha"]
+        assert ended_by_asha > ended and first_by_asha < first
+    order = page.read("scheduling")
+    assert page.worst(order, "grid") <= 5
+    assert all(hours >= row["bound"] for row in order["rows"] for hours in row["hours"].values())
+    for row in page.read("single_study")["rows"].values():
+        assert row["end_to_end"] <= row["at_most"]
+    for row in page.read("several_studies")["rows"]:
+        assert row["slot_time"] > row["merge_rate"]

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from built_models import advanced, image
 from stacks import wait_for
 
 from stagetree.runtime import state_format
@@ -75,16 +76,7 @@ def build(tmp_path: Path) -> Iterator[Build]:
 
 
 def train(model: Model, until: int) -> Model:
-    timeline = HpTimeline(HP)
-    while model.step < until:
-        model.advance(timeline)
-    return model
-
-
-def image(model: Model) -> bytes:
-    fd, size = model.save()
-    with open(fd, "rb") as file:
-        return os.pread(file.fileno(), size, 0)
+    return advanced(model, until, HP)
 
 
 def state(model: Model) -> dict[str, Any]:

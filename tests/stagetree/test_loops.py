@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from built_models import advanced, image
 
 import stagetree.integrations  # noqa: F401 - torchvision can be imported from here on
 from stagetree.runtime import state_format
@@ -54,16 +54,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
 
 
 def train(model: Model, until: int, hp: dict[str, Any] = HP) -> Model:
-    timeline = HpTimeline(hp)
-    while model.step < until:
-        model.advance(timeline)
-    return model
-
-
-def image(model: Model) -> bytes:
-    fd, size = model.save()
-    with open(fd, "rb") as file:
-        return os.pread(file.fileno(), size, 0)
+    return advanced(model, until, hp)
 
 
 @pytest.mark.parametrize("name", ["sft", pytest.param("dpo", marks=pytest.mark.night), "cli", "keras"])

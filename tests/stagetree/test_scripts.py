@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from built_models import advanced, image
 
 from app.registry import Catalogue
 from stagetree.runtime import state_format
@@ -55,16 +56,7 @@ def build(tmp_path: Path) -> Any:
 
 
 def trained(model: Model, until: int, hp: Json = HP) -> Model:
-    timeline = HpTimeline(hp)
-    while model.step < until:
-        model.advance(timeline)
-    return model
-
-
-def image(model: Model) -> bytes:
-    fd, size = model.save()
-    with open(fd, "rb") as file:
-        return os.pread(file.fileno(), size, 0)
+    return advanced(model, until, hp)
 
 
 # ------------------------------------------------------------------------------------------------ found
