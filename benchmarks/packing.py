@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from app.domain.events import PackingProfiled
-from app.scheduling.packs import better_width, times_faster
+from app.scheduling.widths import better_width, times_faster
 from stagetree import TorchTrainer
 from stagetree.packing import Lane, NotPackable, Pack
 from stagetree.trainer import generators

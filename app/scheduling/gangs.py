@@ -24,7 +24,7 @@ from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, PlanId, ProofKind, StudyId
 from app.scheduling.assignment import Candidates, has_trainer, leaders, takers
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.packs import batch_of
+from app.scheduling.widths import batch_of
 
 PAYS = 0.6
 """So many ranks are worth their slots if they are at least so many times as fast as one, for each of them."""

@@ -3,31 +3,24 @@
 Siblings come first: they begin with the same state, on the same samples, and differ in their hyper-parameters. Then
 those at the same step of the plan that have most nearly as much to do. Those that read batches of another size would
 take passes of their own, and hold up the others: they are not like them.
-
-How many lanes the packs of a plan must have that was opened without a width, by what was measured.
-
-Reckoned is how long the steps take that trials ask for now. Paths that begin at one step are packed up to where they
-branch, the longest first, and none joins a pack under way. What many trials share fills no pack.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice
 
 from app.domain.assignment import SlotDescription
-from app.domain.events import Json, PackingProfiled
-from app.domain.search_plan import Node, SearchPlan
+from app.domain.events import PackingProfiled
+from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
-from app.domain.terms import NodeId, StudyId
+from app.domain.terms import StudyId
 from app.scheduling.assignment import branch_points, resume_point, takers, within_budget
 from app.scheduling.frontier import Frontier, Span
-from stagetree.limits import BATCH_SIZES, LANES, MOST_LANES
-from stagetree.spec.tuners import KINDS
-
-WORTHWHILE = 1.1
-"""So many times faster another width must be to be worth a word: times that were measured differ by themselves."""
+from app.scheduling.widths import WORTHWHILE, batch_sizes
+from stagetree.limits import LANES
 
 MOST_HEADS = 1_000
 """So many places where something may begin are looked at; the others come later."""
@@ -60,25 +53,6 @@ def trials_on_a_slot(plan: SearchPlan) -> int:
     """
     width = LANES if plan.packing is None else plan.packing
     return max((best_lanes(width, profile) for profile in plan.profiles.values()), default=width) or 1
-
-
-def times_faster(trials: float, width: int, profile: PackingProfiled) -> float:
-    """How many times faster so many trials get on in packs of a width that was measured than one after the other.
-
-    Optimizers are left out. A width of 0 is one after the other.
-    """
-    lanes = min(trials, width) if width else 1
-    return lanes * profile.batch_seconds["0"] / profile.batch_seconds[str(width)]
-
-
-def better_width(trials: float, width: int, profile: PackingProfiled) -> int | None:
-    """The width with which so many trials at once get on fastest, if it pays to train them anew with another; or 0.
-
-    It is for studies to come: in a plan of a width, another one gives other bits.
-    """
-    best = max(map(int, profile.batch_seconds), key=lambda each: (times_faster(trials, each, profile), -each))
-    gain = times_faster(trials, best, profile) / times_faster(trials, width, profile)
-    return best if gain >= WORTHWHILE else None
 
 
 def choose_leader(
@@ -159,111 +133,66 @@ def _is_like(frontier: Frontier, first: Span, head: Place) -> bool:
     return batch_sizes(nodes[name], start) == batch_sizes(nodes[first.node], start)
 
 
-def batch_sizes(node: Node, step: int) -> tuple[object, ...]:
-    """What decides, in all trainers of this kind, which samples are in the batches from a step on."""
-    values = node.segment.values(step)
-    return tuple(values.get(each) for each in BATCH_SIZES)
-
-
 def _distance(frontier: Frontier, lead: Place, other: Place) -> tuple[bool, float, Place]:
     """Of places at the same step."""
     mine, its = (resume_point(frontier.plan, Span(*head, end=head[1])) for head in (lead, other))
     return mine != its, abs(frontier.urgency(other)[1] - frontier.urgency(lead)[1]), other
 
 
-NEAR = 1.05
-"""Of widths that take no more than so many times as long as the fastest, the narrowest is chosen."""
+# ---------------------------------------------------------------------------------------------------- filling lanes
 
 
-def widest(plan: SearchPlan, slots: int) -> int:
-    """The most lanes that can all have a trial on one of so many slots; 0 as long as there is none.
+def until_filled(
+    frontier: Frontier, pack: Sequence[Sequence[Span]], passed_over: Container[Place], free: int
+) -> list[Sequence[Span]]:
+    """The paths of a pack, up to where others part by which lanes that are free there can be filled, if that pays.
 
-    Where a tuner may end trials, it gets fewer, which nobody can reckon with beforehand.
+    What is left of the paths is packed anew there, together with those. It pays if all of that takes a tenth fewer
+    passes than the pack trained to its end and the others afterwards.
+
+    free: as for `pack_members`; what other slots can begin now is not waited for.
     """
-    kinds = (KINDS.get(study.kind) for study in plan.studies.values() if study.is_running)
-    is_known = all(kind is not None and kind.trains_to_the_end for kind in kinds)
-    most = max(map(len, _groups(plan)), default=0)
-    return min(MOST_LANES if is_known else LANES, -(-most // slots))
+    begin, end = pack[0][0].start, max(path[-1].end for path in pack)
+    coming = chain.from_iterable(_onward(frontier, path[-1]) for path in pack)
+    heads = _heads(frontier, passed_over) if free == 1 else iter(())
+    there = (until_branch(frontier, frontier.path(head)) for head in heads if begin < head[1] < end)
+    others = list(islice(chain(coming, there), MOST_OTHERS))
+    meetings = {path[0].start for path in others if begin < path[0].start < end}
+    passes = {
+        at: _passes(frontier, _until(at, pack)) + _passes(frontier, [*_after(at, pack), *others]) for at in meetings
+    }
+    best = min(passes, key=lambda at: (passes[at], at), default=end)
+    is_better = best < end and _passes(frontier, pack) + _passes(frontier, others) >= WORTHWHILE * passes[best]
+    return _until(best, pack) if is_better else list(pack)
 
 
-def chosen(plan: SearchPlan, profile: PackingProfiled, slots: int) -> tuple[int, str]:
-    """The width, 0 for none, and why: in words that follow a colon.
-
-    The narrowest of those near the fastest, if it is a tenth faster than none.
-    """
-    if profile.refusal:
-        return 0, f"trials are trained alone, since their trainer cannot be packed: {profile.refusal}"
-    seconds = _seconds(plan, profile, slots)
-    faster = {width: taken for width, taken in seconds.items() if taken * WORTHWHILE <= seconds[0]}
-    if not faster:
-        return 0, f"no packs were reckoned to be a tenth faster than trials alone on {profile.device}"
-    width = min(width for width, taken in faster.items() if taken <= NEAR * min(faster.values()))
-    times = seconds[0] / seconds[width]
-    return width, f"packs of {width} were reckoned to be {times:.1f} times as fast as trials alone on {profile.device}"
+MOST_OTHERS = 128
+"""So many paths are looked at with which lanes could be filled: what is more than that fills packs of its own."""
 
 
-def covers(profile: PackingProfiled, width: int) -> bool:
-    """Whether it is known of all packs up to a width how they do: wider ones than were measured are no faster."""
-    *_, before, last = sorted(map(int, profile.batch_seconds))
-    return last >= width or (before > 0 and _lane(profile, last) >= _lane(profile, before))
+def _onward(frontier: Frontier, last: Span) -> Iterator[Sequence[Span]]:
+    """The paths that begin where one ends, each up to where it branches again."""
+    branch = frontier.demands.branches[last.node].get(last.end)
+    for child in branch.children() if branch else ():
+        yield until_branch(frontier, frontier.path((child, last.end)))
+    needs = frontier.demands.needs(frontier.plan.nodes[last.node])
+    if later := [need.step for need in needs if need.resume_step <= last.end < need.step]:
+        yield [Span(last.node, last.end, min(later))]
 
 
-def _lane(profile: PackingProfiled, width: int) -> float:
-    return profile.batch_seconds[str(width)] / width
+def _until(at: int, paths: Iterable[Sequence[Span]]) -> list[Sequence[Span]]:
+    return [[replace(span, end=min(span.end, at)) for span in path if span.start < at] for path in paths]
 
 
-def batch_of(node: Node) -> Json:
-    """The hyper-parameters that decide the first batch of a node, as `PackingProfiled` has them."""
-    values = node.segment.values(node.start)
-    return {name: values[name] for name in BATCH_SIZES if name in values}
+def _after(at: int, paths: Iterable[Sequence[Span]]) -> list[Sequence[Span]]:
+    left = ([replace(span, start=max(span.start, at)) for span in path if span.end > at] for path in paths)
+    return [path for path in left if path]
 
 
-def _seconds(plan: SearchPlan, profile: PackingProfiled, slots: int) -> Mapping[int, float]:
-    """What the plan's steps take, by the width of packs; a batch a step, as the others are as many whatever the width.
-
-    Of what several slots do at once, that is the least without packs, and with them as much as it may take.
-    """
-    groups, most = _groups(plan), widest(plan, slots)
-    steps = {0: max(sum(map(sum, groups)) / slots, max(_ends(plan).values(), default=0))}
-    for width in map(int, profile.batch_seconds):
-        if 0 < width <= most:
-            steps[width] = sum(sum(lengths[:: slots * width]) for lengths in groups)
-    return {width: taken * profile.batch_seconds[str(width)] for width, taken in steps.items()}
-
-
-def _groups(plan: SearchPlan) -> list[list[int]]:
-    """How many steps the paths have that can be packed with each other, the most first."""
-    groups = defaultdict[object, list[int]](list)
-    for node, start, end in _paths(plan):
-        groups[start, batch_sizes(node, start)].append(end - start)
-    return [sorted(lengths, reverse=True) for lengths in groups.values()]
-
-
-def _paths(plan: SearchPlan) -> Iterator[tuple[Node, int, int]]:
-    """What there is to train, from where it can begin to where it branches: the first node of each part, and steps."""
-    ends = _ends(plan)
-    heads = [(root, 0) for root in plan.roots if root in ends]
-    while heads:
-        first, start = heads.pop()
-        heirs, at = [first], start
-        while len(heirs) == 1:
-            heirs, at = _heirs(plan, ends, heirs[0], at)
-        yield plan.nodes[first], start, at
-        heads += [(heir, at) for heir in heirs]
-
-
-def _heirs(plan: SearchPlan, ends: Mapping[NodeId, int], name: NodeId, after: int) -> tuple[list[NodeId], int]:
-    """The nodes that go on where the next children of a node begin, and that step; none at its end."""
-    later = [child for child in plan.nodes[name].children if child in ends and plan.nodes[child].start > after]
-    at = min((plan.nodes[child].start for child in later), default=ends[name])
-    return [child for child in later if plan.nodes[child].start == at] + [name] * (ends[name] > at), at
-
-
-def _ends(plan: SearchPlan) -> Mapping[NodeId, int]:
-    """The last step that running studies ask for in each node."""
-    ends: dict[NodeId, int] = {}
-    for study in plan.studies.values():
-        if study.is_running:
-            for name, end in study.max_step_by_node.items():
-                ends[name] = max(end, ends.get(name, 0))
-    return ends
+def _passes(frontier: Frontier, paths: Iterable[Sequence[Span]]) -> int:
+    """How many steps packs take of these paths, where those are packed that are alike."""
+    width, lengths = frontier.plan.packing or 1, defaultdict[object, list[int]](list)
+    for path in paths:
+        begin = path[0].start
+        lengths[begin, batch_sizes(frontier.plan.nodes[path[0].node], begin)].append(path[-1].end - begin)
+    return sum(sum(sorted(each, reverse=True)[::width]) for each in lengths.values())

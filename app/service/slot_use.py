@@ -17,7 +17,7 @@ from app.domain.terms import TrialState
 from app.events import ChainRecord, SlotRecord, StudyRecord
 from app.scheduling.assignment import has_trainer, without_trainer
 from app.scheduling.costs import Ran, slowdowns
-from app.scheduling.packs import batch_sizes
+from app.scheduling.widths import batch_sizes
 from app.service.plan_history import PlanHistory, SlotSpan
 from app.service.services import Services
 from stagetree.models import trials

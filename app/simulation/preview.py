@@ -21,7 +21,7 @@ from app.domain import events as e
 from app.domain.accounting import choices, cost
 from app.domain.search_plan import Node, Study
 from app.domain.terms import StudyId, TrialState
-from app.scheduling.packs import batch_of
+from app.scheduling.widths import batch_of
 from app.simulation.pace import even_packs, even_ranks, faster
 from app.simulation.simulator import Simulator
 from app.tuning.samplers import NEEDED

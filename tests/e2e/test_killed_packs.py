@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from faults import BRANCH, DONE, LANES, LONG, SHORT, check, siblings
+from faults import BRANCH, DONE, LANES, LONG, SHORT, at_work, check, siblings
 from stacks import Cluster, Service, wait_for
-from toys import curves
+from toys import curves, switch, trials
 
 Json = dict[str, Any]
 
@@ -58,3 +58,26 @@ def test_a_kill_with_three_of_eight_lanes_done_loses_nothing(one_slot: Cluster, 
     outcomes = [event["data"].get("outcome") for event in one_slot.client.events(study)]
     assert outcomes.count("lost") == LANES - DONE
     assert one_slot.client.replay(study)["identical"]
+
+
+def filled(tag: str, *numbers: int, seconds: float = 0.0) -> Json:
+    """Some of three trials in packs of four: two are one until step 5, and then each has a lane beside the third."""
+    rates = [switch(0.1, 0.2, LONG), switch(0.3, 0.02, SHORT), switch(0.3, 0.5, SHORT)]
+    listed = (({"lr": rates[number], "bs": 4}, LONG) for number in numbers)
+    return trials(tag, *listed, trainer="packable", metric="val_loss", mode="min", packing=4, seconds=seconds)
+
+
+def test_lanes_that_siblings_have_filled_are_killed_and_end_as_each_in_packs_of_its_own(
+    one_slot: Cluster, stack: Service
+) -> None:
+    alone = [curves(stack, stack.run(filled(f"only-{number}", number))["study"])[0] for number in range(3)]
+    expected = [{**each, "trial": number} for number, each in enumerate(alone)]
+    study = one_slot.submit(filled("filled", 0, 1, 2, seconds=0.1))
+    wait_for("three lanes after step 5", lambda: sum(run["step"] > SHORT for run in one_slot.running(study)) == 3)
+    assert len(at_work(one_slot, study)) == 3
+    one_slot.kill("gpu0")
+    one_slot.start("gpu0")
+    check(one_slot, study, expected)
+    steps = one_slot.client.study(study)["steps"]
+    assert steps["unique"] == LONG + SHORT + 2 * (LONG - SHORT)
+    assert steps["executed"] == steps["unique"] + wasted(one_slot, study)

@@ -18,7 +18,8 @@ from app.domain.events import PackingProfiled
 from app.domain.search_plan import Node, Study
 from app.domain.stage_tree import build_stage_tree, critical_path_steps
 from app.domain.terms import ChainId, StudyId
-from app.scheduling.packs import WORTHWHILE, best_lanes, better_width, times_faster
+from app.scheduling.packs import best_lanes
+from app.scheduling.widths import WORTHWHILE, better_width, times_faster
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
@@ -173,6 +174,36 @@ def test_work_is_divided_among_the_slots_that_are_free() -> None:
     simulated = submitted(study_of([trial(0.1 * number, 8, 10) for number in range(1, 7)]).to_json(), 4, 2)
     assert simulated.run() == 10
     assert [len(pack) for pack in packs(simulated)] == [3, 3]
+
+
+def parting(first: float, then: float, at: int, steps: int) -> Trial:
+    """A trial whose rate changes at a step."""
+    rate = {"family": "values", "values": [first, then], "milestones": [at]}
+    return {"lr": rate, "bs": {"family": "constant", "value": 8}}, steps
+
+
+def test_lanes_that_are_free_in_mid_pack_are_filled_by_siblings_that_part_there() -> None:
+    """To train the first pack to its end and the siblings then would take 50 steps."""
+    siblings = [parting(0.2, 0.1 * number, 10, 30) for number in (3, 4)]
+    simulated = submitted(study_of([trial(0.1, 8, 30), *siblings, trial(0.5, 8, 10)]).to_json(), 4, 1)
+    assert simulated.run() == 30 and study(simulated).executed == study(simulated).unique
+    assert [lengths(pack) for pack in packs(simulated)] == [[10, 10, 10], [30, 30, 30]]
+
+
+def test_a_pack_does_not_end_for_siblings_that_would_fill_no_free_lane() -> None:
+    """Nine paths go on at step 10, which are two packs of eight, as they are without an end there."""
+    others = [trial(0.1 * number, 8, 30) for number in range(1, 8)]
+    siblings = [parting(0.9, 0.1 * number, 10, 30) for number in (3, 4)]
+    simulated = submitted(study_of([*others, *siblings]).to_json(), 8, 1)
+    assert simulated.run() == 50
+    assert [sorted(lengths(pack)) for pack in packs(simulated)] == [[10, *[30] * 7], [30, 30]]
+
+
+def test_what_reads_batches_of_another_size_from_there_on_fills_no_lane() -> None:
+    sizes = {"family": "values", "values": [8, 16], "milestones": [10]}
+    siblings = [({**parting(0.2, 0.1 * number, 10, 30)[0], "bs": sizes}, 30) for number in (3, 4)]
+    simulated = submitted(study_of([trial(0.1, 8, 30), *siblings]).to_json(), 4, 1)
+    assert simulated.run() == 50
 
 
 SHA = {"kind": "sha", "num_trials": 27}

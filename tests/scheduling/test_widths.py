@@ -15,7 +15,7 @@ from app.domain import events as e
 from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import StudyId
-from app.scheduling.packs import NEAR, WORTHWHILE, batch_of, chosen, covers, widest
+from app.scheduling.widths import NEAR, WORTHWHILE, batch_of, chosen, covers, widest
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
 from app.tuning.tuners import TunerDriver

@@ -13,7 +13,7 @@ from app.domain.events import PackingProfiled
 from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
 from app.domain.standing import RungRanking, rests, standing
 from app.domain.terms import ChainId, NodeId, StudyState, TrialEventKind, TrialState, Verdict
-from app.scheduling.packs import better_width, times_faster
+from app.scheduling.widths import better_width, times_faster
 from app.service.views.ordering import form_text, json_safe
 from app.simulation.preview import Forecast
 from stagetree.models.pages import Environment, Environments

@@ -24,8 +24,9 @@ from app.scheduling.assignment import Candidates, assign, has_trainer, place, re
 from app.scheduling.fair_share import NO_CONTENTION, Choice, FairShare, allowed
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import GangPath, may_have_gangs
-from app.scheduling.packs import batch_of, choose_leader, chosen, covers, isolated, pack_members, until_branch, widest
+from app.scheduling.packs import choose_leader, isolated, pack_members, until_branch, until_filled
 from app.scheduling.proofs import keep_at
+from app.scheduling.widths import batch_of, chosen, covers, widest
 from app.workers.scheduler.gangs import MOST_MEASUREMENTS, Gangs
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports, messages
 
@@ -144,7 +145,7 @@ class Assignment:
         most, more = allowed(frontier, spans[0].study, well, free)
         lead = until_branch(frontier, choose_leader(frontier, spans, passed_over, most))
         others = pack_members(frontier, lead, passed_over, more, slot)
-        return Placed(frontier, [lead, *others], slot, is_pack=True)
+        return Placed(frontier, until_filled(frontier, [lead, *others], passed_over, more), slot, is_pack=True)
 
     def _with_trainer(self, slots: Candidates) -> list[Frontier]:
         """The plans whose trainer a slot has; where none has, it is said."""

@@ -22,7 +22,8 @@ from app.scheduling.assignment import Candidates, place, resume_point, takers, w
 from app.scheduling.fair_share import Choice, slots_used
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import Gang, GangPath, Reservation
-from app.scheduling.packs import batch_of, isolated, until_branch
+from app.scheduling.packs import isolated, until_branch
+from app.scheduling.widths import batch_of
 from app.workers.scheduler.ports import FrontierCache, Ports
 
 logger = logging.getLogger(__name__)
