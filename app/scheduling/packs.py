@@ -166,6 +166,16 @@ def until_filled(
     return _until(best, pack) if is_better else list(pack)
 
 
+def is_gathering(frontier: Frontier, first: Span, slot: str) -> bool:
+    """Whether states of the pack that a slot trained last are on their way, from which others begin beside a path.
+
+    What it begins with, `first`, waits for them: they come within the time of an upload, or their chains end.
+    """
+    trained = (each.stages[-1] for each in frontier.plan.chains.values() if each.slot == slot and each.is_trained)
+    coming = (Span(last.node, last.start, last.end) for last in trained if last.end == first.start)
+    return any(True for last in coming for _ in _onward(frontier, last))
+
+
 MOST_OTHERS = 128
 """So many paths are looked at with which lanes could be filled: what is more than that fills packs of its own."""
 

@@ -24,7 +24,7 @@ from app.scheduling.assignment import Candidates, assign, has_trainer, place, re
 from app.scheduling.fair_share import NO_CONTENTION, Choice, FairShare, allowed
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import GangPath, may_have_gangs
-from app.scheduling.packs import choose_leader, isolated, pack_members, until_branch, until_filled
+from app.scheduling.packs import choose_leader, is_gathering, isolated, pack_members, until_branch, until_filled
 from app.scheduling.proofs import keep_at
 from app.scheduling.widths import batch_of, chosen, covers, widest
 from app.workers.scheduler.gangs import MOST_MEASUREMENTS, Gangs
@@ -118,7 +118,7 @@ class Assignment:
             else:
                 resume = resume_point(frontier.plan, spans[0])
                 slot = place(frontier.plan, frontier.id, spans, resume, self._gangs.open(able))
-                if slot is not None:
+                if slot is not None and not is_gathering(frontier, spans[0], slot.name):
                     return self._packed(choice, passed_over.get(frontier.id, ()), slot, slots)
                 found = None
             if found is None:
