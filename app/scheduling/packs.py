@@ -145,9 +145,9 @@ def _distance(frontier: Frontier, lead: Place, other: Place) -> tuple[bool, floa
 def until_filled(
     frontier: Frontier, pack: Sequence[Sequence[Span]], passed_over: Container[Place], free: int
 ) -> list[Sequence[Span]]:
-    """The paths of a pack, up to where others part by which lanes that are free there can be filled, if that pays.
+    """The paths of a pack, up to where others part with which lanes that are free there can be filled, if that pays.
 
-    What is left of the paths is packed anew there, together with those. It pays if all of that takes a tenth fewer
+    The rest of the paths is packed anew there, together with those. It pays if all of that takes a tenth fewer
     passes than the pack trained to its end and the others afterwards.
 
     free: as for `pack_members`; what other slots can begin now is not waited for.
@@ -169,7 +169,7 @@ def until_filled(
 def is_gathering(frontier: Frontier, first: Span, slot: str) -> bool:
     """Whether states of the pack that a slot trained last are on their way, from which others begin beside a path.
 
-    What it begins with, `first`, waits for them: they come within the time of an upload, or their chains end.
+    The path that begins with `first` waits for them: they come within the time of an upload, or their chains end.
     """
     trained = (each.stages[-1] for each in frontier.plan.chains.values() if each.slot == slot and each.is_trained)
     coming = (Span(last.node, last.start, last.end) for last in trained if last.end == first.start)
@@ -177,7 +177,7 @@ def is_gathering(frontier: Frontier, first: Span, slot: str) -> bool:
 
 
 MOST_OTHERS = 128
-"""So many paths are looked at with which lanes could be filled: what is more than that fills packs of its own."""
+"""So many paths are looked at with which lanes could be filled: more would fill packs of their own."""
 
 
 def _onward(frontier: Frontier, last: Span) -> Iterator[Sequence[Span]]:
