@@ -36,7 +36,16 @@ class CachedStore:
     def prefix(self) -> str:
         return self._store.prefix
 
+    def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
+        copy = self._new_copy(key)
+        for _ in copy.passing(parts):
+            pass
+        return copy.finish()
+
     def write(self, key: str, parts: Iterable[memoryview]) -> None:
+        if (self._folder / key).exists():
+            self._store.write(key, parts)
+            return
         copy = self._new_copy(key)
         try:
             self._store.write(key, copy.passing(parts))
@@ -99,11 +108,13 @@ class _Copy:
             self._try(partial(self._add, part))
             yield part
 
-    def finish(self) -> None:
-        """The object is whole: it can be found from here on."""
+    def finish(self) -> bool:
+        """The object is whole: it can be found from here on, unless something was wrong with its copy."""
         if self._fd >= 0:
             self._try(self._place)
-            self.discard()
+        is_there = self._fd >= 0
+        self.discard()
+        return is_there
 
     def discard(self) -> None:
         """There is no such object, or no room for it."""

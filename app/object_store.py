@@ -65,6 +65,9 @@ class ObjectStore(Protocol):
 
     def write(self, key: str, parts: Iterable[memoryview]) -> None: ...
 
+    def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
+        """Put an object that is written next where the slots of this machine find it. False where there is no place."""
+
     def read(self, key: str) -> Iterator[bytes]: ...
 
     def delete(self, key: str) -> None: ...
@@ -103,6 +106,9 @@ class LocalStore:
                 while part:
                     part = part[file.write(part) :]
             os.fsync(file.fileno())
+
+    def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
+        return False
 
     def read(self, key: str) -> Iterator[bytes]:
         with os.fdopen(self.open(key), "rb") as file:
@@ -157,6 +163,9 @@ class FsspecStore:
             file.closed = True  # or it would make an object of what is there, once it is forgotten
             raise
         file.close()
+
+    def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
+        return False
 
     def read(self, key: str) -> Iterator[bytes]:
         path = f"{self._root}/{key}"

@@ -68,6 +68,9 @@ class OwnedStore:
         self._check_owner()
         self._store.write(key, parts)
 
+    def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
+        return self._store.cache(key, parts)
+
     def delete(self, key: str) -> None:
         first = key.partition("/")[0]
         if NAME.fullmatch(first) and first != self._installation.name:

@@ -56,6 +56,19 @@ class CheckpointKept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCached:
+    """The state at a stage's end is on a disk of `host`, for its slots, until `CheckpointKept` says that it is safe."""
+
+    node: NodeId
+    step: int
+    key: str
+    sha256: str
+    size: int
+    host: str
+    parts: tuple[StoredPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointReleased:
     """Nothing begins any more with the state at a step, so it may be deleted. `CheckpointDropped` says that it was."""
 
@@ -265,6 +278,7 @@ class StudyStruck:
 Artifact = (
     Evaluated
     | CheckpointKept
+    | CheckpointCached
     | CheckpointReleased
     | CheckpointDropped
     | ExactnessLost

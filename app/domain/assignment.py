@@ -17,12 +17,12 @@ Ahead = tuple[int, tuple[int, ...]]
 
 Lent = tuple[()] | tuple[tuple[str, ...]] | tuple[tuple[str, ...], Mapping[str, str]]
 
-FORMAT = 13
-READABLE = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, FORMAT)
+FORMAT = 14
+READABLE = (*range(2, 14), FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
 none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience, 8 no
 members, 9 no bound for them, 10 nothing kept for good, 11 no parts,
-12 no machines but one."""
+12 no machines but one, 13 no states that are not in the store yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,14 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """The checkpoint at which a chain begins. parts: as in `CheckpointKept`."""
+    """The checkpoint at which a chain begins. parts: as in `CheckpointKept`. is_cached: as in `CheckpointCached`."""
 
     node: str
     step: int
     key: str
     sha256: str
     parts: tuple[StoredPart, ...] = ()
+    is_cached: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 from app.domain.artifacts import Artifact
 from app.domain.artifacts import AuditEnded as AuditEnded
 from app.domain.artifacts import AuditRequested as AuditRequested
+from app.domain.artifacts import CheckpointCached as CheckpointCached
 from app.domain.artifacts import CheckpointDropped as CheckpointDropped
 from app.domain.artifacts import CheckpointKept as CheckpointKept
 from app.domain.artifacts import CheckpointReleased as CheckpointReleased
@@ -262,8 +263,7 @@ class StageFailed:
     `error` is the traceback. `signature` is equal for equal errors: the stage is tried again, until the same error at
     the same step has cost a trial's restarts (docs/decisions/0010-failures.md). Without one, there is no other try.
     `evaluated` is the step whose evaluation failed, which concerns only those who asked for it; None where training or
-    saving did. `counts_elsewhere`: whether the tries that an equal error has cost elsewhere in the plan count here as
-    well; not in logs from before that was so.
+    saving did. `counts_elsewhere`: whether tries that an equal error cost elsewhere in the plan count; not in old logs.
     """
 
     chain: ChainId

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from app.domain.events import (
     ChainAssigned,
     ChainEnded,
+    CheckpointCached,
     CheckpointKept,
     Evaluated,
     Event,
@@ -147,12 +148,20 @@ def _decode_chain(data: Data) -> ChainAssigned:
     return ChainAssigned(**(data | {"stages": stages, "proof": proof, "members": tuple(data["members"])}))
 
 
-def _encode_kept(event: CheckpointKept) -> Data:
+def _encode_kept(event: CheckpointKept | CheckpointCached) -> Data:
     return _plain(event) | {"parts": [asdict(part) for part in event.parts]}
 
 
 def _decode_kept(data: Data) -> CheckpointKept:
-    return CheckpointKept(**(data | {"parts": tuple(StoredPart(**part) for part in data["parts"])}))
+    return CheckpointKept(**(data | _parts(data)))
+
+
+def _decode_cached(data: Data) -> CheckpointCached:
+    return CheckpointCached(**(data | _parts(data)))
+
+
+def _parts(data: Data) -> Data:
+    return {"parts": tuple(StoredPart(**part) for part in data["parts"])}
 
 
 def _decode_ended(data: Data) -> ChainEnded:
@@ -179,6 +188,7 @@ def _decoder(cls: type) -> Callable[[Data], Event]:
 
 _ENCODERS: dict[str, Callable[[Any], Data]] = {
     "ChainAssigned": _encode_chain,
+    "CheckpointCached": _encode_kept,
     "CheckpointKept": _encode_kept,
     "Evaluated": _encode_evaluated,
 }
@@ -186,6 +196,7 @@ _DECODERS: dict[str, Callable[[Data], Event]] = {name: _decoder(cls) for name, c
 _DECODERS |= {
     "ChainAssigned": _decode_chain,
     "ChainEnded": _decode_ended,
+    "CheckpointCached": _decode_cached,
     "CheckpointKept": _decode_kept,
     "ExactnessTested": _decode_tested,
     "StageFailed": _decode_failed,

@@ -143,13 +143,11 @@ def branch_points(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
 
 def resume_point(plan: SearchPlan, first: Span) -> ResumePoint | None:
     """The checkpoint at which a chain begins; None for step 0."""
-    node = plan.nodes[first.node]
-    if first.start not in node.resumable:
-        if node.parent is None:
-            return None
-        node = plan.nodes[node.parent]
-    checkpoint = node.checkpoints[first.start]
-    return ResumePoint(node.id, first.start, checkpoint.key, checkpoint.sha256, checkpoint.parts)
+    node, step = plan.beginning(plan.nodes[first.node], first.start), first.start
+    if node is None:
+        return None
+    checkpoint, is_cached = node.state_at(step), step in node.cached
+    return ResumePoint(node.id, step, checkpoint.key, checkpoint.sha256, checkpoint.parts, is_cached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +194,17 @@ def leaders(plan: SearchPlan, spans: Sequence[Span], slots: Candidates) -> Seque
 
 
 def takers(plan: SearchPlan, spans: Sequence[Span], slots: Iterable[SlotDescription]) -> list[SlotDescription]:
-    """The slots with the plan's trainer whose kind of device may train these spans.
+    """The slots with the plan's trainer whose kind of device may train these spans, where the state is that they need.
 
-    Their study names it, or none. A trial stays on the kind of GPU where its state was trained, unless its study
-    names several.
+    Their study names the kind, or none. A trial stays on the kind of GPU where its state was trained, unless its study
+    names several. A state that is not in the store yet is on one host.
     """
     assert plan.opened is not None
     opened, study = plan.opened, plan.studies[spans[0].study or lead_trial(plan, spans[-1])[0]]
-    before = "" if len(study.devices) > 1 else plan.gpu_at(plan.nodes[spans[0].node], spans[0].start)
+    first = plan.nodes[spans[0].node], spans[0].start
+    before, host = "" if len(study.devices) > 1 else plan.gpu_at(*first), plan.only_on(*first)
     able = (slot for slot in slots if has_trainer(slot, opened) and is_one_of(slot.kind, study.devices))
+    able = (slot for slot in able if not host or slot.host == host)
     return [slot for slot in able if not before or gpu_of(slot.kind) in ("", before)]
 
 

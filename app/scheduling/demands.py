@@ -188,7 +188,7 @@ class Demands:
         self.wanted_from: dict[State, frozenset[StudyId]] = {}
         self._plan, self._costs, self._progress, self._in_flight = plan, costs, progress, in_flight
         self._demand: dict[NodeId, dict[int, Urgencies]] = {}  # by resume step, which is inside the node or its start
-        self._kept: dict[NodeId, frozenset[int]] = {}  # the steps at which the state of each node is kept
+        self._kept: dict[NodeId, frozenset[int]] = {}  # the steps at which the state of each node is at hand
 
     def at(self, place: Place) -> Urgencies:
         """The demand at a resume step; empty where there is none."""
@@ -199,7 +199,7 @@ class Demands:
         before, demand = self._demand.get(node.id, {}), dict[int, Urgencies]()
         for need in self.needs(node):
             raise_to(demand.setdefault(need.resume_step, {}), need.urgencies)
-        kept = frozenset(node.resumable)
+        kept = node.at_hand
         changed = set(self._kept.get(node.id, frozenset()) ^ kept)
         changed.update(step for step in before.keys() | demand.keys() if before.get(step) != demand.get(step))
         self._demand[node.id], self._kept[node.id] = demand, kept
@@ -256,7 +256,7 @@ class Demands:
         return (top[1], step)
 
     def _is_at_hand(self, name: NodeId, step: int) -> bool:
-        return name == NOTHING or step in self._plan.nodes[name].resumable
+        return name == NOTHING or self._plan.nodes[name].is_at_hand(step)
 
     def needs(self, node: Node) -> list[Need]:
         """What must be reached in the node and by no stage under way, in order of steps."""

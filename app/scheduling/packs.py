@@ -56,7 +56,7 @@ def trials_on_a_slot(plan: SearchPlan) -> int:
 
 
 def choose_leader(
-    frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place], slots: int
+    frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place], slots: int, slot: SlotDescription
 ) -> Sequence[Span]:
     """The path to begin a pack with: `lead`, or one of the same study that goes before it, if `lead` can wait for that.
 
@@ -64,7 +64,7 @@ def choose_leader(
     and these go together. A path can wait as long as all the packs that there are keep the slots busy for longer than
     it and the other one take.
 
-    slots: how many may train the study.
+    slots: how many may train the study. slot: which trains the pack.
     """
     assert frontier.plan.packing  # or nothing is packed
     width, packs = frontier.plan.packing, _alike(frontier, lead, passed_over)
@@ -74,7 +74,10 @@ def choose_leader(
     )
     work = sum(seconds for pack in packs for seconds, _ in pack[::width])
     can_wait = first[0][0] + mine[0][0] <= work / slots
-    return frontier.path(first[0][1], lead[0].study) if first is not mine and can_wait else lead
+    if first is mine or not can_wait:
+        return lead
+    path = frontier.path(first[0][1], lead[0].study)
+    return path if takers(frontier.plan, path, [slot]) else lead
 
 
 def _alike(frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place]) -> list[list[tuple[float, Place]]]:

@@ -35,6 +35,7 @@ class Owner(Protocol):
     slot: str
     owner: str
     kind: str
+    host: str
     address: str
 
     def take(self, rows: RowsPort, device: str) -> bool:

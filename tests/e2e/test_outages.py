@@ -7,11 +7,13 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import begin, check
+from faults import begin, check, check_cost, check_log
 from stacks import PATIENCE, Cluster, wait_for
+from toys import curves, switch, trials
 
 Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("whole")
@@ -105,3 +107,32 @@ def over(cluster: Cluster, study: str) -> bool:
         return bool(cluster.client.study(study)["state"] == "completed")
     except Unreachable:
         return False
+
+
+def test_branches_begin_on_the_host_before_the_trunk_is_in_the_store(cluster: Cluster, tmp_path: Path) -> None:
+    """The store answers nobody until all branches are trained: their state came from a disk that both slots share."""
+    slots, lr = ("gpu0", "gpu1"), [switch(0.1, 0.1 + number, 4) for number in range(1, 5)]
+    spec = trials("early", *(({"lr": each}, 8) for each in lr), seconds=0.05)
+    spec["trainer_args"] |= {"ballast": 3 * 2**20}
+    for slot in slots:
+        cluster.kill(slot)
+    cluster.start(*slots, STAGETREE_CACHE=f"{tmp_path},1GiB", STAGETREE_PROOFS="0")
+    try:
+        with cluster.fault("store", "freeze", *slots):
+            study = cluster.submit(spec)
+            cluster.wait_for_event(study, "CheckpointCached", step=4)
+            done = lambda: [each for each in cluster.client.events(study) if each["type"] == "StageCompleted"]  # noqa: E731
+            wait_for("the ends of all branches", lambda: len(done()) >= 5)
+            assert not [each for each in cluster.client.events(study) if each["type"] == "CheckpointKept"]
+        assert cluster.wait(study)["state"] == "completed"
+        check_log(cluster, study)
+        check_cost(cluster, study)
+        assert {each["data"]["slot"] for each in cluster.client.events(study) if each["type"] == "ChainAssigned"} == {
+            *slots
+        }
+    finally:
+        for slot in slots:
+            cluster.kill(slot)
+        cluster.start(*slots)
+    alone = cluster.run(spec | {"merge": False, "trainer_args": spec["trainer_args"] | {"tag": "early, alone"}})
+    assert curves(cluster, study) == curves(cluster, alone["study"])

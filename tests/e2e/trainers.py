@@ -26,7 +26,8 @@ class Toy(Trainer):
     """Eight weights that a step moves by `lr`, `momentum` and every global generator.
 
     seconds: how long a step takes at least; where `slow_while` names a file, as long as that is there. journal: a file
-    that gets a line for each step: process, slot's time before and after it. tag: makes another plan. `mood` says what
+    that gets a line for each step: process, slot's time before and after it. tag: makes another plan. ballast: bytes of
+    its state that mean nothing. `mood` says what
     goes wrong, see `MOODS`: "hiccup" once a journal, "sick" where the environment says so, and "device" for all that
     comes after it in the same process.
     """
@@ -38,8 +39,17 @@ class Toy(Trainer):
     )
 
     def __init__(
-        self, *, seed: int, device: str, seconds: float = 0.0, slow_while: str = "", journal: str = "", tag: str = ""
+        self,
+        *,
+        seed: int,
+        device: str,
+        seconds: float = 0.0,
+        slow_while: str = "",
+        journal: str = "",
+        tag: str = "",
+        ballast: int = 0,
     ) -> None:
+        self.ballast = torch.zeros(ballast, dtype=torch.uint8)
         self.seconds, self.slow_while, self.journal = seconds, slow_while, journal
         self.hp: dict[str, Any] = {}
         self.weights = torch.randn(8, dtype=torch.float64)
@@ -80,6 +90,7 @@ class Toy(Trainer):
 
     def state_dict(self) -> dict[str, Any]:
         state = {"weights": self.weights, "velocity": self.velocity, "trained": self.trained}
+        state |= {"ballast": self.ballast} if len(self.ballast) else {}
         return state | ({"lock": object()} if self.mood == "unsavable" else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

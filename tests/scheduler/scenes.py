@@ -127,14 +127,18 @@ class Scene:
         )
 
     def register(
-        self, slot: str, owner: str = "anna", trainers: Json | None = None, device: str = "cpu", kind: str = ""
+        self,
+        slot: str,
+        owner: str = "anna",
+        trainers: Json | None = None,
+        device: str = "cpu",
+        kind: str = "",
+        host: str = "here",
     ) -> None:
         """A worker has the slot from here on."""
         with self.records.write() as rows:
             before = rows.slots.get(slot)
-            rows.slots.take(
-                slot, owner, instead_of=before and before.owner, device=device, host="here", pid=1, kind=kind
-            )
+            rows.slots.take(slot, owner, instead_of=before and before.owner, device=device, host=host, pid=1, kind=kind)
             rows.slots.describe(slot, owner, trainers={"toy": "1"} if trainers is None else trainers, note=None)
 
     def touch(self, slot: str, owner: str = "anna") -> None:

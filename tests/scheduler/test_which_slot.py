@@ -16,6 +16,8 @@ from app.simulation.simulator import Simulator
 from app.simulation.virtual_chain import Fault
 from tests.tuners.worlds import STUDY, spec
 
+Json = dict[str, Any]
+
 
 def test_a_node_that_failed_on_one_slot_goes_to_another() -> None:
     scene = Scene()
@@ -144,3 +146,89 @@ def test_where_nothing_may_be_spent_nothing_is_kept_inside_a_stage() -> None:
     scene = Scene(intermediate_bytes=0)
     scene.running()
     assert room_of_the_last_chain(scene) == 0
+
+
+# -------------------------------------------------------------------------------- states that are not in the store yet
+
+
+def branching(trunk: int, *ends: int) -> Json:
+    """Trials that part behind a trunk."""
+    values = [{"family": "values", "values": [0.1, 0.2 + number], "milestones": [trunk]} for number in range(len(ends))]
+    return {
+        "kind": "trials",
+        "trials": [{"hp": {"lr": lr}, "steps": end} for lr, end in zip(values, ends, strict=True)],
+    }
+
+
+def trunk_trained(*hosts: str) -> tuple[Scene, str, e.Stage]:
+    """A slot of each host, the first of which has trained a trunk: its chain, and that stage. The others are free."""
+    scene = Scene(slots=0)
+    scene.register("gpu0", host=hosts[0])
+    scene.submit(branching(4, 8, 7, 6))
+    scene.scheduler.tick()
+    chain, stages = scene.claim()
+    facts = [e.Evaluated(node=stages[0].node, step=step, metrics={"loss": 0.5}) for step in stages[0].evaluate]
+    scene.record(chain, [*facts, e.StageCompleted(chain=ChainId(chain), index=0, seconds=1.0)], proof=None)
+    for number, host in enumerate(hosts[1:], 1):
+        scene.register(f"gpu{number}", host=host)
+    return scene, chain, stages[0]
+
+
+def state(kind: Any, stage: e.Stage, **more: Any) -> Any:
+    return kind(node=stage.node, step=stage.end, key="k", sha256="", size=9, **more)
+
+
+def test_a_branch_begins_on_the_same_host_while_its_state_is_on_its_way() -> None:
+    scene, chain, trunk = trunk_trained("a", "b", "a")
+    scene.scheduler.tick()
+    assert scene.slots_of() == ["gpu0"]  # as long as the state is in memory only
+    scene.record(chain, [state(e.CheckpointCached, trunk, host="a")], proof=None)
+    scene.scheduler.tick()
+    assert scene.slots_of() == ["gpu0", "gpu2"]
+    with scene.records.read() as rows:
+        given = [row.assignment for row in rows.chains.live() if row.slot == "gpu2"]
+    assert isinstance(given[0], ChainAssignment) and given[0].resume is not None
+    assert given[0].resume.is_cached and given[0].resume.key == "k"
+    scene.record(chain, [state(e.CheckpointKept, trunk)], proof=None)
+    scene.scheduler.tick()
+    assert scene.slots_of() == ["gpu0", "gpu2", "gpu1"]  # where it is in the store, anybody may have it
+    assert not scene.plan().nodes[trunk.node].cached
+
+
+def test_one_that_did_not_find_it_waits_until_it_is_in_the_store() -> None:
+    scene, chain, trunk = trunk_trained("a", "a")
+    scene.record(chain, [state(e.CheckpointCached, trunk, host="a")], proof=None)
+    scene.scheduler.tick()
+    sibling, _ = scene.claim()
+    interrupted = e.ChainEnded(chain=ChainId(sibling), outcome=ChainOutcome.INTERRUPTED)
+    scene.record(sibling, [interrupted], lambda rows: rows.chains.end(sibling, 1))
+    scene.scheduler.tick()
+    assert scene.slots_of() == ["gpu0", "gpu1"]
+    assert scene.plan().nodes[trunk.node].saving
+    scene.record(chain, [state(e.CheckpointKept, trunk)], proof=None)
+    scene.scheduler.tick()
+    assert scene.slots_of() == ["gpu0", "gpu1", "gpu1"]
+
+
+def test_where_the_upload_is_lost_the_trunk_is_trained_again_and_whoever_has_it_goes_on() -> None:
+    scene, chain, trunk = trunk_trained("a", "a", "a")
+    scene.record(chain, [state(e.CheckpointCached, trunk, host="a")], proof=None)
+    scene.scheduler.tick()
+    assert scene.slots_of() == ["gpu0", "gpu1", "gpu2"]
+    others = [scene.claim()[0], scene.claim()[0]]
+    scene.expire("gpu1", "gpu2")
+    for other in others:
+        scene.beat(other, 5)
+    scene.scheduler.tick()
+    node = scene.plan().nodes[trunk.node]
+    assert not node.cached and not node.saving
+    assert [chain.slot for chain in scene.plan().chains.values()] == ["gpu1", "gpu2"]
+    assert not scene.study().failed
+
+
+def test_a_state_that_is_kept_already_is_not_one_of_a_host() -> None:
+    scene, chain, trunk = trunk_trained("a", "b")
+    scene.record(chain, [state(e.CheckpointKept, trunk), state(e.CheckpointCached, trunk, host="a")], proof=None)
+    assert not scene.plan().nodes[trunk.node].cached
+    scene.scheduler.tick()
+    assert scene.slots_of() == ["gpu0", "gpu1"]

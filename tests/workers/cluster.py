@@ -45,7 +45,7 @@ Json = dict[str, Any]
 class SlotOwner:
     """Takes a slot from whoever has it, as the process does that comes after one that is gone."""
 
-    kind = "cpu"
+    kind, host = "cpu", "here"
 
     def __init__(self, slot: str, latest: dict[str, str]) -> None:
         self.slot, self.owner, self._latest = slot, uuid4().hex, latest
@@ -56,7 +56,9 @@ class SlotOwner:
             raise SlotTaken(f"slot {self.slot} is another's")
         before = rows.slots.get(self.slot)
         instead_of = None if before is None else before.owner
-        rows.slots.take(self.slot, self.owner, instead_of=instead_of, device=device, host="here", pid=1, kind=self.kind)
+        rows.slots.take(
+            self.slot, self.owner, instead_of=instead_of, device=device, host=self.host, pid=1, kind=self.kind
+        )
         return True
 
 

@@ -239,9 +239,9 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> dict[int, bool]:
     """By the steps at which states were given to savers: whether several stages wait to begin there."""
     found, save = dict[int, bool](), Saver.save
 
-    def note(saver: Saver, claim: Any, place: str, *given: Any, is_branch_point: bool = False, **_: Any) -> None:
-        found[int(place.rpartition("/")[2])] = is_branch_point
-        save(saver, claim, place, *given, is_branch_point=is_branch_point)
+    def note(saver: Saver, claim: Any, place: str, *given: Any, on_cached: Any = None, **_: Any) -> None:
+        found[int(place.rpartition("/")[2])] = on_cached is not None
+        save(saver, claim, place, *given, on_cached=on_cached)
 
     monkeypatch.setattr(Saver, "save", note)
     return found

@@ -263,22 +263,37 @@ class WorldLog:
 
 
 class WorldObjects(Server):
-    """What lies in the store. damaged: what is not what it was."""
+    """What lies in the store. damaged: what is not what it was. copies: those on the disk of each
+    machine, which has room for a few."""
 
     def __init__(self, time: Time) -> None:
         super().__init__(time)
         self.objects: dict[str, bytes] = {}
         self.seen_from: dict[str, float] = {}
         self.damaged = set[str]()
+        self.copies: dict[int, dict[str, bytes]] = {}
+
+
+MOST_COPIES = 2
 
 
 class WorldStore:
-    """The store as one process sees it."""
+    """The store as one process sees it. host: the machine on whose disk it has copies; None for on none."""
 
     prefix = ""
 
-    def __init__(self, objects: WorldObjects, effects: Effects) -> None:
+    def __init__(self, objects: WorldObjects, effects: Effects, host: int | None = None) -> None:
         self._all, self._effects = objects, effects
+        self._copies = None if host is None else objects.copies.setdefault(host, {})
+
+    def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
+        if self._copies is None:
+            return False
+        self._copies[key] = b"".join(bytes(part) for part in parts)
+        while len(self._copies) > MOST_COPIES:
+            del self._copies[next(iter(self._copies))]
+        self._effects.moment("after a copy")
+        return True
 
     def write(self, key: str, parts: Iterable[memoryview]) -> None:
         whole = b"".join(bytes(part) for part in parts)
@@ -294,6 +309,9 @@ class WorldStore:
         self._answer("store write", key)
 
     def read(self, key: str) -> Iterator[bytes]:
+        if self._copies is not None and key in self._copies:
+            yield self._copies[key]
+            return
         self._ask("store read", key)
         if key not in self._all.objects or self._all.seen_from.get(key, 0.0) > self._effects.process.time.now:
             raise FileNotFoundError(key)

@@ -74,7 +74,7 @@ def versions_of_streams(patch: pytest.MonkeyPatch) -> None:
 def hashes_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
     """A damaged state is trained on."""
 
-    def read(self: Any, key: str, sha256: str) -> Any:
+    def read(self: Any, key: str, sha256: str, parts: Any = ()) -> Any:
         return self._fetched(key)[0]
 
     patch.setattr(CheckpointStore, "read", read)
@@ -108,9 +108,9 @@ def checkpoints_in_use(patch: pytest.MonkeyPatch) -> None:
 def facts_before_states(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint is on record before it is stored."""
 
-    def write(self: Any, place: str, state: Any, *, is_branch_point: bool = False) -> Any:
+    def write(self: Any, place: str, state: Any, **how: Any) -> Any:
         try:
-            return real(self, place, state, is_branch_point=is_branch_point)
+            return real(self, place, state, **how)
         except Exception:
             return Stored(f"{place}-lost.safetensors", "0" * 64, state.size)
 

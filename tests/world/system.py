@@ -66,7 +66,8 @@ class Member(Process):
         self.fibers_of = Fibers(self)
         self.effects = Effects(self, world.faults)
         self.records = WorldRecords(world.database, self.effects)
-        self.store = WorldStore(world.objects, self.effects)
+        has_copies = world.setting.copies and name.startswith("worker")
+        self.store = WorldStore(world.objects, self.effects, world.host_of(name) if has_copies else None)
 
     def kill(self) -> None:
         super().kill()
@@ -109,7 +110,7 @@ class _Lock:
 @dataclass(frozen=True)
 class Setting:
     """What a history is made in. host: how many slots are on one machine. budget: bytes for checkpoints. memory: bytes
-    of recent states in a slot.
+    of recent states in a slot. copies: whether machines have disks for copies of them.
 
     faults_until: seconds after which nothing goes wrong any more. faults_share: of their rates, how often they happen.
     most_steps: what one fault may cost.
@@ -122,6 +123,7 @@ class Setting:
     apis: int = 1
     budget: int | None = None
     memory: int = 0
+    copies: bool = False
     proofs: bool = False
     policy: str = "critical_path"
     studies: tuple[Json, ...] = ()
@@ -209,7 +211,14 @@ class World:
         me.on_end = messages.set
         self.broker.serve(slot, messages)
         notifier = self._notifier(me)
-        limits = Limits(lease=LEASE, heartbeat=HEARTBEAT, grace=GRACE, strike=5.0, memory_bytes=self.setting.memory)
+        limits = Limits(
+            lease=LEASE,
+            heartbeat=HEARTBEAT,
+            grace=GRACE,
+            strike=5.0,
+            memory_bytes=self.setting.memory,
+            cached_bytes=0,
+        )
         given = SlotDependencies(
             records=me.records,  # type: ignore[arg-type]
             store=me.store,

@@ -120,7 +120,18 @@ def close(plan: SearchPlan, event: e.ChainEnded) -> None:
         if event.died_alone:
             lost = plan.node(stage.node).lost
             lost[stage.start] = lost.get(stage.start, 0) + 1
+    if event.outcome not in (ChainOutcome.DONE, ChainOutcome.STOPPED):
+        _await_upload(plan, chain)
     _release(plan, chain)
+
+
+def _await_upload(plan: SearchPlan, chain: Chain) -> None:
+    """What went wrong may have been that the state of a host was not there: others wait until it is safe."""
+    first = chain.stages[0]
+    begins = plan.beginning(plan.node(first.node), first.start)
+    if begins is not None and first.start in begins.cached:
+        del begins.cached[first.start]
+        plan.touched.add(begins.id)
 
 
 def _charge_proof(plan: SearchPlan, chain: Chain, event: e.ChainEnded) -> None:
@@ -140,6 +151,7 @@ def _release(plan: SearchPlan, chain: Chain) -> None:
             plan.touched.add(node.id)
         if node.saving.get(stage.end) == chain.id:
             del node.saving[stage.end]
+            node.cached.pop(stage.end, None)
             awaiting.leave_unevaluated(plan, node, stage.end)
             plan.touched.add(node.id)
     del plan.chains[chain.id]

@@ -166,8 +166,8 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             chains.fail(plan, event)
         case e.Evaluated():
             results.take_metrics(plan, event)
-        case e.CheckpointKept():
-            results.keep_checkpoint(plan, event)
+        case e.CheckpointKept() | e.CheckpointCached():
+            results.take_checkpoint(plan, event)
         case e.CheckpointReleased():
             results.release_checkpoint(plan, event)
         case e.CheckpointDropped():

@@ -6,10 +6,11 @@ These are states whose steps may be trained again in another way than the first 
 from __future__ import annotations
 
 from bisect import insort
+from dataclasses import replace
 
 from app.domain import awaiting
 from app.domain import events as e
-from app.domain.search_plan import Chain, Checkpoint, KeptAt, Node, SearchPlan, Study, Witness
+from app.domain.search_plan import CachedState, Chain, Checkpoint, KeptAt, Node, SearchPlan, Study, Witness
 from app.domain.terms import FailureKind, ProofKind, TrialState, digest
 
 MOST_WITNESSES = 16
@@ -28,10 +29,9 @@ def trained_by(plan: SearchPlan, node: Node, step: int) -> Chain | None:
 def broke(plan: SearchPlan, node: Node, step: int) -> int:
     """The first step at which training has broken that goes on there, with a state that is kept or, at 0, with none."""
     here: Node | None = node
-    while here is not None and step not in here.checkpoints and here.start >= step:
+    while here is not None and not here.is_at_hand(step) and here.start >= step:
         here = plan.nodes.get(here.parent) if here.parent is not None else None
-    checkpoint = here.checkpoints.get(step) if here is not None else None
-    return checkpoint.broke or step if checkpoint is not None else step
+    return here.state_at(step).broke or step if here is not None and here.is_at_hand(step) else step
 
 
 def span(plan: SearchPlan, test: e.ExactnessTested) -> tuple[int, int] | None:
@@ -129,25 +129,33 @@ TRAINED_TWICE = "ended with other bits when trained again"
 """Why a node may be wrong of which two states of one step are on record, or were compared."""
 
 
-def keep_checkpoint(plan: SearchPlan, event: e.CheckpointKept) -> None:
-    """A state is kept from here on."""
+def take_checkpoint(plan: SearchPlan, event: e.CheckpointKept | e.CheckpointCached) -> None:
+    """A state is kept from here on; or is on its way, and can be begun with on one host until then."""
     node = plan.node(event.node)
+    chain = trained_by(plan, node, event.step)
+    since, broke = (None, 0) if chain is None else (chain.stages[0].start, chain.broke)
+    checkpoint = Checkpoint(event.key, event.sha256, event.size, since=since, broke=broke, parts=event.parts)
+    if isinstance(event, e.CheckpointKept):
+        _keep(plan, node, event, replace(checkpoint, intermediate=event.intermediate))
+    elif event.step in node.saving:  # else it is kept already, or lost
+        node.cached[event.step] = CachedState(checkpoint, event.host)
+    plan.touched.add(node.id)
+
+
+def _keep(plan: SearchPlan, node: Node, event: e.CheckpointKept, checkpoint: Checkpoint) -> None:
     before = node.checkpoints.get(event.step)
     if before is not None and before.key != event.key:
         if before.sha256 != event.sha256 and len(before.parts) == len(event.parts):  # else it may be divided otherwise
             node.not_exact[event.step, TRAINED_TWICE] = None
         _withdraw(plan, node, event.step)  # two workers were here: one state is enough
     _remove_checkpoint(plan, node, event.step)
-    chain = trained_by(plan, node, event.step)
-    way = {} if chain is None else {"since": chain.stages[0].start, "broke": chain.broke}
-    kept = Checkpoint(event.key, event.sha256, event.size, event.intermediate, **way, parts=event.parts)
-    node.checkpoints[event.step] = kept
+    node.checkpoints[event.step] = checkpoint
     plan.intermediate_bytes += event.size * event.intermediate
     plan.kept_bytes += event.size
     node.saving.pop(event.step, None)
+    node.cached.pop(event.step, None)
     awaiting.await_evaluation(plan, node, event.step)
     note(plan, node, event.step)
-    plan.touched.add(node.id)
 
 
 def release_checkpoint(plan: SearchPlan, event: e.CheckpointReleased) -> None:
@@ -193,6 +201,7 @@ MAX_UNSAVED = 3
 
 def _unsaved(plan: SearchPlan, node: Node, event: e.CheckpointDropped) -> None:
     """A checkpoint could not be written. Workers wait for their storage now: only logs of older versions say so."""
+    node.cached.pop(event.step, None)
     node.saving.pop(event.step, None)  # the report may be here before the stage's own: then the chain's end clears it
     awaiting.leave_unevaluated(plan, node, event.step)
     node.unsaved[event.step] = node.unsaved.get(event.step, 0) + 1

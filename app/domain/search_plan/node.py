@@ -35,6 +35,14 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class CachedState:
+    """A state that is being uploaded, and until then is on a disk of one host, for the slots there."""
+
+    checkpoint: Checkpoint
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class KeptAt:
     """A checkpoint, and the node and step whose state it holds."""
 
@@ -101,6 +109,7 @@ class Node:
     waiting: at each step, the trials that asked for a result there and have none yet, or must be evaluated there.
     running: for each stage of a chain under way, the steps (start, end] it trains here.
     saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
+    cached: those of them that are on a disk of a host already.
     lost: at each step, how often the process died alone that trained a stage that began there.
     unsaved: at each step, how often its checkpoint could not be written.
     trained: the last step that was trained here and recorded, by a stage's end or a checkpoint inside one.
@@ -129,6 +138,7 @@ class Node:
     waiting: dict[int, set[TrialKey]] = field(default_factory=dict)
     running: dict[tuple[ChainId, int], tuple[int, int]] = field(default_factory=dict)
     saving: dict[int, ChainId] = field(default_factory=dict)
+    cached: dict[int, CachedState] = field(default_factory=dict)
     lost: dict[int, int] = field(default_factory=dict)
     unsaved: dict[int, int] = field(default_factory=dict)
     failures: Failures = field(default_factory=dict)
@@ -163,6 +173,19 @@ class Node:
     def resumable(self) -> Mapping[int, Checkpoint]:
         """The states, by step, that training may go on from."""
         return _NONE if self.alone else self.checkpoints
+
+    @property
+    def at_hand(self) -> frozenset[int]:
+        """The steps whose states a chain may begin with now, if only on some host."""
+        return frozenset() if self.alone else frozenset((*self.checkpoints, *self.cached))
+
+    def is_at_hand(self, step: int) -> bool:
+        """Whether a step is one of these."""
+        return not self.alone and (step in self.checkpoints or step in self.cached)
+
+    def state_at(self, step: int) -> Checkpoint:
+        """What a chain begins with that begins at a step of `at_hand`."""
+        return self.checkpoints[step] if step in self.checkpoints else self.cached[step].checkpoint
 
     def evaluation_tries(self, step: int) -> int:
         """How many tries the evaluation at a step has cost, in vain."""

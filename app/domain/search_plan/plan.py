@@ -166,9 +166,21 @@ class SearchPlan:
 
     def can_begin(self, node: Node, step: int) -> bool:
         """Whether a chain may train the node from this step on: with its own state, its parent's or, at 0, none."""
-        if step in node.resumable:
+        if node.is_at_hand(step):
             return True
-        return step == node.start and (node.parent is None or step in self.nodes[node.parent].resumable)
+        return step == node.start and (node.parent is None or self.nodes[node.parent].is_at_hand(step))
+
+    def beginning(self, node: Node, step: int) -> Node | None:
+        """The node whose state a chain begins with that trains `node` from this step on; None for none, at 0."""
+        if node.is_at_hand(step):
+            return node
+        return None if node.parent is None else self.nodes[node.parent]
+
+    def only_on(self, node: Node, step: int) -> str:
+        """The host whose slots alone may train the node from this step on; "" for those of any."""
+        begins = self.beginning(node, step)
+        cached = begins.cached.get(step) if begins is not None else None
+        return "" if cached is None else cached.host
 
     def is_isolated(self, node: NodeId, start: int) -> bool:
         """Whether a stage that begins there must be trained with no other beside it: its process died too often."""

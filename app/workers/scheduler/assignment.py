@@ -143,7 +143,7 @@ class Assignment:
         if frontier.plan.is_isolated(spans[0].node, spans[0].start):
             return Placed(frontier, [spans[:1]], slot, is_pack=True)
         most, more = allowed(frontier, spans[0].study, well, free)
-        lead = until_branch(frontier, choose_leader(frontier, spans, passed_over, most))
+        lead = until_branch(frontier, choose_leader(frontier, spans, passed_over, most, slot))
         others = pack_members(frontier, lead, passed_over, more, slot)
         return Placed(frontier, until_filled(frontier, [lead, *others], passed_over, more), slot, is_pack=True)
 

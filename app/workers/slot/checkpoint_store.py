@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -57,23 +57,38 @@ class CheckpointStore:
     def __init__(self, store: ObjectStore, memory_bytes: int = 0) -> None:
         self._store, self._recent = store, RecentStates(memory_bytes)
 
-    def write(self, place: str, state: State, *, is_branch_point: bool = False) -> Stored:
+    def cache(self, place: str, state: State) -> Stored | None:
+        """Put a state where the slots of this machine find it, before `write`; None where there is no place for it."""
+        stored = list[StoredPart]()
+        for key, each in self._named(place, state):
+            digest = hashlib.sha256()
+            if not self._store.cache(key, _hashed(each, digest)):
+                return None
+            stored.append(StoredPart(key, digest.hexdigest(), each.size))
+        return self._as_stored(stored, state, is_branch_point=True)
+
+    def write(self, place: str, state: State, *, is_branch_point: bool = False, cached: Stored | None = None) -> Stored:
         """Store a state under a new key that begins with `place`. `state` stays the caller's.
 
-        is_branch_point: several stages wait to begin there. Raises `StoreUnavailable`.
+        is_branch_point: several stages wait to begin there. cached: where they find it already: it has these names, at
+        each try. Raises `StoreUnavailable`.
         """
-        name, written = f"{place}-{uuid4().hex[:12]}", list[StoredPart]()
+        if cached is not None:
+            for key, each in zip((cached.key, *(part.key for part in cached.parts)), state.images, strict=True):
+                self._write(key, _pieces(each))
+            return cached
+        written = list[StoredPart]()
         try:
-            for number, each in enumerate(state.images):
-                written.append(self._write(f"{name}.{number}" if number else name, each))
+            for key, each in self._named(place, state):
+                digest = hashlib.sha256()
+                self._write(key, _hashed(each, digest))
+                written.append(StoredPart(key, digest.hexdigest(), each.size))
         except StoreUnavailable:
             for part in written:  # another try has other names
                 with suppress(StoreUnavailable):
                     self.delete(part.key)
             raise
-        whole, *parts = written
-        self._recent.keep(whole.key, state, is_branch_point=is_branch_point)
-        return Stored(whole.key, whole.sha256, state.total, tuple(parts))
+        return self._as_stored(written, state, is_branch_point=is_branch_point)
 
     def read(self, key: str, sha256: str, parts: Sequence[StoredPart] = ()) -> State:
         """The state of a checkpoint, which is the caller's to close.
@@ -93,13 +108,26 @@ class CheckpointStore:
         self._recent.keep(key, state)
         return state
 
-    def _write(self, name: str, state: State) -> StoredPart:
-        digest, key = hashlib.sha256(), f"{self._store.prefix}{name}.safetensors"
+    def _named(self, place: str, state: State) -> Iterator[tuple[str, State]]:
+        """The objects of a state, under new keys. Raises `StoreUnavailable`."""
+        name = f"{place}-{uuid4().hex[:12]}"
         try:
-            self._store.write(key, _hashed(state, digest))
-        except Exception as error:  # whatever the client of the store raises
+            prefix = self._store.prefix
+        except Exception as error:  # whatever says which installation it is
             raise StoreUnavailable(f"checkpoint {name} cannot be written: {_say(error)}") from error
-        return StoredPart(key, digest.hexdigest(), state.size)
+        for number, each in enumerate(state.images):
+            yield f"{prefix}{name}{f'.{number}' if number else ''}.safetensors", each
+
+    def _as_stored(self, written: Sequence[StoredPart], state: State, *, is_branch_point: bool) -> Stored:
+        whole, *parts = written
+        self._recent.keep(whole.key, state, is_branch_point=is_branch_point)
+        return Stored(whole.key, whole.sha256, state.total, tuple(parts))
+
+    def _write(self, key: str, parts: Iterable[memoryview]) -> None:
+        try:
+            self._store.write(key, parts)
+        except Exception as error:  # whatever the client of the store raises
+            raise StoreUnavailable(f"checkpoint {key} cannot be written: {_say(error)}") from error
 
     def _read(self, key: str, sha256: str) -> State:
         """One object."""
@@ -156,17 +184,21 @@ class CheckpointStore:
 
 def _hashed(state: State, digest: hashlib._Hash) -> Iterator[memoryview]:
     """The image in pieces, each of which is hashed while it is written."""
-    image = state.view()
     if state.size <= SMALL:
-        digest.update(image)
-        yield image
+        for part in _pieces(state):
+            digest.update(part)
+            yield part
         return
     with ThreadPoolExecutor(1, "hash") as hashing:
-        for begin in range(0, state.size, PART):
-            part = image[begin : begin + PART]
+        for part in _pieces(state):
             done = hashing.submit(digest.update, part)
             yield part
             done.result()
+
+
+def _pieces(state: State) -> Iterator[memoryview]:
+    image = state.view()
+    return (image[begin : begin + PART] for begin in range(0, state.size, PART))
 
 
 def _parts_of(fd: int) -> Iterator[bytes]:
@@ -208,7 +240,8 @@ class CheckpointReader:
     def read(self, resume: ResumePoint, check: Callable[[], None]) -> State:
         """The state, which is the caller's to close. check: raises when it is not wanted any more.
 
-        Raises `CheckpointUnreadable` after repeated looks, `Closing`, and what `check` does.
+        Raises `CheckpointUnreadable` after repeated looks, at once if it was to be on this machine, `Closing`, and what
+        `check` does.
         """
         unreadable_since: Instant | None = None
         try:
@@ -219,10 +252,12 @@ class CheckpointReader:
                 except CheckpointUnreadable as problem:
                     now = self._clock()
                     unreadable_since = now if unreadable_since is None else unreadable_since
-                    if now - unreadable_since >= self._strike_after_seconds:
+                    if resume.is_cached or now - unreadable_since >= self._strike_after_seconds:
                         raise
                     self._say(number, problem)
                 except (StoreUnavailable, OSError) as problem:
+                    if resume.is_cached:
+                        raise CheckpointUnreadable(str(problem)) from problem
                     unreadable_since = None  # whoever says now that it is not there has just been ill
                     self._say(number, problem)
             raise AssertionError("tries never end")

@@ -15,7 +15,7 @@ from app.events.trial_logs import TrialLogTable
 from app.object_store import ObjectStore
 from app.registry import TrainerSource
 from app.workers.ownership import Owner
-from app.workers.slot.checkpoint_store import CheckpointReader, CheckpointStore
+from app.workers.slot.checkpoint_store import SMALL, CheckpointReader, CheckpointStore
 from app.workers.slot.health import Health, Quarantine
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.retry import Clock, RetryPolicy, SlotStatus, monotonic
@@ -34,6 +34,7 @@ class Limits:
     heartbeat: between two signs of life. grace: for what is on its way when the slot must end. strike: how long a
     missing or damaged checkpoint is looked at again. silence: after which a trainer counts as hung, at least.
     overhead: the share of training time that intermediate checkpoints may take. memory_bytes: for recent states.
+    cached_bytes: larger states are handed to slots of this machine before they are stored.
     """
 
     lease: float = 60.0
@@ -43,6 +44,7 @@ class Limits:
     silence: float = 1800.0
     overhead: float = 0.01
     memory_bytes: int = 256 * 2**20
+    cached_bytes: int = SMALL
     growth_bytes: int = 2**30
 
 
@@ -106,7 +108,9 @@ class SlotContext:
         retry, status = RetryPolicy(given.wait, given.executor), SlotStatus()
         store = CheckpointStore(given.store, limits.memory_bytes)
         outbox = FactOutbox(given.records, retry, clock=given.wall_clock, notify=given.notify, executor=given.executor)
-        saver = Saver(store, retry, status, given.clock, given.executor, given.backlog)
+        saver = Saver(
+            store, retry, status, given.clock, given.executor, given.backlog, cached_bytes=limits.cached_bytes
+        )
         return cls(
             me=me,
             device=device,

@@ -111,10 +111,11 @@ def least_missed(here: Sequence[Kept], passed_over: set[int]) -> Kept | None:
 
 
 class ChainCheckpoints:
-    """The states of one chain on their way to the store, and into the log. room: bytes for those inside stages."""
+    """The states of one chain on their way from a host to the store, and into the log. room: bytes for those inside
+    stages."""
 
-    def __init__(self, claim: Claim, room: int, records: Records, outbox: FactOutbox, saver: Saver) -> None:
-        self._claim, self._outbox, self._saver = claim, outbox, saver
+    def __init__(self, claim: Claim, room: int, records: Records, outbox: FactOutbox, saver: Saver, host: str) -> None:
+        self._claim, self._outbox, self._saver, self._host = claim, outbox, saver, host
         self._intermediates = IntermediateCheckpoints(claim, room, records, outbox, saver)
         self._held: State | None = None
 
@@ -148,7 +149,12 @@ class ChainCheckpoints:
             else:
                 self._outbox.put(self._claim, facts, is_news=True)
 
-        self._saver.save(self._claim, self._place(stage, stage.end), state, put, is_branch_point=is_branch_point)
+        def put_cached(cached: Stored) -> None:
+            fact = _cached(stage.node, stage.end, cached, self._host)
+            self._outbox.put(self._claim, [fact], is_news=True)
+
+        on_cached = put_cached if is_branch_point else None
+        self._saver.save(self._claim, self._place(stage, stage.end), state, put, on_cached=on_cached)
         return True
 
     def save_inside(
@@ -194,5 +200,18 @@ def _kept(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> 
         sha256=stored.sha256,
         size=stored.size,
         intermediate=is_intermediate,
+        parts=stored.parts,
+    )
+
+
+def _cached(node: NodeId, step: int, stored: Stored, host: str) -> e.CheckpointCached:
+    """The fact that a state can be begun with on a host."""
+    return e.CheckpointCached(
+        node=node,
+        step=step,
+        key=stored.key,
+        sha256=stored.sha256,
+        size=stored.size,
+        host=host,
         parts=stored.parts,
     )

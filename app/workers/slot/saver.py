@@ -35,8 +35,7 @@ BACKLOG = 4
 """So many states may wait in memory; whoever has one more waits."""
 
 SAVE_SECONDS = 0.05
-"""What keeping a state is taken to cost before one of its plan was kept, and the most that an upload counts, since
-training goes on beside it."""
+"""What keeping a state is taken to cost before one of its plan was kept, and the most that an upload counts."""
 
 FIRST_COSTS = (SAVE_SECONDS,) * 3
 
@@ -148,7 +147,7 @@ class _Job:
 
 
 class Saver:
-    """clock: of how long it takes. backlog: of the host; None bounds no bytes."""
+    """clock: of how long it takes. backlog: of the host; None bounds no bytes. cached_bytes: as in `Limits`."""
 
     def __init__(
         self,
@@ -158,8 +157,9 @@ class Saver:
         clock: Clock,
         executor: Executor = THREADS,
         backlog: HostBacklog | None = None,
+        cached_bytes: int = SMALL,
     ) -> None:
-        self._backlog = backlog
+        self._backlog, self._cached_bytes = backlog, cached_bytes
         self._store, self._retry, self._status, self._clock = store, retry, status, clock
         self._costs: Mapping[str, Sequence[float]] = {}  # put in place whole: others read it
         self._thread = WorkerThread[_Job]("saver", self._do, retry, BACKLOG, executor)
@@ -175,8 +175,8 @@ class Saver:
     def seconds(self, plan: str) -> float:
         """The time that training loses by keeping a state of a plan: the median of the last ones.
 
-        One that took long, as where the machine stood still, must not make the next ones rare. An upload costs little,
-        however long it takes: ten gigabytes, two minutes on their way to S3, would be kept every three hours otherwise.
+        One that took long, as where the machine stood still, must not make the next ones rare; nor must an upload,
+        which costs little: ten gigabytes are two minutes on their way to S3, and would be kept every three hours.
         """
         return median(self._costs.get(plan, FIRST_COSTS))
 
@@ -188,14 +188,13 @@ class Saver:
         on_stored: Callable[[Stored], None],
         *,
         copy_seconds: float = 0.0,
-        is_branch_point: bool = False,
+        on_cached: Callable[[Stored], None] | None = None,
     ) -> None:
         """Store a state, which is the saver's from here on; `on_stored` gets what was stored.
 
-        copy_seconds: what it took so far. is_branch_point: as in `CheckpointStore.write`. Raises `Closing` if there
-        never was room for it.
+        copy_seconds: what it took so far. on_cached: where several stages wait to begin; it hears of what they find on
+        this machine before it is stored. Raises `Closing` if there never was room for it.
         """
-
         size = state.total
         self._await_room(size)
 
@@ -206,7 +205,7 @@ class Saver:
 
         def save() -> None:
             try:
-                written = self._write(claim, place, state, is_branch_point)
+                written = self._write(claim, place, state, on_cached)
             finally:
                 drop()
             if written is not None:
@@ -262,15 +261,18 @@ class Saver:
         finally:
             self._status.remove("backlog")
 
-    def _write(self, claim: Claim, place: str, state: State, is_branch_point: bool) -> tuple[Stored, float] | None:
+    def _write(
+        self, claim: Claim, place: str, state: State, on_cached: Callable[[Stored], None] | None
+    ) -> tuple[Stored, float] | None:
         """The stored object, and the seconds of the attempt; None if the chain was over before the store took it."""
+        is_branch_point, cached = on_cached is not None, self._cache(place, state, on_cached)
         try:
             for number in self._retry.attempts():
                 if claim.over.is_set():
                     return None
                 begun_at = self._clock()
                 try:
-                    stored = self._store.write(place, state, is_branch_point=is_branch_point)
+                    stored = self._store.write(place, state, is_branch_point=is_branch_point, cached=cached)
                 except StoreUnavailable as problem:
                     self._say(number, problem)
                 else:
@@ -278,6 +280,18 @@ class Saver:
             return None
         finally:
             self._status.remove("saver")
+
+    def _cache(self, place: str, state: State, on_cached: Callable[[Stored], None] | None) -> Stored | None:
+        """A small state is stored before anybody could begin with it."""
+        if on_cached is None or state.total <= self._cached_bytes:
+            return None
+        try:
+            cached = self._store.cache(place, state)
+        except StoreUnavailable:  # it says so when the state is to be written
+            return None
+        if cached is not None:
+            on_cached(cached)
+        return cached
 
     def _say(self, number: int, problem: StoreUnavailable) -> None:
         if number == 1:

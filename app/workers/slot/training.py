@@ -41,7 +41,9 @@ class TrainingLane(Lane):
     def _prepare(self) -> None:
         slot, room = self._slot, self.work.intermediate_bytes
         self._execution = ChainExecution(self.claim.chain, self.work, slot.overhead)
-        self._checkpoints = ChainCheckpoints(self.claim, room, slot.given.records, slot.outbox, slot.saver)
+        self._checkpoints = ChainCheckpoints(
+            self.claim, room, slot.given.records, slot.outbox, slot.saver, slot.me.host
+        )
         self._facts: list[e.Event] = []
 
     @property
@@ -213,6 +215,10 @@ class TrainingLane(Lane):
         """The checkpoint to resume from is struck from the plan, and its steps are trained again."""
         if (resume := self.work.resume) is None:
             return self._fail(TrainerFailed("storage", f"the weights that it begins from: {problem}"))
+        if resume.is_cached:  # the upload that is under way decides what becomes of it
+            logger.info("%s: it is waited for", problem, extra=self.named)
+            self._end([self._ended(ChainOutcome.INTERRUPTED)])
+            return False
         logger.warning("%s: its steps are trained again", problem, extra=self.named)
         dropped = e.CheckpointDropped(node=NodeId(resume.node), step=resume.step, key=resume.key, reason=str(problem))
         self._end([dropped, self._ended(ChainOutcome.INTERRUPTED)])

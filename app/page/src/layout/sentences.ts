@@ -30,6 +30,7 @@ const SENTENCES: Record<string, (data: Data) => string> = {
   StageFailed: (data) => `training failed after step ${data["step"]}: ${lastLine(data["error"])}`,
   Evaluated: (data) => `measured at step ${data["step"]}: ${metrics(data["metrics"])}`,
   CheckpointKept: (data) => `the state at step ${data["step"]} was saved`,
+  CheckpointCached: (data) => `slots of ${data["host"]} may go on from step ${data["step"]}, whose state is on its way to the store`,
   CheckpointReleased: (data) => `the state at step ${data["step"]} is not needed any more`,
   CheckpointDropped: (data) => `the state at step ${data["step"]} is gone: ${data["reason"]}`,
   PackingProfiled: (data) => `it was measured how packs do on ${data["device"]}`,
