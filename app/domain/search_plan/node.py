@@ -109,7 +109,7 @@ class Node:
     waiting: at each step, the trials that asked for a result there and have none yet, or must be evaluated there.
     running: for each stage of a chain under way, the steps (start, end] it trains here.
     saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
-    cached: those of them that are on a disk of a host already.
+    cached: the states among them that a host's disk has already.
     lost: at each step, how often the process died alone that trained a stage that began there.
     unsaved: at each step, how often its checkpoint could not be written.
     trained: the last step that was trained here and recorded, by a stage's end or a checkpoint inside one.
@@ -180,7 +180,7 @@ class Node:
         return frozenset() if self.alone else frozenset((*self.checkpoints, *self.cached))
 
     def is_at_hand(self, step: int) -> bool:
-        """Whether a step is one of these."""
+        """Whether a step is in `at_hand`."""
         return not self.alone and (step in self.checkpoints or step in self.cached)
 
     def state_at(self, step: int) -> Checkpoint:

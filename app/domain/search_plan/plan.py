@@ -177,7 +177,7 @@ class SearchPlan:
         return None if node.parent is None else self.nodes[node.parent]
 
     def only_on(self, node: Node, step: int) -> str:
-        """The host whose slots alone may train the node from this step on; "" for those of any."""
+        """The host whose slots alone may train the node from this step on; "" for any host."""
         begins = self.beginning(node, step)
         cached = begins.cached.get(step) if begins is not None else None
         return "" if cached is None else cached.host

@@ -113,7 +113,7 @@ class CheckpointStore:
         name = f"{place}-{uuid4().hex[:12]}"
         try:
             prefix = self._store.prefix
-        except Exception as error:  # whatever says which installation it is
+        except Exception as error:  # any, of the database that names the installation
             raise StoreUnavailable(f"checkpoint {name} cannot be written: {_say(error)}") from error
         for number, each in enumerate(state.images):
             yield f"{prefix}{name}{f'.{number}' if number else ''}.safetensors", each
@@ -240,7 +240,7 @@ class CheckpointReader:
     def read(self, resume: ResumePoint, check: Callable[[], None]) -> State:
         """The state, which is the caller's to close. check: raises when it is not wanted any more.
 
-        Raises `CheckpointUnreadable` after repeated looks, at once if it was to be on this machine, `Closing`, and what
+        Raises `CheckpointUnreadable` after repeated looks, at once if only this machine has it, `Closing`, and what
         `check` does.
         """
         unreadable_since: Instant | None = None

@@ -287,7 +287,7 @@ class Saver:
             return None
         try:
             cached = self._store.cache(place, state)
-        except StoreUnavailable:  # it says so when the state is to be written
+        except StoreUnavailable:  # writing the state will say so
             return None
         if cached is not None:
             on_cached(cached)
