@@ -232,6 +232,11 @@ def site(slot: str) -> str:
     return slot if matched is None else matched["site"] or matched["cpus"] or ""
 
 
+def kind_of_proofs(slot: SlotDescription) -> str:
+    """The kind of device on which a slot proves a trainer for all that are alike."""
+    return slot.kind or slot.device
+
+
 def kind_apart(kind: str) -> str:
     """The kind of gangs on several machines, whose speed is another one."""
     return f"{kind}, several machines"

@@ -185,26 +185,18 @@ class CheckFailures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignChain:
-    """progress: what chains under way have passed, may be trained again. members, kind: as in `ChainAssigned`."""
+    """progress: what chains under way have passed, which may be trained again. proof, members, kind: as in
+    `ChainAssigned`.
+    """
 
     chain: ChainId
     slot: str
     stages: tuple[Stage, ...]
     at: float
     progress: Progresses = field(default_factory=dict)
+    proof: ProofKind | None = None
     members: tuple[str, ...] = ()
     kind: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignProof:
-    """Train these stages again, or a trainer's first steps, only to compare."""
-
-    chain: ChainId
-    slot: str
-    stages: tuple[Stage, ...]
-    proof: ProofKind
-    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,5 +288,5 @@ StudyCommand = (
     | AddNote
 )
 TrialCommand = ApplyTunerActions | AddTrial | AskForTrials | CancelTrial | RetryTrial | BranchTrial
-ChainCommand = ChoosePacking | AssignChain | AssignProof | LoseChain
+ChainCommand = ChoosePacking | AssignChain | LoseChain
 Command = SubmitStudy | StudyCommand | TrialCommand | ChainCommand | ReleaseCheckpoints | RecordDeleted

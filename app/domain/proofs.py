@@ -18,7 +18,6 @@ MOST_IN_VAIN = 3
 """A proof that ended so often by an accident is not begun again: nobody waits forever."""
 
 PACKED = "what is trained in packs is not compared"
-FIXED = "training in a fixed number of ranks is not compared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,8 @@ def judge(plan: SearchPlan) -> Judgement:
     wrong = next((test for test in plan.tests if test.difference), None)
     if wrong is not None:
         return Judgement(Verdict.INEXACT, 0, wrong.difference, stray)
-    if plan.packing or plan.ranks_are_fixed:
-        return Judgement(Verdict.UNPROVEN, 0, PACKED if plan.packing else FIXED, stray)
+    if plan.packing:
+        return Judgement(Verdict.UNPROVEN, 0, PACKED, stray)
     devices = dict.fromkeys(test.device for test in plan.tests)
     verdicts = [_of_device(plan, device, stray) for device in devices]
     if not verdicts:
@@ -161,7 +160,7 @@ def _mark(judgement: Judgement, reach: int, steps: int) -> str:
 
 def is_checked(plan: SearchPlan, device: str) -> bool:
     """Whether training may begin on a kind of device: the trainer was tried there, or is not to be."""
-    if plan.ranks_are_fixed or not any(each.checks and each.may_be_proven for each in plan.studies.values()):
+    if not any(each.checks and each.may_be_proven for each in plan.studies.values()):
         return True
     if plan.proofs_in_vain.get(ProofKind.CHECK, 0) >= MOST_IN_VAIN:
         return True

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
+from typing import Any
 
-from app.domain.assignment import ResumePoint, SlotDescription, kind_apart, shared_gpu, site
+from app.domain.assignment import ResumePoint, SlotDescription, kind_apart, kind_of_proofs, shared_gpu, site
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import SearchPlan, Study, speed_up
 from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, PlanId, ProofKind, StudyId
-from app.scheduling.assignment import Candidates, has_trainer, leaders, takers
+from app.scheduling.assignment import Candidates, has_trainer, leaders
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.widths import batch_of
 
@@ -51,6 +52,11 @@ class Gang:
     @property
     def names(self) -> frozenset[str]:
         return frozenset(slot.name for slot in (self.leader, *self.members))
+
+    def lent(self, new_secret: Callable[[], str]) -> dict[str, Any]:
+        """Of an assignment, what says with whom its slot trains, and where they meet."""
+        meeting = {"address": self.leader.address, "secret": new_secret()} if self.is_apart else None
+        return {"members": tuple(slot.name for slot in self.members), "meeting": meeting}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +200,33 @@ def gather(
     return best and best[1]
 
 
+def proof_gang(plan: SearchPlan, ranks: int, slots: Sequence[SlotDescription]) -> Gang | None:
+    """Of these slots, all of one kind, those that make a proof together: of one machine, if one has enough."""
+    if ranks == 1:
+        return Gang(slots[0]) if slots else None
+    groups = [(not machine, len(group), group) for (machine, _), group in groups_of(plan, slots).items()]
+    fitting = [each for each in groups if each[1] >= ranks]
+    if not fitting:
+        return None
+    is_apart, _, group = min(fitting, key=lambda each: each[:2])
+    return Gang(group[0], tuple(group[1:ranks]), is_apart)
+
+
+def kinds_that_prove(plan: SearchPlan, ranks: int, well: Iterable[SlotDescription]) -> list[str]:
+    """The kinds of device of which there are enough slots for a proof by so many ranks."""
+    kinds = defaultdict[str, list[SlotDescription]](list)
+    for slot in well:
+        kinds[kind_of_proofs(slot)].append(slot)
+    return [kind for kind, slots in kinds.items() if proof_gang(plan, ranks, slots) is not None]
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """Slots that are held for a gang. head: where its path begins. study: on whose behalf. until: when they should all
     be free.
 
-    stages: the stage that each chain on them was in, by its number, when they were reserved.
+    stages: the stage that each chain on them was in, by its number, when they were reserved. proves_on: the kind of
+    device on which a proof is to be made; "" where something new is trained.
     """
 
     plan: PlanId
@@ -208,6 +235,7 @@ class Reservation:
     slots: frozenset[str]
     until: float
     stages: Mapping[ChainId, int]
+    proves_on: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +262,13 @@ def reserve(
     frontier: Frontier,
     spans: Sequence[Span],
     count: Count,
-    slots: Candidates,
+    slots: Iterable[SlotDescription],
     busy: Mapping[str, Occupant],
     now: float,
 ) -> Reservation | None:
-    """The slots of one machine and kind that are free soonest; None where no machine has so many that are well."""
+    """Those of one machine and kind that are free soonest, of slots that are well; None where none has so many."""
     best: tuple[float, Sequence[SlotDescription]] | None = None
-    for (_, kind), group in groups_of(frontier.plan, takers(frontier.plan, spans, slots.well)).items():
+    for (_, kind), group in groups_of(frontier.plan, slots).items():
         ranks = count(kind)
         soonest = sorted(group, key=lambda slot: (_seconds(busy, slot), slot.name))[:ranks]
         if len(soonest) == ranks and (best is None or _seconds(busy, soonest[-1]) < best[0]):

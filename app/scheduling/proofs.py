@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from app.domain import keeping
 from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
 from app.domain.events import ExactnessTested, Stage
-from app.domain.proofs import MOST_IN_VAIN, compared_to, is_compared, needs_proof
+from app.domain.proofs import MOST_IN_VAIN, compared_to, is_checked, is_compared, needs_proof
 from app.domain.search_plan import Chain, Node, SearchPlan, Study, Trial, Witness
 from app.domain.stage_tree import Place
 from app.domain.terms import ProofKind, StudyId
@@ -54,6 +54,13 @@ def check(plan: SearchPlan) -> Proof | None:
     return Proof(ProofKind.CHECK, trial, (stage,), None, ProofOrder(ProofKind.CHECK, (), most, metrics))
 
 
+def first(frontier: Frontier, device: str) -> Proof | None:
+    """What comes before other work on a kind of device: the trainer is tried, and its first hand-over compared."""
+    if is_checked(frontier.plan, device):
+        return handover(frontier.plan, device)
+    return check(frontier.plan) if frontier.longest() is not None else None
+
+
 def handover(plan: SearchPlan, device: str, *, is_idle: bool = False) -> Proof | None:
     """The cheapest comparison that shows whether a state can be trained on from on a kind of device.
 
@@ -73,6 +80,11 @@ def handover(plan: SearchPlan, device: str, *, is_idle: bool = False) -> Proof |
         if (proof := _again(plan, ProofKind.HANDOVER, witness)) is not None:
             return proof
     return None
+
+
+def spans_of(proof: Proof) -> list[Span]:
+    """The stages of a proof, as of a path."""
+    return [Span(stage.node, stage.start, stage.end, stage.study) for stage in proof.stages]
 
 
 def is_due(plan: SearchPlan, study: Study, device: str) -> bool:

@@ -124,6 +124,23 @@ def choose_packing(plan: SearchPlan, command: c.ChoosePacking) -> Iterator[e.Eve
 def assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
     if command.chain in plan.chains:
         return
+    if command.proof is None:
+        _check_new(plan, command)
+    elif any(chain.proof == command.proof and chain.slot == command.slot for chain in plan.chains.values()):
+        raise StateConflict(f"slot {command.slot} makes a {command.proof} of the plan already")
+    yield e.ChainAssigned(
+        chain=command.chain,
+        slot=command.slot,
+        stages=command.stages,
+        at=command.at,
+        proof=command.proof,
+        members=command.members,
+        kind=command.kind,
+    )
+
+
+def _check_new(plan: SearchPlan, command: c.AssignChain) -> None:
+    """Raises `StateConflict` where these steps are trained already, cannot be begun, or are more than may be."""
     first = command.stages[0]
     for stage in command.stages:
         node = plan.nodes[stage.node]
@@ -140,24 +157,6 @@ def assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
         steps = sum(stage.end - stage.start for stage in command.stages if stage.study == study)
         if steps > (left := steps_left(plan, plan.studies[study])):
             raise StateConflict(f"study {study} has {left:,.0f} steps left of its max_total_steps, and not {steps:,}")
-    yield e.ChainAssigned(
-        chain=command.chain,
-        slot=command.slot,
-        stages=command.stages,
-        at=command.at,
-        members=command.members,
-        kind=command.kind,
-    )
-
-
-def assign_proof(plan: SearchPlan, command: c.AssignProof) -> Iterator[e.Event]:
-    if command.chain in plan.chains:
-        return
-    if any(chain.proof == command.proof and chain.slot == command.slot for chain in plan.chains.values()):
-        raise StateConflict(f"slot {command.slot} makes a {command.proof} of the plan already")
-    yield e.ChainAssigned(
-        chain=command.chain, slot=command.slot, stages=command.stages, at=command.at, proof=command.proof
-    )
 
 
 def lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
@@ -197,8 +196,6 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
             return tuple(choose_packing(plan, command))
         case c.AssignChain():
             return tuple(assign(plan, command))
-        case c.AssignProof():
-            return tuple(assign_proof(plan, command))
         case c.LoseChain():
             return tuple(lose(plan, command))
         case c.ReleaseCheckpoints() | c.RecordDeleted():

@@ -138,7 +138,7 @@ def _charge_proof(plan: SearchPlan, chain: Chain, event: e.ChainEnded) -> None:
     """What was trained again to compare is paid for, and is no progress."""
     study = plan.studies[chain.stages[0].study]
     study.proof_steps += event.steps
-    study.gpu_seconds += event.seconds
+    study.gpu_seconds += event.seconds * chain.ranks
     if chain.proof is not None and event.outcome not in (ChainOutcome.DONE, ChainOutcome.STOPPED):
         plan.proofs_in_vain[chain.proof] = plan.proofs_in_vain.get(chain.proof, 0) + 1
 

@@ -122,13 +122,8 @@ class SearchPlan:
 
     @property
     def is_compared(self) -> bool:
-        """Whether steps are trained again to be compared: not in packs, nor where the number of ranks is fixed."""
-        return self.packing == 0 and not self.ranks_are_fixed
-
-    @property
-    def ranks_are_fixed(self) -> bool:
-        """Whether the number of ranks is part of the results."""
-        return self.opened is not None and ":" in self.opened.parallel
+        """Whether steps are trained again to be compared: not in packs."""
+        return self.packing == 0
 
     def node(self, name: NodeId) -> Node:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""

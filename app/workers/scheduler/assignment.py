@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.domain import commands as c
-from app.domain.assignment import ChainAssignment, SlotDescription
+from app.domain.assignment import ChainAssignment, SlotDescription, kind_of_proofs
 from app.domain.decide import decide
 from app.domain.events import PackingProfiled
 from app.domain.proofs import is_checked
@@ -59,9 +59,8 @@ class Placed:
 class Assignment:
     """Takes the most urgent path, gives it to a slot on record, and sends it; what cannot be placed waits."""
 
-    def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch) -> None:
-        self._ports, self._frontiers, self._dispatch = ports, frontiers, dispatch
-        self._gangs = Gangs(ports, frontiers)
+    def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch, gangs: Gangs) -> None:
+        self._ports, self._frontiers, self._dispatch, self._gangs = ports, frontiers, dispatch, gangs
 
     def assign(self, slots: Candidates, balance: FairShare = NO_CONTENTION, *, may_widen: bool = True) -> Candidates:
         """Give work to free slots, until one of both runs out; the slots as they are then, without the slots held for
@@ -93,9 +92,10 @@ class Assignment:
         """The free slots on whose kinds of device the plan's trainer was tried: elsewhere, that comes first."""
         if not self._ports.proofs:
             return slots
-        devices = {slot.device for slot in slots.free}
-        checked = {device for device in devices if is_checked(frontier.plan, device)}
-        return slots if checked == devices else Candidates(slots.well, [s for s in slots.free if s.device in checked])
+        kinds = set(map(kind_of_proofs, slots.free))
+        checked = {kind for kind in kinds if is_checked(frontier.plan, kind)}
+        free = [slot for slot in slots.free if kind_of_proofs(slot) in checked]
+        return slots if checked == kinds else Candidates(slots.well, free)
 
     def _is_undecided(self, frontier: Frontier) -> bool:
         return self._ports.packs and frontier.plan.packing is None
@@ -193,14 +193,12 @@ class Assignment:
         is_new = placed.is_pack and placed.slot.device not in plan.profiles
         how: dict[str, Any] = {"pack": pack, "profile": is_new}
         if self._ports.proofs and not placed.is_pack:
-            how["keep_at"] = keep_at(frontier, placed.paths[0], placed.slot.device)
+            how["keep_at"] = keep_at(frontier, placed.paths[0], kind_of_proofs(placed.slot))
         tells = {chains[0]} if placed.slot.device not in plan.environments else set[str]()
         if placed.measure:
             how |= {"packing": 1, "measure": placed.measure}
         if (gathered := placed.gathered) is not None:
-            how |= {"members": tuple(slot.name for slot in gathered.gang.members), "most_ranks": gathered.most}
-            if gathered.gang.is_apart:
-                how["meeting"] = {"address": gathered.gang.leader.address, "secret": self._ports.new_id()}
+            how |= {"most_ranks": gathered.most} | gathered.gang.lent(self._ports.new_id)
             if gathered.measures:
                 how["measures_ranks"] = batch_of(plan.nodes[placed.paths[0][0].node])
         return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in made.items()}

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from app.domain.assignment import SlotDescription, kind_apart
+from app.domain.assignment import SlotDescription, kind_apart, kind_of_proofs
 from app.domain.events import RanksProfiled
-from app.domain.search_plan import Study
+from app.domain.search_plan import Chain, Study
 from app.domain.terms import ChainId, PlanId
 from app.events import PlanUnusable, VersionConflict, change, profiles_on_record
 from app.scheduling import gangs
@@ -23,6 +23,7 @@ from app.scheduling.fair_share import Choice, slots_used
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import Gang, GangPath, Reservation
 from app.scheduling.packs import isolated, until_branch
+from app.scheduling.proofs import Proof, first, spans_of
 from app.scheduling.widths import batch_of
 from app.workers.scheduler.ports import FrontierCache, Ports
 
@@ -52,8 +53,7 @@ class Gangs:
         if held is None:
             return
         frontier = next((each for each in frontiers if each.id == held.plan), None)
-        is_wanted = frontier is not None and held.head in frontier.heads(held.study)
-        if not is_wanted or not held.slots <= {slot.name for slot in slots.well}:
+        if frontier is None or not _is_wanted(frontier, held) or not held.slots <= {slot.name for slot in slots.well}:
             self._reservation = None
             return
         busy = gangs.occupants(frontiers)
@@ -77,7 +77,7 @@ class Gangs:
         """The path for which slots are held, as soon as they are all free. able: the slots that may train a plan."""
         held = self._reservation
         frontier = next((each for each in frontiers if held is not None and each.id == held.plan), None)
-        if held is None or frontier is None:
+        if held is None or held.proves_on or frontier is None:
             return None
         slots = able(frontier)
         mine = Candidates(slots.well, [slot for slot in slots.free if slot.name in held.slots])
@@ -105,8 +105,33 @@ class Gangs:
                 return self._widened(frontier, choice[1], free, spare) if may_widen else None
         found = self._gathered(frontier, spans, free)
         if found is None and _least(frontier, spans, slots.well) > 1:
-            self._hold(frontier, spans, slots, frontiers)
+            self._hold(frontier, spans, takers(frontier.plan, spans, slots.well), frontiers)
         return found
+
+    def for_proof(
+        self, frontier: Frontier, proof: Proof, kind: str, slots: Candidates, waiting: Sequence[Frontier] = ()
+    ) -> Gang | None:
+        """The free slots of a kind of device that make a proof: as many as must train what it is about.
+
+        slots: those that may. waiting: the plans, where it comes before other work: then slots are held for it.
+        """
+        plan, spans, held = frontier.plan, spans_of(proof), self._reservation
+        well, free = ([slot for slot in some if kind_of_proofs(slot) == kind] for some in (slots.well, slots.free))
+        ranks = gangs.least_ranks(plan, spans, kind)
+        is_ours = held is not None and (held.plan, held.proves_on) == (frontier.id, kind)
+        if held is not None and ranks > 1:
+            free = [slot for slot in free if (slot.name in held.slots) == is_ours]
+        gang = gangs.proof_gang(plan, ranks, free)
+        if gang is None and waiting:
+            self._hold(frontier, spans, well, waiting, proves_on=kind)
+        if gang is not None and is_ours:
+            self._reservation = None
+        return gang
+
+    def is_held(self, chain: Chain) -> bool:
+        """Whether a slot of a chain is held for others."""
+        held = self._reservation
+        return held is not None and not held.slots.isdisjoint((chain.slot, *chain.members))
 
     def backfill(self, choice: Choice, slots: Candidates) -> GangPath | None:
         """A slot that is held, for what ends before it is due; of other studies, too."""
@@ -197,17 +222,23 @@ class Gangs:
         return other
 
     def _hold(
-        self, frontier: Frontier, spans: Sequence[Span], slots: Candidates, frontiers: Sequence[Frontier]
+        self,
+        frontier: Frontier,
+        spans: Sequence[Span],
+        well: Sequence[SlotDescription],
+        frontiers: Sequence[Frontier],
+        proves_on: str = "",
     ) -> None:
         if self._reservation is not None:
             return
         busy, about, plan = gangs.occupants(frontiers), f"gangs of {frontier.id}", frontier.plan
         self._asked.clear()
-        self._reservation = gangs.reserve(
-            frontier, spans, lambda kind: gangs.least_ranks(plan, spans, kind), slots, busy, self._ports.elapsed()
+        held = gangs.reserve(
+            frontier, spans, lambda kind: gangs.least_ranks(plan, spans, kind), well, busy, self._ports.elapsed()
         )
-        if self._reservation is None:
-            study, ranks = study_of(frontier, spans), _least(frontier, spans, slots.well)
+        self._reservation = held and replace(held, proves_on=proves_on)
+        if held is None:
+            study, ranks = study_of(frontier, spans), _least(frontier, spans, well)
             says = f"says ranks: {ranks}" if ranks == study.least_ranks else f"needs {ranks} devices for its memory"
             self._ports.problems.report(
                 about,
@@ -216,6 +247,11 @@ class Gangs:
             )
         else:
             self._ports.problems.clear(about)
+
+
+def _is_wanted(frontier: Frontier, held: Reservation) -> bool:
+    """Whether that for which slots are held is still to be done."""
+    return bool(first(frontier, held.proves_on)) if held.proves_on else held.head in frontier.heads(held.study)
 
 
 def study_of(frontier: Frontier, spans: Sequence[Span]) -> Study:

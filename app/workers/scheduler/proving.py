@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from app.domain import commands as c
-from app.domain.assignment import SlotDescription, is_one_of
+from app.domain.assignment import SlotDescription, is_one_of, kind_of_proofs
 from app.domain.decide import decide
-from app.domain.proofs import is_checked, judge
+from app.domain.proofs import judge
 from app.domain.search_plan import Chain, SearchPlan
 from app.domain.terms import ChainId, InexactPolicy, ProofKind, Refused, Verdict
 from app.events import ChainRecord, PlanUnusable, RowsPort, SlotTaken, VersionConflict, change
 from app.scheduling.assignment import Candidates, has_trainer
 from app.scheduling.frontier import Frontier
-from app.scheduling.proofs import Proof, can_wait, check, handover, in_idle_slot, is_wanted, proof_assignment
+from app.scheduling.gangs import Gang
+from app.scheduling.proofs import Proof, can_wait, first, in_idle_slot, is_wanted, proof_assignment
+from app.workers.scheduler.gangs import Gangs
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 
 logger = logging.getLogger(__name__)
@@ -26,8 +29,8 @@ logger = logging.getLogger(__name__)
 class Proving:
     """Does nothing where no slot can make proofs, as in a simulation."""
 
-    def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch) -> None:
-        self._ports, self._cache, self._dispatch = ports, frontiers, dispatch
+    def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch, gangs: Gangs) -> None:
+        self._ports, self._cache, self._dispatch, self._gangs = ports, frontiers, dispatch, gangs
 
     def judge(self) -> None:
         """Have studies do what they want of a trainer that is not exact; let none wait for proofs that nobody makes.
@@ -43,24 +46,30 @@ class Proving:
     def begin(self, slots: Candidates) -> Candidates:
         """Give free slots what comes before other work: trials of new trainers, and the first hand-overs.
 
-        Returns the slots as they are then. Raises `DatabaseUnavailable`.
+        What needs more slots than are free waits for them: a trial of a trainer does as soon as there is any, and a
+        hand-over when its plan has nothing else to train. Returns the slots as they are then. Raises
+        `DatabaseUnavailable`.
         """
         for frontier in self._frontiers() if slots.free else ():
-            for slot in _one_of_each_device(frontier, slots.free):
-                proof = self._first(frontier, slot.device, slots)
-                if proof is not None and self._give(frontier, proof, slot):
-                    slots = Candidates(slots.well, [each for each in slots.free if each is not slot])
+            for kind, able in _by_kind(frontier, slots):
+                proof = None if _is_being_checked(frontier.plan, kind, slots.well) else first(frontier, kind)
+                if proof is None:
+                    continue
+                is_urgent = proof.kind == ProofKind.CHECK or frontier.longest() is None
+                waiting = self._cache.usable() if is_urgent else ()
+                gang = self._gangs.for_proof(frontier, proof, kind, able, waiting)
+                slots = self._give(frontier, proof, gang, slots)
         return slots
 
     def use_idle(self, slots: Candidates) -> Candidates:
         """Let slots prove something that have nothing else to do; the slots as they are then."""
         for frontier in self._frontiers() if slots.free else ():
-            for slot in _one_of_each_device(frontier, slots.free):
-                proof = in_idle_slot(frontier.plan, slot.device)
-                if proof is not None and self._give(frontier, proof, slot):
-                    slots = Candidates(slots.well, [each for each in slots.free if each is not slot])
-            able = _one_of_each_device(frontier, slots.well)
-            if able and all(in_idle_slot(frontier.plan, slot.device) is None for slot in able):
+            for kind, able in _by_kind(frontier, slots):
+                proof = in_idle_slot(frontier.plan, kind)
+                if proof is not None:
+                    slots = self._give(frontier, proof, self._gangs.for_proof(frontier, proof, kind, able), slots)
+            kinds = {kind_of_proofs(slot) for slot in _able(frontier, slots.well)}
+            if kinds and all(in_idle_slot(frontier.plan, kind) is None for kind in kinds):
                 self._end_audits(frontier)
         return slots
 
@@ -75,7 +84,8 @@ class Proving:
         for frontier in self._frontiers():
             proofs = [chain for chain in frontier.plan.chains.values() if chain.proof is not None]
             for chain in [each for each in proofs if each.id not in stopping]:
-                if (is_short and can_wait(frontier.plan, chain)) or not is_wanted(frontier.plan, chain):
+                is_in_the_way = (is_short or self._gangs.is_held(chain)) and can_wait(frontier.plan, chain)
+                if is_in_the_way or not is_wanted(frontier.plan, chain):
                     self._stop(chain)
 
     def _stop(self, chain: Chain) -> None:
@@ -108,24 +118,28 @@ class Proving:
                 logger.warning("study %s: its trainer is not exact", study.id, extra={"study": study.id})
                 self._cache.refresh(frontier.id, fresh=False)
 
-    def _first(self, frontier: Frontier, device: str, slots: Candidates) -> Proof | None:
-        plan = frontier.plan
-        if is_checked(plan, device):
-            return handover(plan, device)
-        if _is_being_checked(plan, device, slots.well) or frontier.longest() is None:
-            return None
-        return check(plan)
+    def _give(self, frontier: Frontier, proof: Proof, gang: Gang | None, slots: Candidates) -> Candidates:
+        """Record that some slots make a proof, and send it; the slots as they are then."""
+        if gang is None or not self._is_given(frontier, proof, gang):
+            return slots
+        return Candidates(slots.well, [slot for slot in slots.free if slot.name not in gang.names])
 
-    def _give(self, frontier: Frontier, proof: Proof, slot: SlotDescription) -> bool:
-        """Record that a slot makes a proof, and send it; whether it has it."""
-        chain, assignment = self._ports.new_id(), proof_assignment(frontier, proof)
-        command = c.AssignProof(
-            chain=ChainId(chain), slot=slot.name, stages=proof.stages, proof=proof.kind, at=self._ports.clock()
+    def _is_given(self, frontier: Frontier, proof: Proof, gang: Gang) -> bool:
+        chain, slot = self._ports.new_id(), gang.leader.name
+        assignment = replace(proof_assignment(frontier, proof), **gang.lent(self._ports.new_id))
+        command = c.AssignChain(
+            chain=ChainId(chain),
+            slot=slot,
+            stages=proof.stages,
+            at=self._ports.clock(),
+            proof=proof.kind,
+            members=assignment.members,
+            kind=gang.kind if gang.members else "",
         )
 
         def give(rows: RowsPort) -> None:
             ttl = self._ports.lease_seconds
-            rows.chains.assign(chain, frontier.id, slot.name, assignment, ttl)
+            rows.chains.assign(chain, frontier.id, slot, assignment, ttl)
 
         try:
             self._ports.transact(frontier.id, lambda plan: decide(plan, command), alongside=give, is_known=True)
@@ -134,21 +148,28 @@ class Proving:
         except (Refused, VersionConflict, PlanUnusable) as reason:
             logger.info("no %s: %s", proof.kind, reason)
             return False
-        self._dispatch.send(chain, 1, slot.name)
+        self._dispatch.send(chain, 1, slot)
+        self._dispatch.invite(chain, assignment)
         self._cache.refresh(frontier.id, fresh=False)
         return True
 
 
-def _one_of_each_device(frontier: Frontier, slots: Sequence[SlotDescription]) -> list[SlotDescription]:
-    """Of the slots that have a plan's trainer, one of each kind of device."""
+def _able(frontier: Frontier, slots: Sequence[SlotDescription]) -> list[SlotDescription]:
+    """The slots that have a plan's trainer and are of a kind on which a study of it is trained."""
     opened = frontier.plan.opened
     wanted = [study.devices for study in frontier.plan.studies.values() if study.is_running or study.is_audited]
     able = [slot for slot in slots if opened is not None and has_trainer(slot, opened)]
-    able = [slot for slot in able if any(is_one_of(slot.kind, devices) for devices in wanted)]
-    return list({slot.device: slot for slot in reversed(able)}.values())
+    return [slot for slot in able if any(is_one_of(slot.kind, devices) for devices in wanted)]
+
+
+def _by_kind(frontier: Frontier, slots: Candidates) -> list[tuple[str, Candidates]]:
+    """The slots that may make a plan's proofs, for each kind of device of which one is free."""
+    well, free = _able(frontier, slots.well), _able(frontier, slots.free)
+    kinds = dict.fromkeys(map(kind_of_proofs, free))
+    return [(kind, Candidates(well, free)) for kind in kinds]
 
 
 def _is_being_checked(plan: SearchPlan, device: str, well: Sequence[SlotDescription]) -> bool:
-    devices = {slot.name: slot.device for slot in well}
+    kinds = {slot.name: kind_of_proofs(slot) for slot in well}
     checks = [chain for chain in plan.chains.values() if chain.proof == ProofKind.CHECK]
-    return any(devices.get(chain.slot, device) == device for chain in checks)
+    return any(kinds.get(chain.slot, device) == device for chain in checks)

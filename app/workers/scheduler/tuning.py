@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import count
 
 from app.domain import commands as c
 from app.domain.asking import until_answered
+from app.domain.assignment import SlotDescription
 from app.domain.decide import decide
 from app.domain.events import Event
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import Refused, StudyId
 from app.events import OPTIMISTIC, Moved, PlanUnusable, VersionConflict
+from app.scheduling.gangs import kinds_that_prove
 from app.scheduling.proofs import is_due
 from app.tuning.tuners.base import context_of
 from app.tuning.tuners.driver import TunerDriver, TunerFailed
@@ -34,11 +36,11 @@ Ending = c.CloseStudy | c.EndStudy | c.FailStudy | c.CheckFailures
 class Tuning:
     """The tuners of all running studies. `room`: fewer than so many trials of a study may be active at once.
 
-    slots: how many there are, for tuners that go by that. devices: their kinds.
+    slots: how many there are, for tuners that go by that. well: those that are well.
     """
 
     slots = 1
-    devices: Collection[str] = frozenset[str]()
+    well: Sequence[SlotDescription] = ()
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -190,7 +192,8 @@ class Tuning:
         """Whether the study's first hand-over is still to be compared: what that shows is a part of its result."""
         with self._ports.plans.holding(stream, fresh=False) as plan:
             study = plan.studies[name]
-            return self._ports.proofs and any(is_due(plan, study, device) for device in self.devices)
+            kinds = kinds_that_prove(plan, study.least_ranks, self.well) if self._ports.proofs else ()
+            return any(is_due(plan, study, kind) for kind in kinds)
 
     def _think(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> None:
         with self._ports.plans.holding(stream, fresh=False) as plan:

@@ -88,7 +88,7 @@ class ProofLane(Lane):
         return self._end_unproven(str(problem))
 
     def _fail(self, failed: TrainerFailed) -> bool:
-        if failed.kind == "internal":
+        if failed.kind in ("internal", "rank"):
             self._interrupt(failed.error)
             return False
         return self._end_unproven(f"{self._the_proof} ended with {_accident(failed)}")
@@ -118,7 +118,7 @@ class ProofLane(Lane):
         place = {"node": NodeId(stage.node), "step": stage.end}
         if at is not None:
             place = {"node": NodeId(at.node), "step": at.step, "since": at.since}
-        about = {"chain": self.claim.chain, "proof": self._kind, "device": self._slot.device}
+        about = {"chain": self.claim.chain, "proof": self._kind, "device": self._slot.me.kind or self._slot.device}
         return e.ExactnessTested(**about, **place, begin=self._begin, **found)  # type: ignore[arg-type]
 
     # ------------------------------------------------------------------------------------------------ what it does
@@ -221,7 +221,6 @@ class ProofLane(Lane):
 
 def _accident(failed: TrainerFailed) -> str:
     words: dict[str, str] = {
-        "rank": "the loss of a rank",
         FailureKind.CRASH: "a crash",
         FailureKind.OUT_OF_MEMORY: "no memory left",
         FailureKind.DEVICE: "an error of the device",
