@@ -15,8 +15,8 @@ from stagetree import Trainer
 
 class Added(Trainer):
     """mishap: `kill`, `stop`, `raise`, `memory` or `loop`, in rank `who`, when `call` is called. needs: as few ranks
-    have the memory for a batch of 64; half of that will do for one of 32.
-    once: a file that tells that the mishap has been."""
+    have the memory for a batch of 64; half of that will do for one of 32. forgets: whether rank 1 adds what is in no
+    state. once: a file that tells that the mishap has been."""
 
     name = "added"
 
@@ -29,11 +29,12 @@ class Added(Trainer):
         call: str = "train",
         who: int = 1,
         needs: int = 1,
+        forgets: bool = False,
         once: str = "",
     ) -> None:
         super().__init__(seed=seed, device=device)
         self._mishap, self._call, self._who, self._needs = mishap, call, who, needs
-        self.size, self._once = 64, once
+        self.size, self._once, self._forgets, self._kept = 64, once, forgets, 0
         self.weights, self.steps = torch.zeros(5), 0
         self._may_fail("build")
 
@@ -62,7 +63,8 @@ class Added(Trainer):
         self.weights, self.steps = state["weights"].clone(), state["steps"]
 
     def _part(self, shard: int) -> torch.Tensor:
-        return torch.randn(5, generator=torch.Generator().manual_seed(1000 * self.steps + shard))
+        self._kept += self._forgets and self.ranks.rank == 1
+        return torch.randn(5, generator=torch.Generator().manual_seed(1000 * self.steps + shard)) + self._kept
 
     def _may_fail(self, call: str) -> None:
         if self._call != call or self.ranks.rank != self._who:

@@ -254,3 +254,16 @@ class Scene:
             while self.messages:
                 self.train()
         raise AssertionError("it does not come to an end")
+
+
+def scene(hosts: Json, kind: str = "H200", *, reached: bool = False, **ports: Any) -> Scene:
+    """So many slots of each machine. reached: whether they reach each other. ports: as of `Scene`."""
+    made = Scene(slots=0, **ports)
+    for host, slots in hosts.items():
+        for number in range(slots):
+            with made.records.write() as rows:
+                name = f"{host}-gpu{number}"
+                where = {"address": f"{host}:70{number}"} if reached else {}
+                rows.slots.take(name, "anna", instead_of=None, device=name, host=host, pid=1, kind=kind, **where)
+                rows.slots.describe(name, "anna", trainers={"toy": "1"}, note=None)
+    return made

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from scenes import LEASE, OPENED, Json, Scene, trials
+from scenes import LEASE, OPENED, Json, Scene, scene, trials
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -14,19 +14,6 @@ from app.domain.assignment import ChainAssignment
 
 SHARDED = e.PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed=0, shards=8)
 PROFILE = e.RanksProfiled(kind="H200", step_seconds={"1": 1.0, "2": 0.55, "4": 0.3, "8": 0.2}, batch={})
-
-
-def scene(hosts: Json, kind: str = "H200", *, reached: bool = False) -> Scene:
-    """So many slots of each machine. reached: whether they reach each other."""
-    made = Scene(slots=0)
-    for host, slots in hosts.items():
-        for number in range(slots):
-            with made.records.write() as rows:
-                name = f"{host}-gpu{number}"
-                where = {"address": f"{host}:70{number}"} if reached else {}
-                rows.slots.take(name, "anna", instead_of=None, device=name, host=host, pid=1, kind=kind, **where)
-                rows.slots.describe(name, "anna", trainers={"toy": "1"}, note=None)
-    return made
 
 
 def submit(at: Scene, *steps: int, name: str = "study", ranks: Any = 1, **fields: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from scenes import Scene
 
 from app.domain import events as e
-from app.domain.assignment import ChainAssignment
+from app.domain.assignment import ChainAssignment, kind_of_proofs
 from app.domain.schedule import segment_at
 from app.domain.terms import NodeId, ProofKind
 
@@ -89,7 +89,7 @@ class ToyWorkers:
             slot = rows.slots.get(row.slot) if row is not None else None
         assert row is not None and slot is not None and isinstance(row.assignment, ChainAssignment)
         work = row.assignment
-        facts = self._prove(chain, work, slot.device) if work.proof is not None else self._train(chain, work)
+        facts = self._prove(chain, work, kind_of_proofs(slot)) if work.proof is not None else self._train(chain, work)
         end = "end" if isinstance(facts[-1], e.StageFailed) else "finish"
         self.scene.record(chain, facts, lambda rows: getattr(rows.chains, end)(chain, 1))
 

@@ -17,7 +17,8 @@ from toys import switch
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.proofs import judge
+from app.domain.proofs import judge, of_study
+from app.domain.terms import ProofKind, Verdict
 from app.events.database import Database
 from app.events.records import Write, transact
 from app.owned_store import find_orphans
@@ -48,10 +49,11 @@ def added(args: dict[str, Any], *trials: Any, **fields: Any) -> dict[str, Any]:
 class Ranked(Cluster):
     """Two slots. begun: the number of ranks of each process. kill_at: which of them loses a rank as it trains."""
 
-    def __init__(self, database: Database, folder: Path, warm: Warm) -> None:
+    def __init__(self, database: Database, folder: Path, warm: Warm, **how: Any) -> None:
         self.begun, self.kill_at, self._warm = list[int](), -1, warm
-        super().__init__(database, folder, slots=2, start=self._started, silence=60.0)
+        super().__init__(database, folder, slots=2, start=self._started, silence=60.0, **how)
         self.sources["in_shards"] = TrainerSource(FILE, "1")
+        self.sources["in_ddp"] = TrainerSource(str(Path(FILE).with_name("in_ddp.py")), "1")
         self.sources["added"] = TrainerSource(ADDED, "1")
 
     def _started(self, members: Sequence[str] = ()) -> TrainerProcess:
@@ -74,7 +76,7 @@ class Doomed(TrainerGroup):
         return super().train(*args, **how)
 
 
-Make = Callable[[], Ranked]
+Make = Callable[..., Ranked]
 
 
 @pytest.fixture
@@ -82,11 +84,11 @@ def make(sqlite_template: Path, tmp_path: Path, warm: Warm) -> Iterator[Make]:
     """A new cluster with a log of its own."""
     made = list[Ranked]()
 
-    def make() -> Ranked:
+    def make(**how: Any) -> Ranked:
         folder = tmp_path / str(len(made))
         folder.mkdir()
         shutil.copy(sqlite_template, folder / "log.db")
-        made.append(Ranked(Database(f"sqlite:///{folder / 'log.db'}"), folder, warm))
+        made.append(Ranked(Database(f"sqlite:///{folder / 'log.db'}"), folder, warm, **how))
         return made[-1]
 
     yield make
@@ -230,15 +232,42 @@ def forget(cluster: Ranked) -> None:
         pass
 
 
-def test_torchs_own_sums_are_of_a_plan_with_the_number_of_ranks(make: Make) -> None:
-    cluster = make()
-    cluster.sources["in_ddp"] = TrainerSource(str(Path(FILE).with_name("in_ddp.py")), "1")
-    how: dict[str, Any] = {"parallel": "ddp", "trainer": "in_ddp"}
+STOCK = {"ddp": "in_ddp", "fsdp": "in_shards"}
+
+
+@pytest.mark.parametrize("parallel", STOCK)
+def test_torchs_own_sums_are_of_a_plan_with_the_number_of_ranks_and_proven_there(make: Make, parallel: str) -> None:
+    cluster = make(proofs=True)
+    how: dict[str, Any] = {"parallel": parallel, "trainer": STOCK[parallel]}
     done = cluster.run(cluster.submit({**study(2), **how, "shards": None}))
     assert [trial.state for trial in done.trials] == ["completed", "completed"]
     assert set(cluster.begun) == {2} and done.executed == done.unique < done.requested
-    assert cluster.plan.opened is not None and cluster.plan.opened.parallel == "ddp:2"
-    assert judge(cluster.plan).reason == "training in a fixed number of ranks is not compared"
+    assert cluster.plan.opened is not None and cluster.plan.opened.parallel == f"{parallel}:2"
+    proofs = {each.proof for each in cluster.events(e.ChainAssigned) if each.members} - {None}
+    assert {ProofKind.CHECK, ProofKind.HANDOVER} <= proofs
+    assert [each for each in cluster.events(e.ExactnessTested) if each.difference or each.unproven] == []
+    assert (found := judge(cluster.plan)).verdict == Verdict.EXACT
+    assert of_study(cluster.plan, done, found).startswith("proven to step ")
+
+
+def test_what_is_inexact_in_two_ranks_alone_is_found_by_a_proof_in_two(make: Make) -> None:
+    cluster = make(proofs=True)
+    trials = [({"lr": switch(0.1, lr, 4)}, 7) for lr in (0.05, 0.02)]
+    fields = {"ranks": 2, "inexact": "allow"}
+    done = cluster.run(cluster.submit(added({"forgets": True}, *trials) | fields))
+    assert (found := judge(cluster.plan)).verdict == Verdict.INEXACT
+    assert "may be wrong, since the trainer is not exact" in of_study(cluster.plan, done, found)
+
+
+def test_a_proof_that_loses_a_rank_is_made_again_and_blames_nobody(make: Make) -> None:
+    cluster = make(proofs=True)
+    cluster.kill_at = 0  # it is the check
+    done = cluster.run(cluster.submit(study(2)))
+    assert [trial.state for trial in done.trials] == ["completed", "completed"]
+    checks = [each.chain for each in cluster.events(e.ChainAssigned) if each.proof == ProofKind.CHECK]
+    ends = {each.chain: each.outcome for each in cluster.events(e.ChainEnded)}
+    assert [ends[chain] for chain in checks] == ["interrupted", "done"]
+    assert judge(cluster.plan).verdict == Verdict.EXACT
 
 
 def test_a_lost_part_is_a_lost_checkpoint(make: Make) -> None:
