@@ -201,7 +201,7 @@ def gather(
 
 
 def proof_gang(plan: SearchPlan, ranks: int, slots: Sequence[SlotDescription]) -> Gang | None:
-    """Of these slots, all of one kind, those that make a proof together: of one machine, if one has enough."""
+    """Of these slots, all of one kind, so many as make a proof together: of one machine, if one has enough."""
     if ranks == 1:
         return Gang(slots[0]) if slots else None
     groups = [(not machine, len(group), group) for (machine, _), group in groups_of(plan, slots).items()]
@@ -226,7 +226,7 @@ class Reservation:
     be free.
 
     stages: the stage that each chain on them was in, by its number, when they were reserved. proves_on: the kind of
-    device on which a proof is to be made; "" where something new is trained.
+    device on which they make a proof; "" where something new is trained.
     """
 
     plan: PlanId
@@ -266,7 +266,7 @@ def reserve(
     busy: Mapping[str, Occupant],
     now: float,
 ) -> Reservation | None:
-    """Those of one machine and kind that are free soonest, of slots that are well; None where none has so many."""
+    """The slots of one machine and kind that are free soonest, of all that are well; None where none has so many."""
     best: tuple[float, Sequence[SlotDescription]] | None = None
     for (_, kind), group in groups_of(frontier.plan, slots).items():
         ranks = count(kind)

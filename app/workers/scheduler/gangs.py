@@ -113,7 +113,7 @@ class Gangs:
     ) -> Gang | None:
         """The free slots of a kind of device that make a proof: as many as must train what it is about.
 
-        slots: those that may. waiting: the plans, where it comes before other work: then slots are held for it.
+        slots: the able ones. waiting: the plans, where it comes before other work: then slots are held for it.
         """
         plan, spans, held = frontier.plan, spans_of(proof), self._reservation
         well, free = ([slot for slot in some if kind_of_proofs(slot) == kind] for some in (slots.well, slots.free))

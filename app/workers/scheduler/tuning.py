@@ -36,7 +36,7 @@ Ending = c.CloseStudy | c.EndStudy | c.FailStudy | c.CheckFailures
 class Tuning:
     """The tuners of all running studies. `room`: fewer than so many trials of a study may be active at once.
 
-    slots: how many there are, for tuners that go by that. well: those that are well.
+    slots: how many there are, for tuners that go by that. well: the slots that are well.
     """
 
     slots = 1
