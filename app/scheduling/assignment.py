@@ -9,7 +9,15 @@ from typing import Any
 
 from app.domain import keeping
 from app.domain.accounting import steps_left
-from app.domain.assignment import ChainAssignment, ResumePoint, SlotDescription, gpu_of, is_one_of, shared_gpu
+from app.domain.assignment import (
+    ChainAssignment,
+    ResumePoint,
+    SlotDescription,
+    gpu_of,
+    is_one_of,
+    kind_of_proofs,
+    shared_gpu,
+)
 from app.domain.awaiting import evaluations, evaluations_of_each
 from app.domain.events import PlanOpened, Stage
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
@@ -161,6 +169,20 @@ class Candidates:
 def has_trainer(slot: SlotDescription, opened: PlanOpened) -> bool:
     """Whether the slot has the plan's trainer at its version. One that has not said yet which it has has none."""
     return slot.trainers.get(opened.trainer) == opened.trainer_version
+
+
+def by_kind(plan: SearchPlan, slots: Candidates) -> list[tuple[str, Candidates]]:
+    """The slots that may make a plan's proofs, of each kind of device of which one is free."""
+    opened = plan.opened
+    wanted = [study.devices for study in plan.studies.values() if study.is_running or study.is_audited]
+
+    def able(some: Sequence[SlotDescription], kind: str) -> list[SlotDescription]:
+        mine = (slot for slot in some if kind_of_proofs(slot) == kind and opened and has_trainer(slot, opened))
+        return [slot for slot in mine if any(is_one_of(slot.kind, devices) for devices in wanted)]
+
+    kinds = dict.fromkeys(map(kind_of_proofs, slots.free))
+    found = [(kind, Candidates(able(slots.well, kind), able(slots.free, kind))) for kind in kinds]
+    return [(kind, some) for kind, some in found if some.free]
 
 
 def without_trainer(opened: PlanOpened, slots: Sequence[SlotDescription]) -> str:

@@ -18,12 +18,12 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from app.domain.assignment import ResumePoint, SlotDescription, kind_apart, kind_of_proofs, shared_gpu, site
+from app.domain.assignment import ResumePoint, SlotDescription, kind_apart, shared_gpu, site
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import SearchPlan, Study, speed_up
 from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, PlanId, ProofKind, StudyId
-from app.scheduling.assignment import Candidates, has_trainer, leaders
+from app.scheduling.assignment import Candidates, by_kind, has_trainer, leaders
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.widths import batch_of
 
@@ -212,12 +212,10 @@ def proof_gang(plan: SearchPlan, ranks: int, slots: Sequence[SlotDescription]) -
     return Gang(group[0], tuple(group[1:ranks]), is_apart)
 
 
-def kinds_that_prove(plan: SearchPlan, ranks: int, well: Iterable[SlotDescription]) -> list[str]:
+def kinds_that_prove(plan: SearchPlan, ranks: int, well: Sequence[SlotDescription]) -> list[str]:
     """The kinds of device of which there are enough slots for a proof by so many ranks."""
-    kinds = defaultdict[str, list[SlotDescription]](list)
-    for slot in well:
-        kinds[kind_of_proofs(slot)].append(slot)
-    return [kind for kind, slots in kinds.items() if proof_gang(plan, ranks, slots) is not None]
+    kinds = by_kind(plan, Candidates(well, well))
+    return [kind for kind, able in kinds if proof_gang(plan, ranks, able.well) is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,9 @@ class Placed:
 class Assignment:
     """Takes the most urgent path, gives it to a slot on record, and sends it; what cannot be placed waits."""
 
-    def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch, gangs: Gangs) -> None:
-        self._ports, self._frontiers, self._dispatch, self._gangs = ports, frontiers, dispatch, gangs
+    def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch) -> None:
+        self._ports, self._frontiers, self._dispatch = ports, frontiers, dispatch
+        self.gangs = Gangs(ports, frontiers)
 
     def assign(self, slots: Candidates, balance: FairShare = NO_CONTENTION, *, may_widen: bool = True) -> Candidates:
         """Give work to free slots, until one of both runs out; the slots as they are then, without the slots held for
@@ -70,7 +71,7 @@ class Assignment:
         else is left for them. Raises `DatabaseUnavailable`.
         """
         frontiers = self._with_trainer(slots) if slots.free else []
-        self._gangs.look(self._frontiers.usable(), slots)
+        self.gangs.look(self._frontiers.usable(), slots)
 
         def following() -> Placed | None:
             return self._next(self._ready(frontiers, slots), slots, balance, may_widen)
@@ -81,7 +82,7 @@ class Assignment:
             if not is_settled:
                 break
             slots = Candidates(slots.well, [slot for slot in slots.free if slot.name not in placed.slots])
-        return self._gangs.open(slots)
+        return self.gangs.open(slots)
 
     def _ready(self, frontiers: Sequence[Frontier], slots: Candidates) -> Sequence[Frontier]:
         """Without the plans whose trainer was tried on no free slot's device, or whose packs are being measured."""
@@ -104,7 +105,7 @@ class Assignment:
         self, frontiers: Sequence[Frontier], slots: Candidates, balance: FairShare, may_widen: bool
     ) -> Placed | None:
         """The most urgent path that a slot can take now; before it, the one for which slots were held."""
-        if (due := self._gangs.due(frontiers, lambda frontier: self._checked(frontier, slots))) is not None:
+        if (due := self.gangs.due(frontiers, lambda frontier: self._checked(frontier, slots))) is not None:
             return _gathered(due)
         passed_over: dict[PlanId, set[Place]] = {}
         for _ in range(MOST_PASSED_OVER):
@@ -114,15 +115,15 @@ class Assignment:
             frontier, spans = choice
             able = self._checked(frontier, slots)
             if may_have_gangs(frontier.plan, spans[0]):
-                found = self._gangs.gather(choice, frontiers, able, may_widen=may_widen)
+                found = self.gangs.gather(choice, frontiers, able, may_widen=may_widen)
             else:
                 resume = resume_point(frontier.plan, spans[0])
-                slot = place(frontier.plan, frontier.id, spans, resume, self._gangs.open(able))
+                slot = place(frontier.plan, frontier.id, spans, resume, self.gangs.open(able))
                 if slot is not None and not is_gathering(frontier, spans[0], slot.name):
                     return self._packed(choice, passed_over.get(frontier.id, ()), slot, slots)
                 found = None
             if found is None:
-                found = self._gangs.backfill(choice, able)
+                found = self.gangs.backfill(choice, able)
             if found is not None:
                 return _gathered(found)
             passed_over.setdefault(frontier.id, set()).add((spans[0].node, spans[0].start))
@@ -177,7 +178,7 @@ class Assignment:
             return False
         first, assignment = next(iter(work.items()))
         if placed.gathered is not None:
-            self._gangs.note(placed.gathered, first)
+            self.gangs.note(placed.gathered, first)
         self._dispatch.send(first, messages(assignment), placed.slot.name)
         self._dispatch.invite(first, assignment)
         return True

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from app.domain.assignment import SlotDescription, kind_apart, kind_of_proofs
+from app.domain.assignment import SlotDescription, kind_apart
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import Chain, Study
 from app.domain.terms import ChainId, PlanId
@@ -23,7 +23,6 @@ from app.scheduling.fair_share import Choice, slots_used
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import Gang, GangPath, Reservation
 from app.scheduling.packs import isolated, until_branch
-from app.scheduling.proofs import Proof, first, spans_of
 from app.scheduling.widths import batch_of
 from app.workers.scheduler.ports import FrontierCache, Ports
 
@@ -33,6 +32,9 @@ MOST_MEASUREMENTS = 2
 """Of packs or gangs, in a plan. One that comes to no end may be an accident. After two, trials are trained alone, or by
 as few slots as may be: no study waits forever."""
 
+IsWanted = Callable[[Frontier], bool]
+"""Whether slots must still be held, by their plan."""
+
 
 class Gangs:
     """Holds slots for one path at a time. Does nothing as long as no study asks for more than one slot."""
@@ -40,6 +42,7 @@ class Gangs:
     def __init__(self, ports: Ports, frontiers: FrontierCache) -> None:
         self._ports, self._frontiers = ports, frontiers
         self._reservation: Reservation | None = None
+        self._is_wanted: IsWanted = lambda frontier: False  # of the present one
         self._asked = set[ChainId]()  # chains that were asked to leave what is reserved
         self._measuring: dict[PlanId, ChainId] = {}
         self._measured = Counter[tuple[PlanId, str]]()  # how often, by kind of device
@@ -53,7 +56,7 @@ class Gangs:
         if held is None:
             return
         frontier = next((each for each in frontiers if each.id == held.plan), None)
-        if frontier is None or not _is_wanted(frontier, held) or not held.slots <= {slot.name for slot in slots.well}:
+        if frontier is None or not self._is_wanted(frontier) or not held.slots <= {slot.name for slot in slots.well}:
             self._reservation = None
             return
         busy = gangs.occupants(frontiers)
@@ -105,25 +108,33 @@ class Gangs:
                 return self._widened(frontier, choice[1], free, spare) if may_widen else None
         found = self._gathered(frontier, spans, free)
         if found is None and _least(frontier, spans, slots.well) > 1:
-            self._hold(frontier, spans, takers(frontier.plan, spans, slots.well), frontiers)
+            head, able = (spans[0].node, spans[0].start), takers(frontier.plan, spans, slots.well)
+            study = gangs.charged_to(spans)
+            self._hold(frontier, spans, able, frontiers, lambda frontier: head in frontier.heads(study))
         return found
 
     def for_proof(
-        self, frontier: Frontier, proof: Proof, kind: str, slots: Candidates, waiting: Sequence[Frontier] = ()
+        self,
+        frontier: Frontier,
+        spans: Sequence[Span],
+        kind: str,
+        slots: Candidates,
+        is_wanted: IsWanted,
+        waiting: Sequence[Frontier],
     ) -> Gang | None:
-        """The free slots of a kind of device that make a proof: as many as must train what it is about.
+        """The free slots of a kind of device that make a proof: as many as must train these spans.
 
-        slots: the able ones. waiting: the plans, where it comes before other work: then slots are held for it.
+        slots: the able ones of the kind. waiting: the plans, where the proof comes before other work: then slots are
+        held for it, as long as it `is_wanted`.
         """
-        plan, spans, held = frontier.plan, spans_of(proof), self._reservation
-        well, free = ([slot for slot in some if kind_of_proofs(slot) == kind] for some in (slots.well, slots.free))
-        ranks = gangs.least_ranks(plan, spans, kind)
+        held, ranks = self._reservation, gangs.least_ranks(frontier.plan, spans, kind)
         is_ours = held is not None and (held.plan, held.proves_on) == (frontier.id, kind)
+        free = slots.free
         if held is not None and ranks > 1:
             free = [slot for slot in free if (slot.name in held.slots) == is_ours]
-        gang = gangs.proof_gang(plan, ranks, free)
+        gang = gangs.proof_gang(frontier.plan, ranks, free)
         if gang is None and waiting:
-            self._hold(frontier, spans, well, waiting, proves_on=kind)
+            self._hold(frontier, spans, slots.well, waiting, is_wanted, proves_on=kind)
         if gang is not None and is_ours:
             self._reservation = None
         return gang
@@ -227,6 +238,7 @@ class Gangs:
         spans: Sequence[Span],
         well: Sequence[SlotDescription],
         frontiers: Sequence[Frontier],
+        is_wanted: IsWanted,
         proves_on: str = "",
     ) -> None:
         if self._reservation is not None:
@@ -236,7 +248,7 @@ class Gangs:
         held = gangs.reserve(
             frontier, spans, lambda kind: gangs.least_ranks(plan, spans, kind), well, busy, self._ports.elapsed()
         )
-        self._reservation = held and replace(held, proves_on=proves_on)
+        self._reservation, self._is_wanted = held and replace(held, proves_on=proves_on), is_wanted
         if held is None:
             study, ranks = study_of(frontier, spans), _least(frontier, spans, well)
             says = f"says ranks: {ranks}" if ranks == study.least_ranks else f"needs {ranks} devices for its memory"
@@ -247,11 +259,6 @@ class Gangs:
             )
         else:
             self._ports.problems.clear(about)
-
-
-def _is_wanted(frontier: Frontier, held: Reservation) -> bool:
-    """Whether that for which slots are held is still to be done."""
-    return bool(first(frontier, held.proves_on)) if held.proves_on else held.head in frontier.heads(held.study)
 
 
 def study_of(frontier: Frontier, spans: Sequence[Span]) -> Study:

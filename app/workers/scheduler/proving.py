@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.domain import commands as c
-from app.domain.assignment import SlotDescription, is_one_of, kind_of_proofs
 from app.domain.decide import decide
 from app.domain.proofs import judge
-from app.domain.search_plan import Chain, SearchPlan
+from app.domain.search_plan import Chain, SearchPlan, Study
 from app.domain.terms import ChainId, InexactPolicy, ProofKind, Refused, Verdict
 from app.events import ChainRecord, PlanUnusable, RowsPort, SlotTaken, VersionConflict, change
-from app.scheduling.assignment import Candidates, has_trainer
+from app.scheduling.assignment import Candidates, by_kind
 from app.scheduling.frontier import Frontier
-from app.scheduling.gangs import Gang
-from app.scheduling.proofs import Proof, can_wait, first, in_idle_slot, is_wanted, proof_assignment
+from app.scheduling.gangs import Gang, kinds_that_prove
+from app.scheduling.proofs import Proof, can_wait, first, in_idle_slot, is_due, is_wanted, proof_assignment, spans_of
 from app.workers.scheduler.gangs import Gangs
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 
@@ -43,6 +42,10 @@ class Proving:
             if not self._ports.proofs:
                 self._end_audits(frontier)
 
+    def is_due(self, slots: Candidates, plan: SearchPlan, study: Study) -> bool:
+        """Whether a study should not end yet, for a proof that these slots can make."""
+        return any(is_due(plan, study, kind) for kind in kinds_that_prove(plan, study.least_ranks, slots.well))
+
     def begin(self, slots: Candidates) -> Candidates:
         """Give free slots what comes before other work: trials of new trainers, and the first hand-overs.
 
@@ -51,24 +54,20 @@ class Proving:
         `DatabaseUnavailable`.
         """
         for frontier in self._frontiers() if slots.free else ():
-            for kind, able in _by_kind(frontier, slots):
-                proof = None if _is_being_checked(frontier.plan, kind, slots.well) else first(frontier, kind)
-                if proof is None:
-                    continue
-                is_urgent = proof.kind == ProofKind.CHECK or frontier.longest() is None
-                waiting = self._cache.usable() if is_urgent else ()
-                gang = self._gangs.for_proof(frontier, proof, kind, able, waiting)
-                slots = self._give(frontier, proof, gang, slots)
+            for kind, able in by_kind(frontier.plan, slots):
+                proof = None if _is_being_checked(frontier.plan, able, slots) else first(frontier, kind)
+                if proof is not None:
+                    is_urgent = proof.kind == ProofKind.CHECK or frontier.longest() is None
+                    slots = self._give(frontier, proof, kind, able, slots, is_urgent=is_urgent)
         return slots
 
     def use_idle(self, slots: Candidates) -> Candidates:
         """Let slots prove something that have nothing else to do; the slots as they are then."""
         for frontier in self._frontiers() if slots.free else ():
-            for kind, able in _by_kind(frontier, slots):
-                proof = in_idle_slot(frontier.plan, kind)
-                if proof is not None:
-                    slots = self._give(frontier, proof, self._gangs.for_proof(frontier, proof, kind, able), slots)
-            kinds = {kind_of_proofs(slot) for slot in _able(frontier, slots.well)}
+            for kind, able in by_kind(frontier.plan, slots):
+                if (proof := in_idle_slot(frontier.plan, kind)) is not None:
+                    slots = self._give(frontier, proof, kind, able, slots)
+            kinds = [kind for kind, _ in by_kind(frontier.plan, Candidates(slots.well, slots.well))]
             if kinds and all(in_idle_slot(frontier.plan, kind) is None for kind in kinds):
                 self._end_audits(frontier)
         return slots
@@ -118,8 +117,26 @@ class Proving:
                 logger.warning("study %s: its trainer is not exact", study.id, extra={"study": study.id})
                 self._cache.refresh(frontier.id, fresh=False)
 
-    def _give(self, frontier: Frontier, proof: Proof, gang: Gang | None, slots: Candidates) -> Candidates:
-        """Record that some slots make a proof, and send it; the slots as they are then."""
+    def _give(
+        self,
+        frontier: Frontier,
+        proof: Proof,
+        kind: str,
+        able: Candidates,
+        slots: Candidates,
+        *,
+        is_urgent: bool = False,
+    ) -> Candidates:
+        """Record that some slots of the able ones make a proof, and send it; the slots as they are then.
+
+        is_urgent: whether slots are held for it, where too few are free.
+        """
+        waiting = self._cache.usable() if is_urgent else ()
+
+        def is_wanted(frontier: Frontier) -> bool:
+            return first(frontier, kind) is not None
+
+        gang = self._gangs.for_proof(frontier, spans_of(proof), kind, able, is_wanted, waiting)
         if gang is None or not self._is_given(frontier, proof, gang):
             return slots
         return Candidates(slots.well, [slot for slot in slots.free if slot.name not in gang.names])
@@ -154,22 +171,7 @@ class Proving:
         return True
 
 
-def _able(frontier: Frontier, slots: Sequence[SlotDescription]) -> list[SlotDescription]:
-    """The slots that have a plan's trainer and are of a kind on which a study of it is trained."""
-    opened = frontier.plan.opened
-    wanted = [study.devices for study in frontier.plan.studies.values() if study.is_running or study.is_audited]
-    able = [slot for slot in slots if opened is not None and has_trainer(slot, opened)]
-    return [slot for slot in able if any(is_one_of(slot.kind, devices) for devices in wanted)]
-
-
-def _by_kind(frontier: Frontier, slots: Candidates) -> list[tuple[str, Candidates]]:
-    """The slots that may make a plan's proofs, for each kind of device of which one is free."""
-    well, free = _able(frontier, slots.well), _able(frontier, slots.free)
-    kinds = dict.fromkeys(map(kind_of_proofs, free))
-    return [(kind, Candidates(well, free)) for kind in kinds]
-
-
-def _is_being_checked(plan: SearchPlan, device: str, well: Sequence[SlotDescription]) -> bool:
-    kinds = {slot.name: kind_of_proofs(slot) for slot in well}
-    checks = [chain for chain in plan.chains.values() if chain.proof == ProofKind.CHECK]
-    return any(kinds.get(chain.slot, device) == device for chain in checks)
+def _is_being_checked(plan: SearchPlan, able: Candidates, slots: Candidates) -> bool:
+    """Whether one of these slots, or one that is not well any more, tries the plan's trainer."""
+    others = {slot.name for slot in slots.well} - {slot.name for slot in able.well}
+    return any(chain.proof == ProofKind.CHECK and chain.slot not in others for chain in plan.chains.values())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from logging import DEBUG, WARNING
 from typing import Any
 
@@ -17,7 +18,6 @@ from app.scheduling.assignment import Candidates
 from app.scheduling.fair_share import slots_wanted
 from app.scheduling.packs import trials_on_a_slot
 from app.workers.scheduler.assignment import Assignment, Choosing
-from app.workers.scheduler.gangs import Gangs
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 from app.workers.scheduler.proving import Proving
 from app.workers.scheduler.reaper import Reaper, candidates, cluster_snapshot
@@ -34,10 +34,9 @@ class Scheduler:
         self._ports, self._is_away = ports, False
         self._reaper, self._tuning, self._flags = Reaper(ports), Tuning(ports), Flags(ports)
         self._frontiers, self._dispatch = FrontierCache(ports), Dispatch(ports)
-        gangs = Gangs(ports, self._frontiers)
-        self._assignment = Assignment(ports, self._frontiers, self._dispatch, gangs)
+        self._assignment = Assignment(ports, self._frontiers, self._dispatch)
         self._choosing, self._sharing = Choosing(ports, self._frontiers), Sharing(ports)
-        self._proving = Proving(ports, self._frontiers, self._dispatch, gangs)
+        self._proving = Proving(ports, self._frontiers, self._dispatch, self._assignment.gangs)
         self._left, self._may_write = Candidates((), ()), True  # after the last tick
 
     def tick(self) -> bool:
@@ -78,7 +77,7 @@ class Scheduler:
         self._tuning.forget(seen.versions)
         self._proving.judge()
         room = max(1, len(seen.slots))
-        self._tuning.slots, self._tuning.well = room, candidates(seen).well
+        self._tuning.slots, self._tuning.is_due = room, partial(self._proving.is_due, candidates(seen))
         self._tune(room)
         self._choosing.look(candidates(seen).well)
         slots, waiting = self._with_room(candidates(seen), len(seen.live))

@@ -15,14 +15,11 @@ from itertools import count
 
 from app.domain import commands as c
 from app.domain.asking import until_answered
-from app.domain.assignment import SlotDescription
 from app.domain.decide import decide
 from app.domain.events import Event
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import Refused, StudyId
 from app.events import OPTIMISTIC, Moved, PlanUnusable, VersionConflict
-from app.scheduling.gangs import kinds_that_prove
-from app.scheduling.proofs import is_due
 from app.tuning.tuners.base import context_of
 from app.tuning.tuners.driver import TunerDriver, TunerFailed
 from app.workers.scheduler.ports import Ports
@@ -36,11 +33,11 @@ Ending = c.CloseStudy | c.EndStudy | c.FailStudy | c.CheckFailures
 class Tuning:
     """The tuners of all running studies. `room`: fewer than so many trials of a study may be active at once.
 
-    slots: how many there are, for tuners that go by that. well: the slots that are well.
+    slots: how many there are, for tuners that go by that. is_due: whether a study waits for a proof.
     """
 
     slots = 1
-    well: Sequence[SlotDescription] = ()
+    is_due: Callable[[SearchPlan, Study], bool]
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -191,9 +188,7 @@ class Tuning:
     def _is_unproven(self, stream: str, name: StudyId) -> bool:
         """Whether the study's first hand-over is still to be compared: what that shows is a part of its result."""
         with self._ports.plans.holding(stream, fresh=False) as plan:
-            study = plan.studies[name]
-            kinds = kinds_that_prove(plan, study.least_ranks, self.well) if self._ports.proofs else ()
-            return any(is_due(plan, study, kind) for kind in kinds)
+            return self._ports.proofs and self.is_due(plan, plan.studies[name])
 
     def _think(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> None:
         with self._ports.plans.holding(stream, fresh=False) as plan:
