@@ -5,8 +5,8 @@ models into one graph. Here `torch.func.vmap` runs the user's own `loss` once ov
 """
 
 from stagetree.packing.lane import Lane as Lane
-from stagetree.packing.lane import NotPackable as NotPackable
 from stagetree.packing.lane import own_constants as own_constants
 from stagetree.packing.lane import share_constants as share_constants
 from stagetree.packing.pack import Pack as Pack
 from stagetree.packing.packed_step import Profile as Profile
+from stagetree.packing.refusals import NotPackable as NotPackable

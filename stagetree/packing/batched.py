@@ -63,14 +63,15 @@ class Batched(TorchFunctionMode):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> Tensor | None:
-        """[lanes]: the mean over the samples of a batch that all lanes have in common, where nothing else is asked."""
+        """[lanes]: the mean over the samples of a batch, where nothing else is asked."""
         if (weight, size_average, reduce, reduction, label_smoothing) != (None, None, None, "mean", 0.0):
             return None
-        if not self._has(scores) or scores.dim() != 2 or self._has(target) or target.dim() != 1:
+        if not self._has(scores) or scores.dim() != 2 or target.dim() != 1:
             return None
-        flat, targets = self._rows(scores).flatten(0, 1), target.repeat(self._lanes)
-        each = functional.cross_entropy(flat, targets, ignore_index=ignore_index, reduction="none")
-        return each.view(self._lanes, -1).sum(1) / (target != ignore_index).sum()
+        flat, targets = self._rows(scores).flatten(0, 1), self._rows(target)
+        each = functional.cross_entropy(flat, targets.flatten(), ignore_index=ignore_index, reduction="none")
+        counted = targets if self._has(target) else target
+        return each.view(self._lanes, -1).sum(1) / (counted != ignore_index).sum(-1)
 
     def attention(
         self,

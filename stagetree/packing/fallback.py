@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from stagetree.packing.lane import Lane, late
+from stagetree.packing.lane import Lane
 from stagetree.packing.loss import BackwardResult, Loss
+from stagetree.packing.own_batches import OwnBatches, batch_of
+from stagetree.packing.refusals import late
 from stagetree.packing.stable_width import stable_width
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
@@ -28,7 +30,7 @@ class FallbackStep:
         self._stack = stack
 
     def outcomes(self, bucket: Sequence[Lane], batch: Any, share: float) -> Iterator[tuple[Sequence[Lane], Outcome]]:
-        """The gradients of lanes with one batch key on a batch, times `share`, or the error.
+        """The gradients of lanes with one batch key on a batch, or `OwnBatches`, times `share`, or the error.
 
         A lane that has learned without a pass takes part in none any more: its `unpackable_reason` says why.
         """
@@ -43,7 +45,7 @@ class FallbackStep:
             else:
                 yield lanes, outcome
         for lane in refused:
-            yield [lane], draws.outcome(partial(Loss(lane.trainer).by_itself, batch, share))
+            yield [lane], draws.outcome(partial(Loss(lane.trainer).by_itself, batch_of(batch, lane.number), share))
 
     def groups(self, lanes: Sequence[Lane], batch: Any) -> list[Sequence[Lane]]:
         """As many as fit into a pass, each."""
@@ -66,7 +68,8 @@ class FallbackStep:
         numbers = [*range(self._stack.width)] if room.lanes >= self._stack.width else [lane.number for lane in lanes]
         behind = room.rows - len(numbers)
         rows = self._stack.rows(numbers + numbers[:1] * behind if behind or room.lanes < self._stack.width else None)
-        return Loss(lead.trainer).packed(rows, batch, share)
+        own = batch.of([lane.number for lane in lanes]) if isinstance(batch, OwnBatches) else batch
+        return Loss(lead.trainer).packed(rows, own, share)
 
     def _by_itself(self, lane: Lane, error: Exception | None, draws: _Draws, batch: Any, share: float) -> Outcome:
         """error: why its pass has failed, if it was in one by itself."""
@@ -75,7 +78,7 @@ class FallbackStep:
             if not isinstance(outcome, Exception):
                 return outcome
             error = outcome
-        outcome = draws.outcome(partial(Loss(lane.trainer).by_itself, batch, share))
+        outcome = draws.outcome(partial(Loss(lane.trainer).by_itself, batch_of(batch, lane.number), share))
         if not isinstance(outcome, Exception):
             lane.unpackable_reason = late(error)
         return outcome

@@ -1,7 +1,4 @@
-"""One trainer of a pack, its random generators, and what its loss may depend on besides its tensors.
-
-What cannot be packed, each in one sentence for the trainer's author.
-"""
+"""One trainer of a pack, its random generators, and what its loss may depend on besides its tensors."""
 
 from __future__ import annotations
 
@@ -9,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 
 from stagetree.limits import BATCH_SIZES
+from stagetree.packing.own_batches import OwnBatches, form_of
+from stagetree.packing.refusals import OURS, NotPackable, refuse
 from stagetree.packing.stack import constants_of, is_same
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, Recorded
@@ -20,85 +18,8 @@ from stagetree.trainer.optimizing import Precision
 from stagetree.trainer.order import BatchSpan, parts
 from stagetree.trainer.torch_trainer import TorchTrainer
 
-OURS = ("train", "train_batch", "accumulate", "_train_in_parts")
-"""Methods of `TorchTrainer` in whose place a pack does its own."""
-
 WRITES = ("setup", "apply", "update", "after_step")
 """Methods of `TorchTrainer` in which a trainer's own code may change what no gradient changes."""
-
-SIGNS = (
-    ("control flow", "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
-    (".item()", "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
-    ("data-dependent shapes", "in its loss the shape of a tensor depends on values"),
-    ("dynamic shape", "in its loss the shape of a tensor depends on values"),
-    ("inplace", "its loss writes into a tensor that all trials share"),
-    ("in-place", "its loss writes into a tensor that all trials share"),
-    ("random", "its loss draws random numbers in a way that cannot be shared"),
-    ("autograd.Function", "its loss uses an autograd function of its own that has no `vmap`"),
-)
-"""What torch says of what it cannot do for several models at once, and what it means."""
-
-
-NO_MEMORY = "can't allocate memory"
-"""Of torch's RuntimeError where the machine's memory is out."""
-
-
-class NotPackable(Exception):
-    """The trainer is trained alone; the message is a clause that says why.
-
-    is_own: whether that is so wherever it is trained, whoever else is there.
-    """
-
-    def __init__(self, reason: str, is_own: bool = True) -> None:
-        super().__init__(reason)
-        self.is_own = is_own
-
-
-def refuse(trainer: Trainer) -> TorchTrainer:
-    """The trainer, if its class and its settings do not stand against packing. Raises `NotPackable`."""
-    if not isinstance(trainer, TorchTrainer):
-        raise NotPackable("it is no TorchTrainer")
-    for name in OURS:
-        if getattr(type(trainer), name) is not getattr(TorchTrainer, name):
-            raise NotPackable(f"it overrides `{name}`: see `clip_grad_norm`, `micro_batch_size` and `after_step`")
-    if trainer._precision.is_scaled:
-        raise NotPackable("precision fp16 scales its losses by what one model needs: bf16 can be packed")
-    if trainer._sharding is not None:
-        raise NotPackable("its batches are learned from in shards")
-    if trainer._stream is not None:
-        raise NotPackable("its data is a stream, in which each model has a place of its own")
-    if trainer._compile:
-        raise NotPackable("it is compiled")
-    if not any(each.requires_grad for each in trainer.model.parameters()):
-        raise NotPackable("nothing in its model learns")
-    model = {id(each) for each in trainer.model.parameters()}
-    if any(id(each) not in model for group in trainer.optimizer.param_groups for each in group["params"]):
-        raise NotPackable("its optimizer has parameters that are not the model's")
-    if any(isinstance(module, nn.RNNBase) for module in trainer.model.modules()):
-        raise NotPackable("torch's recurrent layers train one model at a time")
-    return trainer
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or NO_MEMORY in str(error)
-
-
-def meaning(error: Exception) -> NotPackable:
-    """What an error out of a packed loss says of the trainer."""
-    if isinstance(error, NotPackable):
-        return error
-    text = str(error)
-    if is_out_of_memory(error):
-        return NotPackable("there is too little memory for so many models at once: choose fewer lanes", is_own=False)
-    for sign, sentence in SIGNS:
-        if sign in text:
-            return NotPackable(sentence)
-    return NotPackable(f"its loss does not work for several models at once: {type(error).__name__}: {text[:200]}")
-
-
-def late(error: Exception) -> NotPackable:
-    """The same, of a trainer that was found to be packable."""
-    return NotPackable(str(meaning(error)), is_own=False)
 
 
 def has_constants(trainer: Trainer) -> bool:
@@ -136,7 +57,9 @@ def _model(trainer: Trainer) -> nn.Module | None:
 Generators = dict[str, Any]
 BatchKey = tuple[Any, ...]
 
-PLACE = frozenset({"epoch", "offset", "batch_size", "hp", "seed"})
+DATA_SEED = "data_seed"
+
+PLACE = frozenset({"epoch", "offset", "batch_size", "hp", "seed", DATA_SEED})
 """Attributes of a trainer that are compared by themselves, or are equal within a plan."""
 
 
@@ -157,6 +80,7 @@ class Lane:
         self.other_draws = ""
         self._read = frozenset[str]()
         self._batch_key: BatchKey | None = None
+        self._parts: list[tuple[Any, float]] = []  # of the next batch, if it was read ahead
 
     @property
     def model(self) -> nn.Module:
@@ -166,7 +90,7 @@ class Lane:
 
     def setup(self, hp: Mapping[str, Any]) -> None:
         """Bring values into force, as the trainer's own `setup` does."""
-        self._batch_key = None
+        self._batch_key, self._parts = None, []
         self.by_itself(lambda: self.trainer.setup(dict(hp)))
 
     def by_itself(self, do: Callable[[], None]) -> None:
@@ -195,10 +119,29 @@ class Lane:
         """Be where another lane is in the data."""
         self.trainer.epoch, self.trainer.offset = lead.trainer.epoch, lead.trainer.offset
 
+    def read_ahead(self) -> object:
+        """Have the parts of the next batch; equal of lanes that may learn from theirs in one pass."""
+        self._parts = list(self.read(self.next_batch()))
+        return tuple((form_of(batch), share) for batch, share in self._parts)
+
     def read(self, span: BatchSpan) -> Iterator[tuple[Any, float]]:
         """The parts of a batch, each with its share of the samples."""
+        if parts_read := self._parts:
+            self._parts = []
+            yield from parts_read
+            return
         for part in parts(span, self.trainer._batching.micro_size):
             yield self.trainer._batch(part), len(part.indices) / len(span.indices)
+
+    def first_batch(self) -> tuple[Any, float]:
+        """The first part of its next batch as a pass has it for this lane, and its share of the samples."""
+        batch, share = next(self.read(self.next_batch()))
+        return OwnBatches({self.number: batch}) if self.has_own_batches else batch, share
+
+    @property
+    def has_own_batches(self) -> bool:
+        """Whether a pass has a row of samples for each lane: at the same place others may read in another order."""
+        return DATA_SEED in self.trainer.hp
 
     @property
     def has_hooks(self) -> bool:
@@ -269,10 +212,15 @@ class Lane:
         """
         if self._batch_key is None:
             owned = {key for group in self.trainer.optimizer.param_groups for key in group}
-            owned = (owned | {*BATCH_SIZES, "optimizer", "momentum"}) - self._read
+            owned = (owned | {*BATCH_SIZES, "optimizer", "momentum", DATA_SEED}) - self._read
             hp = {name: value for name, value in self.trainer.hp.items() if name not in owned}
             modules = [(type(module), _plain(vars(module))) for module in self.trainer.model.modules()]
-            self._batch_key = (repr(sorted(hp.items())), _plain(vars(self.trainer)), tuple(modules))
+            self._batch_key = (
+                repr(sorted(hp.items())),
+                self.has_own_batches,
+                _plain(vars(self.trainer)),
+                tuple(modules),
+            )
         return self._batch_key
 
     @contextmanager

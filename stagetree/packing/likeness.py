@@ -21,8 +21,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stagetree.packing.fallback import FallbackStep
-from stagetree.packing.lane import Generators, Lane, NotPackable, meaning
+from stagetree.packing.lane import Generators, Lane
 from stagetree.packing.loss import BackwardResult, Loss
+from stagetree.packing.own_batches import batch_of
+from stagetree.packing.refusals import NotPackable, meaning
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 
@@ -127,14 +129,18 @@ class Likeness:
         """
         lead = bucket[0]
         batch, share, at = self._batch(lead)
+        plain, draws = (
+            batch_of(batch, lead.number),
+            lead.has_own_batches and not generators.are_equal(at, lead.generators),
+        )
         self._fallback.groups([lead], batch)  # has the rows of a pass looked for, with random numbers as they come
         with lead.watched():
             packed = self._sample(lead, at, lambda: self._fallback.packed([lead], batch, share))
         unlike: list[Lane] = []
         for lane in bucket:
             try:
-                alone = self._sample(lane, at, lambda lane=lane: Loss(lane.trainer).alone(batch, share))  # type: ignore[misc]
-                is_near = self._is_near(lead, packed, alone)
+                alone = self._sample(lane, at, lambda lane=lane: Loss(lane.trainer).alone(plain, share))  # type: ignore[misc]
+                is_near = self._is_near(lead, packed, alone) and (lane is lead or not draws)
             except NotPackable:
                 if lane is lead:
                     raise
@@ -151,7 +157,7 @@ class Likeness:
         numbers = [lane.number] * self._stack.width
         with lane.in_single(), Draws(lane.model):
             packed = self._found(lane, at, lambda: Loss(lane.trainer).outputs(batch, self._stack.rows(numbers)))
-            alone = self._found(lane, at, lambda: Loss(lane.trainer).outputs(batch))
+            alone = self._found(lane, at, lambda: Loss(lane.trainer).outputs(batch_of(batch, lane.number)))
         name = next((name for name in alone if name not in packed or self._is_far(packed[name], alone[name])), None)
         if name is None:
             return NotPackable(
@@ -163,11 +169,11 @@ class Likeness:
         return NotPackable(f"packed, its loss is another: the first module with another output is {module}")
 
     def _batch(self, lane: Lane) -> tuple[Any, float, Generators]:
-        """The next batch of a lane, its share of the samples, and where the generators are then."""
+        """The samples of the next pass of a lane, their share of the batch, and where the generators are then."""
         generators.restore(lane.generators, lane.device)
         try:
             with lane.watched():
-                batch, share = next(lane.read(lane.next_batch()))
+                batch, share = lane.first_batch()
         except NotPackable:
             raise
         except Exception as error:

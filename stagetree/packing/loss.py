@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from stagetree.packing.batched import Batched, attention_apart
-from stagetree.packing.lane import NotPackable
+from stagetree.packing.own_batches import OwnBatches, batch_of
+from stagetree.packing.refusals import NotPackable
 from stagetree.packing.stack import StackRows, constants_of
 from stagetree.trainer.base import MetricSums
 from stagetree.trainer.tensors import Mean, one_mean
@@ -57,27 +59,44 @@ class Loss(nn.Module):
     def packed(self, rows: StackRows, batch: Any, share: float = 1.0) -> BackwardResult:
         """The gradients of the lanes in `rows` on one batch, times `share`. Raises whatever the loss raises.
 
-        Every lane draws the same random numbers from the global generators, as each would alone with the generators
-        as they are.
+        batch: or `OwnBatches` of one form. Every lane draws the same random numbers from the global generators, as
+        each would alone with the generators as they are.
         """
         found, sums = self._by_row(rows, batch, share)
         return BackwardResult(found, rows.buffers, sums, self._counts, rows.numbers, rows.flat_buffers)
 
     def _by_row(self, rows: StackRows, batch: Any, share: float) -> tuple[Tensors, Tensors]:
         """The gradients, and the sums of logged values. Buffers are changed in place."""
-        stacked = {**rows.parameters, **rows.buffers}
 
-        def loss(*each_lanes: Tensor) -> tuple[Tensor, Tensors]:
+        def loss(named: dict[str, Tensor], batch: Any) -> tuple[Tensor, Tensors]:
             with logging(self._trainer) as logged, Batched(len(rows.numbers)):
-                value = _shared(functional_call(self, _named(rows, each_lanes), (batch,)), share)
+                value = _shared(functional_call(self, named, (batch,)), share)
             sums, self._counts = _totals(logged)
             return value, sums
 
-        with attention_apart(self._device):
-            losses, sums = vmap(loss, randomness="same")(*stacked.values())
+        losses, sums = self._of_each(loss, rows, batch)
         ones = torch.ones_like(losses)  # no lane's loss depends on another's parameters
         found = torch.autograd.grad(losses, list(rows.parameters.values()), ones, materialize_grads=True)
         return dict(zip(rows.parameters, found, strict=True)), sums
+
+    def _of_each(self, compute: Callable[[dict[str, Tensor], Any], Any], rows: StackRows, batch: Any) -> Any:
+        """What is computed of the tensors of each lane, by their names in this module, and of its batch: with rows."""
+        leaves, nest = tree_flatten(batch_of(batch, rows.numbers[0]))
+        at = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        own = list[Tensor]()
+        if isinstance(batch, OwnBatches):
+            each = {number: tree_flatten(batch[number])[0] for number in rows.numbers}
+            own = [torch.stack([each[number][leaf] for number in rows.numbers]) for leaf in at]
+
+        def of_one(*tensors: Tensor) -> Any:
+            given = leaves.copy()
+            for leaf, tensor in zip(at if own else (), tensors[len(tensors) - len(own) :], strict=True):
+                given[leaf] = tensor
+            named = _named(rows, tensors[: len(tensors) - len(own)])
+            return compute(named, tree_unflatten(given, nest))
+
+        with attention_apart(self._device):
+            return vmap(of_one, randomness="same")(*rows.parameters.values(), *rows.buffers.values(), *own)
 
     def alone(self, batch: Any, share: float = 1.0) -> BackwardResult:
         """The gradients of the model alone on one batch, times `share`; parameters without a gradient are left out.
@@ -105,15 +124,14 @@ class Loss(nn.Module):
             return outputs
         names: dict[str, None] = {}
 
-        def seen(*each_lanes: Tensor) -> tuple[Tensor, ...]:
+        def seen(named: dict[str, Tensor], batch: Any) -> tuple[Tensor, ...]:
             with logging(self._trainer), _noted(self.model) as outputs, Batched(len(rows.numbers)):
-                functional_call(self, _named(rows, each_lanes), (batch,))
+                functional_call(self, named, (batch,))
             names.update(dict.fromkeys(outputs))
             return tuple(outputs.values())
 
-        stacked = {**rows.parameters, **rows.buffers}
-        with torch.no_grad(), attention_apart(self._device):
-            found = vmap(seen, randomness="same")(*stacked.values())
+        with torch.no_grad():
+            found = self._of_each(seen, rows, batch)
         return {name: each[0] for name, each in zip(names, found, strict=True)}
 
     def by_itself(self, batch: Any, share: float) -> BackwardResult:

@@ -6,10 +6,12 @@ at the same batch with the same random numbers share a pass, for which the batch
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from stagetree.packing.lane import Generators, Lane, meaning
+from stagetree.packing.lane import Generators, Lane
 from stagetree.packing.packed_step import Failures, PackedStep, Profile, Unpackable
+from stagetree.packing.refusals import meaning
 from stagetree.trainer import Trainer, generators
 
 
@@ -61,8 +63,9 @@ class Pack:
         left = {lane: lane.batches() for lane in lanes}
         while left:
             for bucket in group_by_batch_key(left):
-                done = 1 if any(lane.has_hooks for lane in bucket) else left[bucket[0]]
-                failures |= self._run(bucket, done)
+                done = 1 if any(lane.has_hooks or lane.has_own_batches for lane in bucket) else left[bucket[0]]
+                for alike in self._by_form(bucket, failures):
+                    failures |= self._run(alike, done)
                 left.update({lane: left[lane] - done for lane in bucket})
             left = {lane: batches for lane, batches in left.items() if batches and lane not in failures}
         return failures
@@ -78,6 +81,19 @@ class Pack:
         for reason in self.unpackable([lane]).values():
             raise reason
         return self._step.measure(lane, widest)
+
+    def _by_form(self, bucket: list[Lane], failures: Failures) -> list[list[Lane]]:
+        """Lanes with batches of their own, in buckets of which all learn from equal shapes, and draw as much."""
+        if len(bucket) == 1 or not bucket[0].has_own_batches:
+            return [bucket]
+        generators.restore(bucket[0].generators, bucket[0].device)
+        buckets = defaultdict[object, list[Lane]](list)
+        for lane in bucket:
+            try:
+                buckets[lane.read_ahead()].append(lane)
+            except Exception as error:
+                failures[lane] = error
+        return list(buckets.values())
 
     def _run(self, bucket: list[Lane], batches: int) -> Failures:
         """So many batches, for lanes that are alike, and stay so at least between them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +13,11 @@ import torch
 
 from stagetree.packing.fallback import FallbackStep
 from stagetree.packing.fused_optimizer import FusedOptimizer, rehearsed_alone
-from stagetree.packing.lane import Lane, NotPackable, is_out_of_memory, meaning
+from stagetree.packing.lane import Lane
 from stagetree.packing.likeness import Likeness
 from stagetree.packing.loss import BackwardResult, Loss
+from stagetree.packing.own_batches import OwnBatches, batch_of
+from stagetree.packing.refusals import NotPackable, is_out_of_memory, meaning
 from stagetree.packing.rows import log
 from stagetree.packing.rules import is_torchs
 from stagetree.packing.stable_width import stable_width
@@ -119,7 +121,8 @@ class PackedStep:
         """
         lead, failures = bucket[0], Failures()
         span = lead.next_batch()
-        for number, (batch, share) in enumerate(lead.read(span)):
+        parts = _own_parts(bucket) if lead.has_own_batches else lead.read(span)
+        for number, (batch, share) in enumerate(parts):
             left = [lane for lane in bucket if lane not in failures]
             for lanes, outcome in self._fallback.outcomes(left, batch, share) if left else ():
                 if isinstance(outcome, Exception):
@@ -168,7 +171,7 @@ class PackedStep:
         """What the next batch of a lane costs its model alone, and full packs of this width and of narrower ones."""
         with generators.kept(lane.device):
             generators.restore(lane.generators, lane.device)
-            batch, _ = next(lane.read(lane.next_batch()))
+            batch, _ = lane.first_batch()
             alone = self._alone(lane, batch)
             groups = self._fallback.groups([lane] * self._stack.width, batch)
             full = self._full(lane, lambda: [self._fallback.packed(lanes, batch) for lanes in groups])
@@ -187,7 +190,7 @@ class PackedStep:
         """
         with generators.kept(lane.device):
             generators.restore(lane.generators, lane.device)
-            batch, _ = next(lane.read(lane.next_batch()))
+            batch, _ = lane.first_batch()
             alone = self._alone(lane, batch)
             room = stable_width(self._stack, lane, batch)
             packed: dict[int, PackCost] = {}
@@ -210,7 +213,8 @@ class PackedStep:
 
     def _alone(self, lane: Lane, batch: Any) -> PackCost:
         step = rehearsed_alone(lane.trainer.optimizer)
-        return timed(lambda: (Loss(lane.trainer).alone(batch), step()), lane.device)
+        own = batch_of(batch, lane.number)
+        return timed(lambda: (Loss(lane.trainer).alone(own), step()), lane.device)
 
     def _cost(self, lane: Lane, batch: Any, rows: int) -> PackCost:
         """Of a step with so many rows, as a narrower pack has."""
@@ -253,6 +257,12 @@ class PackedStep:
             lane.is_excluded = True
             refusals |= self.check([lane])
         return refusals
+
+
+def _own_parts(bucket: Sequence[Lane]) -> Iterator[tuple[OwnBatches, float]]:
+    """The parts of the batch that each lane reads, of one form, with their share of the samples."""
+    for parts in zip(*(lane.read(lane.next_batch()) for lane in bucket), strict=True):
+        yield OwnBatches((lane.number, batch) for lane, (batch, _) in zip(bucket, parts, strict=True)), parts[0][1]
 
 
 def _joins(optimizer: StackedOptimizer | FusedOptimizer, lane: Lane) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from stagetree.packing.lane import Lane
 from stagetree.packing.loss import BackwardResult, Loss
+from stagetree.packing.own_batches import batch_of
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 from stagetree.trainer.tensors import map_tensors
@@ -50,7 +51,7 @@ def stable_width(stack: Stack, lane: Lane, batch: Any) -> StableWidth:
 
     The result does not depend on the weights of the lane. Nothing is changed. Raises whatever the loss raises.
     """
-    shapes = _shapes(batch)
+    shapes = _shapes(batch_of(batch, lane.number))
     key = (type(lane.trainer), lane.batch_key, stack.shape, stack.width, shapes)
     if key not in _found:
         with generators.kept(lane.device):
@@ -90,7 +91,7 @@ def _agreeing(stack: Stack, lane: Lane, batch: Any, rows: int) -> tuple[int, boo
             generators.restore(at, lane.device)
             packed = loss.packed(stack.rows([lane.number] * rows), batch)
             generators.restore(at, lane.device)
-            alone = loss.alone(batch)
+            alone = loss.alone(batch_of(batch, lane.number))
         for each in _results(packed):
             bits = _bits(each)
             agree &= (bits == bits[:1]).all(dim=1)

@@ -18,7 +18,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import IterableDataset
 
 from stagetree import TorchTrainer
-from stagetree.packing.lane import NotPackable, refuse
+from stagetree.packing.refusals import NotPackable, refuse
 from stagetree.trainer.streaming import Stream
 
 

@@ -1,0 +1,86 @@
+"""Trainers that cannot be packed, and why, each in one sentence for the trainer's author."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from stagetree.trainer import Trainer
+from stagetree.trainer.torch_trainer import TorchTrainer
+
+OURS = ("train", "train_batch", "accumulate", "_train_in_parts")
+"""Methods of `TorchTrainer` in whose place a pack does its own."""
+
+SIGNS = (
+    ("control flow", "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
+    (".item()", "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
+    ("data-dependent shapes", "in its loss the shape of a tensor depends on values"),
+    ("dynamic shape", "in its loss the shape of a tensor depends on values"),
+    ("inplace", "its loss writes into a tensor that all trials share"),
+    ("in-place", "its loss writes into a tensor that all trials share"),
+    ("random", "its loss draws random numbers in a way that cannot be shared"),
+    ("autograd.Function", "its loss uses an autograd function of its own that has no `vmap`"),
+)
+"""What torch says of what it cannot do for several models at once, and what it means."""
+
+
+NO_MEMORY = "can't allocate memory"
+"""Of torch's RuntimeError where the machine's memory is out."""
+
+
+class NotPackable(Exception):
+    """The trainer is trained alone; the message is a clause that says why.
+
+    is_own: whether that is so wherever it is trained, whoever else is there.
+    """
+
+    def __init__(self, reason: str, is_own: bool = True) -> None:
+        super().__init__(reason)
+        self.is_own = is_own
+
+
+def refuse(trainer: Trainer) -> TorchTrainer:
+    """The trainer, if its class and its settings do not stand against packing. Raises `NotPackable`."""
+    if not isinstance(trainer, TorchTrainer):
+        raise NotPackable("it is no TorchTrainer")
+    for name in OURS:
+        if getattr(type(trainer), name) is not getattr(TorchTrainer, name):
+            raise NotPackable(f"it overrides `{name}`: see `clip_grad_norm`, `micro_batch_size` and `after_step`")
+    if trainer._precision.is_scaled:
+        raise NotPackable("precision fp16 scales its losses by what one model needs: bf16 can be packed")
+    if trainer._sharding is not None:
+        raise NotPackable("its batches are learned from in shards")
+    if trainer._stream is not None:
+        raise NotPackable("its data is a stream, in which each model has a place of its own")
+    if trainer._compile:
+        raise NotPackable("it is compiled")
+    if not any(each.requires_grad for each in trainer.model.parameters()):
+        raise NotPackable("nothing in its model learns")
+    model = {id(each) for each in trainer.model.parameters()}
+    if any(id(each) not in model for group in trainer.optimizer.param_groups for each in group["params"]):
+        raise NotPackable("its optimizer has parameters that are not the model's")
+    if any(isinstance(module, nn.RNNBase) for module in trainer.model.modules()):
+        raise NotPackable("torch's recurrent layers train one model at a time")
+    return trainer
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or NO_MEMORY in str(error)
+
+
+def meaning(error: Exception) -> NotPackable:
+    """What an error out of a packed loss says of the trainer."""
+    if isinstance(error, NotPackable):
+        return error
+    text = str(error)
+    if is_out_of_memory(error):
+        return NotPackable("there is too little memory for so many models at once: choose fewer lanes", is_own=False)
+    for sign, sentence in SIGNS:
+        if sign in text:
+            return NotPackable(sentence)
+    return NotPackable(f"its loss does not work for several models at once: {type(error).__name__}: {text[:200]}")
+
+
+def late(error: Exception) -> NotPackable:
+    """The same, of a trainer that was found to be packable."""
+    return NotPackable(str(meaning(error)), is_own=False)

@@ -1,0 +1,139 @@
+"""Lanes whose data comes in orders of their own share a pass, in which each has a row of samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from kinds import Operations, one_batch_each, trainer
+from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, packed, weights
+from torch import Tensor
+
+from stagetree import TorchTrainer
+
+WIDTH = 4
+HPS: dict[int, dict[str, Any]] = {
+    number: {**STEADY, "lr": 0.05 / (1 + number), "data_seed": number} for number in range(WIDTH)
+}
+
+
+def assert_near_alone(kind: type[TorchTrainer], hps: dict[int, dict[str, Any]] = HPS) -> None:
+    """And to the bit the same without the others."""
+    pack = fresh(WIDTH, hps, kind)
+    assert not packed(pack, hps, 3) and not pack.unpackable_reason
+    for number, hp in hps.items():
+        assert distance(weights(pack[number]), weights(alone(hp, 3, kind))) < 1e-12
+        by_itself = fresh(WIDTH, [0], kind)
+        assert not packed(by_itself, {0: hp}, 3)
+        assert_same(weights(by_itself[0]), weights(pack[number]))
+
+
+def operations(hps: dict[int, dict[str, Any]], kind: type[TorchTrainer]) -> int:
+    """Of a third step."""
+    pack = fresh(8, hps, kind)
+    assert not packed(pack, hps, 2) and not pack.unpackable_reason
+    with Operations() as found:
+        assert not packed(pack, hps, 1)
+    return found.counts.total()
+
+
+def test_eight_orders_take_one_pass() -> None:
+    """What grows with the lanes is reading their samples: a few operations for each."""
+    kind = one_batch_each(trainer("benchmarks/data/mlp.py", "Mlp"))
+    hps = {number: {"lr": 0.01, "momentum": 0.9, "bs": 32, "data_seed": number} for number in range(8)}
+    one, all_ = operations({0: hps[0]}, kind), operations(hps, kind)
+    assert all_ - one <= 7 * 8
+
+
+class Normed(Tiny):
+    """Its loss counts samples that it finds in a nest of its own, and logs."""
+
+    name = "normed"
+
+    def transform_batch(self, batch: list[Tensor], generator: torch.Generator) -> Any:
+        found = super().transform_batch(batch, generator)
+        return {"pair": (found[0], found[1]), "words": "kept", "few": 2}
+
+    def loss(self, batch: Any) -> Tensor:
+        numbers, targets = batch["pair"]
+        assert isinstance(batch["pair"], tuple) and batch["words"] == "kept"
+        return super().loss([numbers * batch["few"], targets])
+
+
+class Ragged(Tiny):
+    """Of some orders a batch has fewer samples."""
+
+    name = "ragged"
+
+    def transform_batch(self, batch: list[Tensor], generator: torch.Generator) -> Any:
+        return [each[: 3 + self.data_seed % 2] for each in super().transform_batch(batch, generator)]
+
+
+@dataclass
+class Pair:
+    numbers: Tensor
+    targets: Tensor
+
+
+class Hidden(Tiny):
+    """Its batches are of a kind in which nobody finds the tensors."""
+
+    name = "hidden"
+
+    def transform_batch(self, batch: list[Tensor], generator: torch.Generator) -> Any:
+        return Pair(*super().transform_batch(batch, generator))
+
+    def loss(self, batch: Any) -> Tensor:
+        return super().loss([batch.numbers, batch.targets])
+
+
+class Drawing(Tiny):
+    """Its batches are changed by random numbers of the model's own."""
+
+    name = "drawing"
+
+    def transform_batch(self, batch: list[Tensor], generator: torch.Generator) -> Any:
+        return [each + torch.randn(1).to(each) / 100 for each in super().transform_batch(batch, generator)]
+
+
+class Seeing(Tiny):
+    """Its loss depends on the seed of the data."""
+
+    name = "seeing"
+
+    def loss(self, batch: Any) -> Tensor:
+        return super().loss(batch) * (1 + self.data_seed)
+
+
+@pytest.mark.parametrize("kind", [Tiny, Normed, Ragged, Hidden, Drawing, Seeing])
+def test_a_lane_learns_from_its_own_samples_whatever_its_batches_are(kind: type[TorchTrainer]) -> None:
+    assert_near_alone(kind)
+
+
+def test_parts_of_batches_are_each_lanes_own() -> None:
+    class Parted(Tiny):
+        def __init__(self, **args: Any) -> None:
+            super().__init__(micro_batch_size=2, **args)
+
+    assert_near_alone(Parted)
+
+
+class Unreadable(Tiny):
+    """A sample of one of the orders cannot be read after the first step."""
+
+    name = "unreadable"
+
+    def transform_batch(self, batch: list[Tensor], generator: torch.Generator) -> Any:
+        if self.data_seed == 1 and self.offset >= 8:
+            raise OSError("no such sample")
+        return super().transform_batch(batch, generator)
+
+
+def test_a_lane_whose_samples_cannot_be_read_fails_alone() -> None:
+    pack, expected = fresh(WIDTH, HPS, Unreadable), fresh(WIDTH, HPS, Tiny)
+    assert packed(pack, HPS, 3).keys() == {1}
+    assert not packed(expected, HPS, 3)
+    for number in HPS.keys() - {1}:
+        assert_same(weights(pack[number]), weights(expected[number]))
