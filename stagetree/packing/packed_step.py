@@ -19,7 +19,6 @@ from stagetree.packing.loss import BackwardResult, Loss
 from stagetree.packing.own_batches import OwnBatches, batch_of
 from stagetree.packing.refusals import NotPackable, is_out_of_memory, meaning
 from stagetree.packing.rows import log
-from stagetree.packing.rules import is_torchs
 from stagetree.packing.stable_width import stable_width
 from stagetree.packing.stack import Stack
 from stagetree.packing.stacked_optimizer import StackedOptimizer
@@ -209,7 +208,7 @@ class PackedStep:
 
     def _steps_as_torchs(self, lane: Lane) -> bool:
         is_stacked = not lane.updates_itself and _joins(self._stacked, lane)
-        return not is_stacked or is_torchs(lane.trainer.optimizer, self._stack.segments[0].values)
+        return not is_stacked or self._stacked.is_torchs(lane.trainer.optimizer)
 
     def _alone(self, lane: Lane, batch: Any) -> PackCost:
         step = rehearsed_alone(lane.trainer.optimizer)

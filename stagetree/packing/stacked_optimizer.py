@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from stagetree.packing.fused_optimizer import NotFusable, RowGroup, has_hooks
 from stagetree.packing.rows import Selection, StackSegment
-from stagetree.packing.rules import DTYPES, RULES, Group, OptimizerRows, Rule
+from stagetree.packing.rules import DTYPES, RULES, Group, OptimizerRows, Rule, is_torchs
 from stagetree.packing.stack import Stack
 
 
@@ -186,6 +186,10 @@ class StackedOptimizer:
         if lane in self._lanes and not all(part.is_ready() for part in self._lanes[lane]):
             self.leave(lane)
         return lane in self._lanes
+
+    def is_torchs(self, optimizer: Optimizer) -> bool:
+        """Whether the steps that are made here for an optimizer are its own to the bit."""
+        return is_torchs(optimizer, self._stack.segments[0].values)
 
     def leave(self, lane: int) -> None:
         self._of.pop(lane, None)
