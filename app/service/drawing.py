@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from app.domain import accounting
 from app.domain.search_plan import Study, trial_of
 from app.domain.standing import standing
@@ -35,21 +37,29 @@ def history(use: Services, row: StudyRecord, at: int | None = None) -> History:
         return pictures.history(plan_history, study, study.submitted_version - 1, plan.version)
 
 
-def importance(use: Services, row: StudyRecord, rung: int | None, at: int | None = None) -> Importance:
-    """What the trials' values, or their results at a rung, depend on."""
+def importance(use: Services, row: StudyRecord, rung: int | Literal["end"] | None, at: int | None = None) -> Importance:
+    """What the trials' results at a rung, or at each one's end, depend on.
+
+    Without one it is the rung that most trials reached: what trials of a few steps end with says little about those
+    that trained on.
+    """
     from app.service.views.importance import importance as weighed
 
     with use.open_study(row, at) as (plan, study):
         columns, mode = ordering.columns(documents.trials(plan, study)).columns, study.mode
-        values = columns.get("value", []) if rung is None else _values_at(study, rung)
-    return weighed(columns, values, mode)
+        by_rung = _values_by_rung(study)
+        chosen = max(by_rung, key=lambda number: len(by_rung[number]), default="end") if rung is None else rung
+        at_rung = by_rung.get(chosen, {}) if chosen != "end" else None
+        values = columns.get("value", []) if at_rung is None else [at_rung.get(each.number) for each in study.trials]
+    return weighed(columns, values, mode, rung=None if chosen == "end" else chosen)
 
 
-def _values_at(study: Study, number: int) -> list[float | None]:
-    """What each trial had at the rungs of this number."""
-    reached = [rung.values for rung in standing(study).ladder() if rung.number == number]
-    by_trial = {trial: value for values in reached for trial, value in values.items()}
-    return [by_trial.get(trial.number) for trial in study.trials]
+def _values_by_rung(study: Study) -> dict[int, dict[int, float]]:
+    """By the number of a rung, in any bracket: what each trial had there."""
+    by_rung: dict[int, dict[int, float]] = {}
+    for rung in standing(study).ladder():
+        by_rung.setdefault(rung.number, {}).update(rung.values)
+    return by_rung
 
 
 def schedules(use: Services, row: StudyRecord, number: int, points: int) -> Schedules:

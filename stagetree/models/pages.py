@@ -273,6 +273,7 @@ class Schedule(Answer):
     name: str
     steps: list[int] = Field(description="some steps, the first and the last among them")
     values: list[Any] = Field(description="the value at each")
+    text: str = Field(description="the values in words: where it begins, turns, and ends, such as 0.1 → 0.01")
 
 
 class Schedules(Answer):
@@ -286,12 +287,15 @@ class ImportanceOf(Answer):
 
     name: str = Field(description="a column of the trials, such as hp.lr.init")
     importance: float = Field(description="its share; all shares add up to 1")
+    low: float = Field(description="nine of ten shares, of trials drawn anew with replacement, are at least this")
+    high: float = Field(description="... and at most this")
 
 
 class Importance(Answer):
     """Which hyper-parameters the result depends on."""
 
     method: str
+    rung: int | None = Field(description="by the results at this rung; null by those at each trial's end")
     trials: int = Field(description="how many had a result")
     note: str | None = Field(description="why there is nothing to say")
     items: list[ImportanceOf]

@@ -201,6 +201,9 @@ class StudyAnswer(Answer, needs=("study", "state")):
     mode: str
     value: str = Field(description="last or best: which of a trial's results is its value")
     tuner: str = Field(description="the tuner's kind")
+    grows_by: str | None = Field(
+        default=None, description="the field of its tuner by which it can go on when it is completed; null: it cannot"
+    )
     best: Best | None
     counts: dict[TrialState, int] = Field(description="trials by state")
     failed: int = Field(default=0, description="how many trials failed")

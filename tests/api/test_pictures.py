@@ -105,7 +105,7 @@ def test_answers_are_let_go_of_where_there_are_too_many() -> None:
 def test_ten_thousand_trials_of_twenty_hyper_parameters_are_less_than_a_megabyte() -> None:
     rows = [
         {"trial": number, "state": "completed", "value": number * 0.7123 % 1, "rung": number % 5, "rank": number}
-        | {"hp": {f"p{place}": round((number * (place + 3)) * 0.61803 % 1, 5) for place in range(20)}}
+        | {"steps": 4, "hp": {f"p{place}": round((number * (place + 3)) * 0.61803 % 1, 5) for place in range(20)}}
         for number in range(10_000)
     ]
     packed = ResponseCache().get(("columns",), 1, lambda: columns(rows)).packed
@@ -118,6 +118,18 @@ def test_importance_finds_what_the_result_depends_on() -> None:
     found = importance({"hp.lr": column, **others, "trial": list(range(60))}, column, "max")
     assert found["items"][0]["name"] == "hp.lr" and found["note"] is None
     assert sum(item["importance"] for item in found["items"]) == pytest.approx(1, abs=1e-4)
+    assert all(0 <= item["low"] <= item["importance"] <= item["high"] <= 1 for item in found["items"])
+
+
+def test_importance_of_noise_has_a_wide_interval() -> None:
+    """It was said with as much confidence as of what mattered: 94 % for one of two that did nothing."""
+    column = [number * 0.61803 % 1 for number in range(40)]
+    noise = {
+        "hp.a": [number * 0.7549 % 1 for number in range(40)],
+        "hp.b": [number * 0.3247 % 1 for number in range(40)],
+    }
+    found = importance(noise, column, "max")
+    assert all(item["high"] - item["low"] > 0.5 for item in found["items"])
 
 
 def test_importance_of_many_trials_is_asked_of_some_of_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.terms import StudyId
 from app.service.services import Services
-from app.service.views.ordering import KEYS
+from app.service.views.ordering import KEYS, schedule_text
 from tests.api.world import API, Workers, changed
 
 HP = {"lr": {"family": "multistep", "init": 0.1, "milestones": [20], "gamma": 0.1}, "bs": 64}
@@ -223,6 +223,24 @@ def test_trials_by_column(http: TestClient, tuned: str, workers: Workers) -> Non
     assert columns["trial"] == [0, 1]
     assert (columns["value"], columns["best.step"]) == ([None, 0.9], [None, 40])
     assert (columns["hp.lr"], columns["hp.lr.family"], columns["hp.bs"]) == ([None, 0.1], ["multistep", None], [64, 64])
+    assert columns["shape.lr"] == ["0.1 → 0.01", "0.1"] and "shape.bs" not in columns
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"family": "values", "values": [64, 128], "milestones": [6]}, "64 → 128"),
+        ({"family": "values", "values": [64, 128], "milestones": [60]}, "64"),
+        ({"family": "multistep", "init": 0.1, "milestones": [8, 20], "gamma": 0.1}, "0.1 → 0.01 → 0.001"),
+        ({"family": "exponential", "init": 0.1, "gamma": 0.95}, "0.1 → 0.0204"),
+        ({"family": "cosine", "init": 0.2, "min": 0.001, "period": 5}, "0.2 → 0.02 → 0.181"),
+        ({"family": "wsd", "peak": 0.1, "warmup": 3, "stable_until": 20, "decay": 5}, "0.0333 → 0.1 → 0"),
+        ({"family": "values", "values": ["adam", "sgd"], "milestones": [6]}, "adam → sgd"),
+        (0.1, "0.1"),
+    ],
+)
+def test_a_schedule_in_words(value: object, text: str) -> None:
+    assert schedule_text(value, 32) == text
 
 
 def test_half_a_character_in_a_traceback_breaks_no_view(http: TestClient, tuned: str, workers: Workers) -> None:

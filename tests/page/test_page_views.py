@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from addresses import turn_to
@@ -119,6 +122,29 @@ def test_the_list_of_studies_leads_to_the_winner(open_page: Callable[..., Page],
     assert weights.value.suggested_filename.endswith(".safetensors")
 
 
+def test_the_copied_python_loads_the_weights(
+    open_page: Callable[..., Page], stack: Service, study: str, tmp_path: Path
+) -> None:
+    """It named a method that there was not, and no server."""
+    page = open_page(f"{stack.url}/#/studies/{study}")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy the Python").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    code = page.evaluate("navigator.clipboard.readText()")
+    subprocess.run([sys.executable, "-c", f"{code}print(file)"], cwd=tmp_path, check=True)
+    assert len(list((tmp_path / "weights").glob("*.safetensors"))) == 1
+
+
+def test_more_trials_are_offered_where_the_tuner_can_go_on(
+    open_page: Callable[..., Page], stack: Service, study: str
+) -> None:
+    page = open_page(f"{stack.url}/#/studies/{study}")
+    expect(page.get_by_role("button", name="More trials")).to_be_visible()
+    turn_to(page, f"#/studies/{stack.run(grid('page-no-more'))['study']}")
+    expect(page.get_by_role("button", name="Delete")).to_be_visible()
+    expect(page.get_by_role("button", name="More trials")).to_have_count(0)
+
+
 def test_why_a_trial_ended_is_one_click_away(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/rungs")
     page.get_by_role("button", name="rank 12 ").click()
@@ -182,6 +208,7 @@ def test_a_long_table_fills_its_few_rows_anew_and_keeps_them_in_order(
 def test_scrubbing_back_shows_the_study_as_it_was(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}")
     expect(page.locator("header.study")).to_contain_text("12 trials")
+    page.get_by_role("button", name="Time travel").click()
     page.get_by_role("slider").fill("2")
     expect(page.locator("header.study")).to_contain_text("running")
     expect(page.locator("header.study")).to_contain_text("0 of 12 trials")

@@ -6,12 +6,12 @@ Answers of pictures are made from the folded plan, and kept as long as nothing h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 from fastapi.sse import EventSourceResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from app.api.bodies import ChangesBody, changes_of
@@ -124,7 +124,13 @@ async def kept(
 pictures = APIRouter(prefix="/studies/{study}", tags=["pictures"], route_class=StrictRoute)
 
 Points = Annotated[int, Query(ge=4, le=1000, description="the most points of a curve")]
-Rung = Annotated[int | None, Query(ge=0, description="by the results at this rung, instead of the trials' values")]
+Rung = Annotated[
+    Annotated[int, Field(ge=0)] | Literal["end"] | None,
+    Query(
+        description="by the results at this rung, or those at each trial's end; "
+        "without it, at the rung that most trials reached, where there are rungs"
+    ),
+]
 
 
 def _picture(path: str, summary: str, model: Any) -> Json:

@@ -79,9 +79,9 @@ function Theme() {
     <label class="theme">
       <span class="hidden">Colours</span>
       <select value={choice.value} onChange={(event) => choose(event.currentTarget.value as Choice)}>
-        <option value="auto">as the system</option>
-        <option value="light">light</option>
-        <option value="dark">dark</option>
+        <option value="auto">system theme</option>
+        <option value="light">light theme</option>
+        <option value="dark">dark theme</option>
       </select>
     </label>
   );

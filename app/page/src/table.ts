@@ -11,7 +11,7 @@ const TITLES: Record<string, string> = { "best.value": "best", "best.step": "bes
 
 /** What a column is called. */
 export function titleOf(column: string): string {
-  return TITLES[column] ?? column.replace(/^hp\./, "");
+  return TITLES[column] ?? column.replace(/^(hp|shape)\./, "");
 }
 
 export class Table {
@@ -36,8 +36,23 @@ export class Table {
 
   /** The columns that tell hyper-parameters apart, those that never vary left out. */
   get varied(): string[] {
-    const isVaried = (name: string) => new Set(this.columns[name]!.filter((value) => value !== null).map(String)).size > 1;
-    return (this.foundVaried ??= this.hyperparameters.filter(isVaried));
+    return (this.foundVaried ??= this.hyperparameters.filter((name) => this.isVaried(name)));
+  }
+
+  /** A column for each hyper-parameter that varies: of its values, or of its schedules in words. */
+  get parameters(): string[] {
+    return [...new Set(this.varied.map((name) => this.shapeOf(name) ?? name))];
+  }
+
+  /** The column of the schedule that a column is a field of: `shape.lr` of `hp.lr.init`; names may have dots. */
+  shapeOf(column: string): string | undefined {
+    const parts = titleOf(column).split(".");
+    const names = parts.map((_, index) => `shape.${parts.slice(0, parts.length - index).join(".")}`);
+    return names.find((name) => name in this.columns);
+  }
+
+  private isVaried(name: string): boolean {
+    return new Set(this.columns[name]!.filter((value) => value !== null).map(String)).size > 1;
   }
 
   /** Whether a column holds numbers, by the first value that it has. */

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { icicle, savedBy } from "../src/layout/icicle.ts";
 import { commonValues, isOn, pathOf, rungTree, wayOf } from "../src/layout/rungtree.ts";
-import { robust, steps, ticks, timeTicks } from "../src/layout/scales.ts";
+import { logarithmic, logTicks, robust, spansOrders, steps, ticks, timeTicks } from "../src/layout/scales.ts";
 import { randomTree } from "./trees.ts";
 
 const SEEDS = Array.from({ length: 60 }, (_, seed) => seed);
@@ -53,6 +53,14 @@ for (const seed of SEEDS) {
     return next === undefined ? tree.trials.steps[trial]! : tree.nodes.start[next]!;
   }
 }
+
+test("a loss that spans orders of magnitude is by its logarithm, with round numbers", () => {
+  assert.ok(spansOrders([0.001, 5]) && !spansOrders([0.5, 5]) && !spansOrders([-1, 1000]));
+  assert.deepEqual(logTicks([0.004, 30], 5), [0.01, 0.1, 1, 10]);
+  assert.deepEqual(logTicks([0.09, 2.1], 5), [0.1, 0.2, 0.5, 1, 2]);
+  const scale = logarithmic([1, 100], [0, 10]);
+  assert.deepEqual([1, 10, 100].map((value) => Math.round(scale(value) * 1000) / 1000), [0, 5, 10]);
+});
 
 test("one bad trial does not press the others flat", () => {
   const values = [...Array.from({ length: 30 }, (_, index) => 0.9 + index / 1000), 0.1];

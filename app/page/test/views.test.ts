@@ -23,6 +23,19 @@ test("an address says what is shown, and comes back", () => {
   assert.equal(formatRoute([], { at: "" }), "#/");
 });
 
+test("an axis has its numbers in their order, however few", () => {
+  const ticks = axisOf("hp.lr", [0.01, 0.003, 0.001, 0.01], String).ticks.map((tick) => tick.text);
+  assert.deepEqual(ticks, ["0.001", "0.003", "0.01"]);
+});
+
+test("a column for each hyper-parameter, of its schedules where it moves", () => {
+  const columns = { "hp.bs.family": ["values", null], "hp.bs": [null, 64], "shape.bs": ["64 → 128", "64"], "hp.lr.bias": [0.1, 0.2], "hp.wd": [1, 1] };
+  const found = new Table({ count: 2, columns });
+  assert.deepEqual(found.parameters, ["shape.bs", "hp.lr.bias"]);
+  assert.equal(found.shapeOf("hp.bs.family"), "shape.bs");
+  assert.equal(found.shapeOf("hp.lr.bias"), undefined);
+});
+
 test("only all of it is 100 %, and only nothing of it 0 %", () => {
   assert.deepEqual([0, 0.001, 0.54, 0.9996, 1, null].map(share), ["0 %", "1 %", "54 %", "99 %", "100 %", "–"]);
 });

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any, TypedDict, get_args
 
 from app.domain import accounting, results, search_plan
+from app.domain.decide.studies import GROWS_BY
 from app.domain.events import Stage
 from app.domain.failures import Group, group_text, groups
 from app.domain.search_plan import SearchPlan, Study
@@ -68,6 +69,7 @@ def study(
         mode=folded.mode,
         value=folded.value,
         tuner=folded.tuner.get("kind", ""),
+        grows_by=GROWS_BY.get(folded.kind),
         best=best(plan, folded),
         counts=_counts(plan, folded),
         failed=sum(trial.state == TrialState.FAILED for trial in folded.trials),

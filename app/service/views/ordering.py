@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from itertools import chain
+from functools import lru_cache
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ Shown = TypeVar("Shown", Json, "Trial")
 KEYS = ("trial", "state", "steps", "trained", "value", "best", "last", "rung", "rank", "p")
 PARAMETER = "hp."
 """What the columns of hyper-parameters begin with."""
+
+SHAPE = "shape."
+"""What the columns of hyper-parameters in words begin with, of those that move in some trial."""
 
 RESULTS = ("value", "best", "last")
 
@@ -57,15 +61,31 @@ def _key(trial: Json | Trial, name: str) -> Any:
 
 
 def columns(trials: Sequence[Trial], digits: int | None = None) -> Columns:
-    """The number of trials, and a list for each field that one of them has; numbers with at most so many digits."""
+    """The number of trials, and a list for each field that one of them has; numbers with at most so many digits.
+
+    A hyper-parameter that moves in some trial has a column of its values in words too, as `shape.lr`.
+    """
     from stagetree.models.pages import Columns
 
-    rows = [flat(trial) for trial in trials]
+    rows = [flat(trial) | shapes for trial, shapes in zip(trials, _shapes(trials), strict=True)]
     names = dict.fromkeys(chain.from_iterable(rows))
     by_name = {name: [row.get(name) for row in rows] for name in names}
     if digits is not None:
         by_name = {name: [_shortened(value, digits) for value in column] for name, column in by_name.items()}
     return Columns(count=len(rows), columns=by_name)
+
+
+def _shapes(trials: Sequence[Trial]) -> Iterator[Json]:
+    """For each trial its hyper-parameters in words, those that move in none of the trials left out."""
+    moving = {name for trial in trials for name, value in trial["hp"].items() if _is_moving(value)}
+    steps = max((trial["steps"] for trial in trials), default=1)
+    for trial in trials:
+        texts = {name: json.dumps(value) for name, value in trial["hp"].items() if name in moving}
+        yield {SHAPE + name: _schedule_text(text, steps) for name, text in texts.items()}
+
+
+def _is_moving(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("family") != "constant"
 
 
 def _shortened(value: Any, digits: int) -> Any:
@@ -102,6 +122,52 @@ def form_text(form: Form) -> str:
 
 def _text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+
+
+MOST_TURNS, MOST_WORDS = 64, 4
+
+
+def schedule_text(value: Any, steps: int) -> str:
+    """The values that a hyper-parameter goes through in so many steps, in three digits: `64 → 128`.
+
+    Those are where it begins, where it turns, and where it ends. Of more than four, the first, the highest, the lowest
+    and the last of them, in their order: `0.05 → 0.2 → 0.001`.
+    """
+    values = [value for value, _ in groupby(_turns(value, steps))]
+    if len(values) > MOST_WORDS and all(map(_is_number, values)):
+        places = {0, values.index(max(values)), values.index(min(values)), len(values) - 1}
+        values = [values[place] for place in sorted(places)]
+    return " → ".join(text for text, _ in groupby(map(_brief, values)))
+
+
+def _turns(value: Any, steps: int) -> Iterator[Any]:
+    """The values at both ends of each piece; one that goes on from the step before begins there."""
+    from stagetree.sequences import parse, with_ends
+
+    is_begun = False
+    for piece, end in islice(with_ends(parse(value).pieces()), MOST_TURNS):
+        if piece.start >= steps:
+            return
+        last = (steps if end is None else min(end, steps)) - 1
+        if not is_begun:
+            yield piece.form.at(piece.start)
+        if is_begun or last > piece.start:
+            yield piece.form.at(last)
+        is_begun = last == piece.start
+
+
+@lru_cache(maxsize=1 << 16)
+def _schedule_text(value: str, steps: int) -> str:
+    """As above, of JSON: most trials of a large study are shown again and again, and some share a schedule."""
+    return json_safe(schedule_text(json.loads(value), steps))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 T = TypeVar("T")

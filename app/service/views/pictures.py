@@ -14,7 +14,7 @@ from app.domain.search_plan import Node, SearchPlan, Study
 from app.domain.standing import RungRanking, standing
 from app.domain.terms import NodeId
 from app.service.plan_history import DecisionMade, Measured, PlanHistory, SlotSpan
-from app.service.views.ordering import form_text, json_safe
+from app.service.views.ordering import form_text, json_safe, schedule_text
 from stagetree.models import Answer
 from stagetree.models.pages import (
     BetterResult,
@@ -245,7 +245,11 @@ def _times(plan_history: PlanHistory, before: int, version: int) -> list[list[fl
 def schedules(hp: Json, steps: int, points: int) -> Schedules:
     """Each hyper-parameter at up to `points` of so many steps, the first and the last among them."""
     at = sorted({round(number * (steps - 1) / max(1, points - 1)) for number in range(points)}) if steps > 1 else [0]
-    return Schedules(items=[Schedule(name=name, steps=at, values=_values(value, at)) for name, value in hp.items()])
+    items = [
+        Schedule(name=name, steps=at, values=_values(value, at), text=json_safe(schedule_text(value, steps)))
+        for name, value in hp.items()
+    ]
+    return Schedules(items=items)
 
 
 def _values(value: Any, at: list[int]) -> list[Any]:

@@ -14,12 +14,13 @@ const MOST_KINDS = 12;
 
 /** The axis of a column; by the logarithm where the values span orders of magnitude, by kind where they are no numbers. */
 export function axisOf(name: string, values: unknown[], text: (value: unknown) => string): Axis {
-  const title = name.replace(/^hp\./, "");
+  const title = name.replace(/^(hp|shape)\./, "");
   const known = values.filter((value) => value !== null && value !== undefined);
   const isNumeric = known.length > 0 && known.every((value) => typeof value === "number" && Number.isFinite(value));
   const different = [...new Set(known.map(String))];
   if (!isNumeric || different.length <= 4) {
-    const kinds = different.sort(new Intl.Collator(undefined, { numeric: true }).compare);
+    const order = isNumeric ? (a: string, b: string) => Number(a) - Number(b) : new Intl.Collator(undefined, { numeric: true }).compare;
+    const kinds = different.sort(order);
     const place = (value: unknown) => (kinds.length > 1 ? kinds.indexOf(String(value)) / (kinds.length - 1) : 0.5);
     const places = values.map((value) => (value === null || value === undefined ? Number.NaN : place(value)));
     const shown = kinds.length > MOST_KINDS ? [kinds[0]!, kinds.at(-1)!] : kinds;

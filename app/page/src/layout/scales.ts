@@ -1,5 +1,8 @@
 /** From what is measured to where it is drawn. */
 
+/** A span from which on values are shown by their logarithm. */
+const ORDERS = 30;
+
 export type Scale = (value: number) => number;
 
 /** Straight, from [low, high] to [from, to]. */
@@ -15,6 +18,12 @@ export function steps(most: number, range: [number, number], isLog: boolean): Sc
   return (step) => scale(Math.log2(1 + Math.max(0, step)));
 }
 
+/** The same by the logarithm of the values, which are above 0. */
+export function robustByLog(values: number[], isWhole = false): [number, number] {
+  const [low, high] = robust(values.map(Math.log), isWhole);
+  return [Math.exp(low), Math.exp(high)];
+}
+
 /** The range in which nearly all values lie: one bad trial must not press the others flat. */
 export function robust(values: number[], isWhole = false): [number, number] {
   const known = values.filter(Number.isFinite).sort((a, b) => a - b);
@@ -28,6 +37,27 @@ export function robust(values: number[], isWhole = false): [number, number] {
   }
   const pad = (high - low || Math.abs(high) || 1) * 0.04;
   return [low - pad, high + pad];
+}
+
+/** Whether values are shown by their logarithm where nobody chose: all are above 0, and they span orders of magnitude. */
+export function spansOrders(values: number[]): boolean {
+  const [low, high] = [values.reduce((a, b) => Math.min(a, b), Infinity), values.reduce((a, b) => Math.max(a, b), -Infinity)];
+  return low > 0 && high / low > ORDERS;
+}
+
+/** By the logarithm, from [low, high] to [from, to]. */
+export function logarithmic([low, high]: [number, number], range: [number, number]): Scale {
+  const scale = linear([Math.log(low), Math.log(high)], range);
+  return (value) => scale(Math.log(Math.max(value, low / 2)));
+}
+
+/** 1, 2 and 5 of each power of ten in a range above 0; of many powers, only the powers. */
+export function logTicks([low, high]: [number, number], wanted: number): number[] {
+  const powers = Array.from({ length: Math.ceil(Math.log10(high)) - Math.floor(Math.log10(low)) + 1 }, (_, index) => 10 ** (Math.floor(Math.log10(low)) + index));
+  const all = powers.flatMap((power) => [1, 2, 5].map((factor) => Number((factor * power).toPrecision(3))));
+  const inside = (each: number) => low <= each && each <= high;
+  const found = all.filter(inside).length <= 1.5 * wanted ? all : powers;
+  return found.filter(inside);
 }
 
 /** Round numbers in a range, about so many. */

@@ -2,7 +2,7 @@
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { number } from "../format.ts";
 import { rungTree, wayOf, type End, type Segment } from "../layout/rungtree.ts";
-import { robust } from "../layout/scales.ts";
+import { robust, robustByLog, spansOrders } from "../layout/scales.ts";
 import { palette, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import { Canvas, Tip, type Size } from "./canvas.tsx";
@@ -20,6 +20,8 @@ interface Props {
   chosen: number[];
   isLog: boolean;
   isWhole: boolean;
+  /** Whether the metric is by its logarithm; nothing: where its values span orders of magnitude. */
+  isLogY: boolean | null;
   /** A value for each trial by which it is coloured; nothing for the plain drawing. */
   values: unknown[] | null;
   states: string[];
@@ -35,9 +37,11 @@ interface Place extends Near {
 export function RungTreeCanvas(props: Props) {
   const { tree, height, isLog, isWhole, chosen, best, rungs, values } = props;
   const drawing = useMemo(() => rungTree(tree), [tree]);
-  const domain = useMemo(() => robust(drawing.points.map(([, value]) => value), isWhole), [drawing, isWhole]);
+  const measured = useMemo(() => drawing.points.map(([, value]) => value), [drawing]);
+  const isLogY = props.isLogY !== false && measured.every((value) => value > 0) && (props.isLogY || spansOrders(measured));
+  const domain = useMemo(() => (isLogY ? robustByLog : robust)(measured, isWhole), [measured, isWhole, isLogY]);
   const most = useMemo(() => Math.max(1, ...tree.nodes.end), [tree]);
-  const frame = useMemo(() => ({ domain, most, isLog }), [domain, most, isLog]);
+  const frame = useMemo(() => ({ domain, most, isLog, isLogY }), [domain, most, isLog, isLogY]);
   const colours = useMemo(() => (values ? nodeColours(tree, values) : null), [tree, values, palette.value]);
   const [place, setPlace] = useState<Place | null>(null);
   const [width, setWidth] = useState(600);
@@ -54,7 +58,7 @@ export function RungTreeCanvas(props: Props) {
       setWidth(size.width);
       const [x, y] = scalesOf(frame, size);
       drawAxes(context, size, ink, { x, y, metric: props.metric, rungs, ...frame });
-      drawLines(context, drawing.segments, { x, y, ink, colours, lit, won, thickest: Math.max(...tree.nodes.trials, 1) });
+      drawLines(context, drawing.segments, { x, y, ink, colours, lit, won, all: tree.trials.node.length, thickest: Math.max(...tree.nodes.trials, 1) });
       drawEnds(context, drawing.ends, { x, y, ink, marked, colours, states: props.states, most: drawing.ends.length, best });
       context.globalAlpha = 1;
     },

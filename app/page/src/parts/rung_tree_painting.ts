@@ -1,13 +1,17 @@
 /** How the rung tree is painted: its axes, its lines, their ends, and what of them is under the pointer. */
 import { MARKS, number } from "../format.ts";
 import { commonValues, isOn, type End, type Segment } from "../layout/rungtree.ts";
-import { linear, steps as stepScale, stepTicks, ticks, type Scale } from "../layout/scales.ts";
+import { linear, logarithmic, logTicks, steps as stepScale, stepTicks, ticks, type Scale } from "../layout/scales.ts";
 import { scale as colourScale, series, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import type { Size } from "./canvas.tsx";
 
 const [LEFT, RIGHT, TOP, BOTTOM] = [52, 16, 20, 26];
 const REACH_PIXELS = 14;
+/** More trials are drawn as a density, and their ends as dots. */
+const MANY = 200;
+/** Before the first measurement trials are known to be together, but not where: a thin broken line. */
+const GUESS = [2, 4];
 
 export interface Frame {
   /** The lowest and the highest value that is shown. */
@@ -15,11 +19,13 @@ export interface Frame {
   /** The last step. */
   most: number;
   isLog: boolean;
+  /** Whether the metric is by its logarithm. */
+  isLogY: boolean;
 }
 
 /** From a step and from a value to where they are drawn. */
-export function scalesOf({ domain, most, isLog }: Frame, size: Size): [Scale, Scale] {
-  const y = linear(domain, [size.height - BOTTOM, TOP]);
+export function scalesOf({ domain, most, isLog, isLogY }: Frame, size: Size): [Scale, Scale] {
+  const y = (isLogY ? logarithmic : linear)(domain, [size.height - BOTTOM, TOP]);
   return [stepScale(most, [LEFT, size.width - RIGHT], isLog), (value) => Math.max(TOP - 4, Math.min(size.height - BOTTOM - 2, y(value)))];
 }
 
@@ -32,24 +38,28 @@ interface Lines {
   /** On the way of a trial that is marked, and of the best one. */
   lit: Map<number, number>;
   won: Map<number, number>;
+  /** How many trials there are: of many, each line is fainter, so that what is seen is where most of them lie. */
+  all: number;
   /** The most trials on one line. */
   thickest: number;
 }
 
-export function drawLines(context: CanvasRenderingContext2D, segments: Segment[], { x, y, ink, colours, lit, won, thickest }: Lines): void {
+export function drawLines(context: CanvasRenderingContext2D, segments: Segment[], { x, y, ink, colours, lit, won, all, thickest }: Lines): void {
   const wide = Math.log2(1 + thickest);
+  const plain = 0.6 * Math.sqrt(Math.min(1, MANY / all));
   context.lineCap = "round";
   for (const segment of order(segments, won)) {
     const isWon = isOn(won, segment);
     context.strokeStyle = colours?.[segment.node] ?? (isWon ? ink.accent : ink.soft);
-    context.globalAlpha = lit.size && !isOn(lit, segment) ? 0.14 : isWon || colours ? 0.95 : 0.6;
-    if (segment.isGuess) context.globalAlpha *= 0.35;
-    context.lineWidth = 1 + (Math.log2(segment.trials) / wide) * 11;
+    context.globalAlpha = lit.size && !isOn(lit, segment) ? 0.14 : isWon ? 0.95 : colours ? plain / 0.63 : plain;
+    context.lineWidth = segment.isGuess ? 1 : 1 + (Math.log2(segment.trials) / wide) * 11;
+    context.setLineDash(segment.isGuess ? GUESS : []);
     context.beginPath();
     context.moveTo(x(segment.x0), y(segment.y0));
     context.lineTo(x(segment.x1), y(segment.y1));
     context.stroke();
   }
+  context.setLineDash([]);
 }
 
 /** The way of the best trial is drawn last, above the others. */
@@ -87,12 +97,12 @@ export function drawAxes(context: CanvasRenderingContext2D, size: Size, ink: Pal
   drawRungs(context, size, ink, axes);
 }
 
-function drawValues(context: CanvasRenderingContext2D, size: Size, ink: Palette, { y, domain }: Axes): void {
+function drawValues(context: CanvasRenderingContext2D, size: Size, ink: Palette, { y, domain, isLogY }: Axes): void {
   context.textAlign = "right";
   context.strokeStyle = ink.line;
   context.fillStyle = ink.soft;
   context.lineWidth = 1;
-  for (const value of ticks(domain, 5)) {
+  for (const value of (isLogY ? logTicks : ticks)(domain, 5)) {
     context.beginPath();
     context.moveTo(LEFT, y(value));
     context.lineTo(size.width - RIGHT, y(value));
@@ -150,13 +160,15 @@ interface Marks {
 export function drawEnds(context: CanvasRenderingContext2D, ends: End[], marks: Marks): void {
   const { x, y, ink, marked, colours, states, best } = marks;
   context.textAlign = "center";
-  context.font = `${marks.most > 500 ? 7 : 11}px system-ui, sans-serif`;
+  context.font = "11px system-ui, sans-serif";
+  const isDot = marks.most > MANY;
   for (const end of [...ends].sort((a, b) => Number(a.trial === best) - Number(b.trial === best))) {
     const state = states[end.trial] ?? end.state;
     const isBest = end.trial === best;
     context.globalAlpha = marked.length && !marked.includes(end.trial) && !isBest ? 0.2 : 1;
     context.fillStyle = isBest ? ink.accent : state === "failed" ? ink.bad : (colours?.[end.node] ?? ink.ink);
     if (isBest) drawBest(context, x(end.step), y(end.value), end, ink);
+    else if (isDot && !marked.includes(end.trial)) context.fillRect(x(end.step) - 1, y(end.value) - 1, 2, 2);
     else context.fillText(MARKS[state] ?? "●", x(end.step), y(end.value) + 1);
   }
 }

@@ -1,5 +1,4 @@
 /** A hyper-parameter over the steps: a small picture, with its values in words. */
-import { number } from "../format.ts";
 import type { Schedule } from "../types.ts";
 
 const [WIDTH, HEIGHT] = [160, 26];
@@ -10,7 +9,7 @@ export function Sketch({ schedule, marks }: { schedule: Schedule; marks: number[
   const x = (step: number) => 2 + (last ? (step / last) * (WIDTH - 4) : 0);
   const y = (share: number) => HEIGHT - 4 - share * (HEIGHT - 8);
   const points = schedule.steps.map((step, index) => `${x(step).toFixed(1)},${y(heights[index]!).toFixed(1)}`);
-  const text = words(schedule);
+  const { text } = schedule;
   return (
     <>
       <dt>{schedule.name}</dt>
@@ -34,16 +33,4 @@ function levels(values: unknown[]): number[] {
     : values.map((value) => [...new Set(values.map(String))].indexOf(String(value)));
   const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
   return numbers.map((value) => (high > low ? (value - low) / (high - low) : 0.5));
-}
-
-/** The values that it goes through: where it begins, where it turns, and where it ends. */
-export function words(schedule: Schedule): string {
-  const texts = schedule.values.map((value) => (typeof value === "number" ? number(value, 3) : String(value)));
-  const different = texts.filter((text, index) => index === 0 || text !== texts[index - 1]);
-  if (different.length <= 4) return different.join(" → ");
-  const numbers = schedule.values.filter((value): value is number => typeof value === "number");
-  const [first, end] = [texts[0]!, texts.at(-1)!];
-  const peak = Math.max(...numbers);
-  const isRise = numbers.length > 0 && peak > numbers[0]! && peak > numbers.at(-1)!;
-  return isRise ? `${first} → ${number(peak, 3)} → ${end}` : `${first} → ${end}`;
 }

@@ -1,7 +1,7 @@
 /** What can be done about a study: each asks what it must, and says what it did. */
 import { useState } from "preact/hooks";
 import { address, tell } from "../data.ts";
-import { plural } from "../format.ts";
+import { count, plural } from "../format.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { formatRoute } from "../route.ts";
 import { trialCount, type Study, type TrialDetail } from "../types.ts";
@@ -28,10 +28,10 @@ function possible(study: Study): Act[] {
   return [...ofState(study), ...(isToProve ? (["audit"] as const) : [])];
 }
 
-function ofState({ state, tuner }: Study): Act[] {
+function ofState({ state, tuner, grows_by }: Study): Act[] {
   if (state === "running") return tuner === "external" ? ["complete", "pause", "trial", "note", "cancel"] : ["pause", "trial", "note", "cancel"];
   if (state === "paused") return ["resume", "note", "cancel"];
-  return state === "completed" ? ["reopen", "note", "delete"] : ["note", "delete"];
+  return state === "completed" && grows_by !== null ? ["reopen", "note", "delete"] : ["note", "delete"];
 }
 
 export function Acts({ study }: { study: Study }) {
@@ -117,22 +117,29 @@ interface AskedProps {
 }
 
 function Reopen({ study, path, close }: AskedProps) {
-  const now = trialCount(study);
+  const field = study.grows_by ?? "num_trials";
+  const trials = trialCount(study);
+  const tuner = study.spec["tuner"] as Record<string, number> | undefined;
+  const now = field === "num_trials" ? trials : (tuner?.[field] ?? 1);
+  const unit = field === "num_trials" ? "trials" : field;
   return (
     <Dialog
-      title="Go on with more trials"
+      title={`Go on with more ${unit}`}
       verb="Go on"
       close={close}
       act={async (form) => {
-        const trials = Number(form.get("trials"));
-        const answer = await tell<Study>("POST", `${path}:reopen?num_trials=${trials}`);
-        return `The study is ${answer.state}, and will have ${plural(trials, "trial")}.`;
+        const wanted = Number(form.get("wanted"));
+        const answer = await tell<Study>("POST", `${path}:reopen?num_trials=${wanted}`);
+        return `The study is ${answer.state}, and will have ${count(wanted)} ${unit}.`;
       }}
     >
       <label>
-        Trials in all <input name="trials" type="number" min={now + 1} defaultValue={String(now * 2)} required />
+        <span>
+          {unit[0]!.toUpperCase() + unit.slice(1)} in all
+        </span>{" "}
+        <input name="wanted" type="number" min={now + 1} defaultValue={String(now * 2)} required />
       </label>
-      <p class="quiet">It has {plural(now, "trial")}. Results and promotions are kept, and nothing is trained twice.</p>
+      <p class="quiet">It has {plural(trials, "trial")}. Results and promotions are kept, and nothing is trained twice.</p>
     </Dialog>
   );
 }

@@ -45,7 +45,7 @@ export function AddNote({ study, trial = null, close }: { study: Study; trial?: 
         Text
         <textarea name="text" class="plain" rows={5} maxLength={MOST_CHARACTERS} required />
       </label>
-      <p class="quiet">It is kept in the log, with the time, and cannot be taken back.</p>
+      <p class="quiet">It is kept in the log, with the time. To correct it, write another note.</p>
     </Dialog>
   );
 }

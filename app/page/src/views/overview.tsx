@@ -4,6 +4,7 @@ import { about, address, isReport, useAnswer } from "../data.ts";
 import { count, duration, number, percent, plural, time } from "../format.ts";
 import { sentence } from "../layout/sentences.ts";
 import { lastEvents } from "../live.ts";
+import { CopyButton } from "../parts/copy.tsx";
 import { FailedTrials } from "../parts/failures.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
@@ -85,15 +86,14 @@ export function Pictures({ study, trial, marks }: { study: string; trial: number
 
 function Take({ study, trial }: { study: string; trial: number }) {
   const weights = address(`studies/${encodeURIComponent(study)}/checkpoint?trial=${trial}`);
-  const code = `stagetree.Client().study("${study}").weights(${trial})`;
+  const server = address("").replace(/\/api\/v1\/$/, "");
+  const code = `import stagetree\n\nfile = stagetree.Study.open("${study}", url="${server}").checkpoint("weights", trial=${trial})\n`;
   return (
     <p class="buttons">
       <a class="button main" href={weights} download>
         Weights
       </a>
-      <button onClick={() => void navigator.clipboard?.writeText(code)} title={code}>
-        Copy the Python that loads them
-      </button>
+      <CopyButton text={code}>Copy the Python that loads them</CopyButton>
     </p>
   );
 }

@@ -1,6 +1,6 @@
 /** What has to do with the result: parallel coordinates with brushing, slices, importance, and sequences by shape. */
 import { useMemo } from "preact/hooks";
-import { about, useAnswer } from "../data.ts";
+import { about, isReport, useAnswer } from "../data.ts";
 import { count, number, percent } from "../format.ts";
 import { axisOf } from "../layout/parallel.ts";
 import { robust } from "../layout/scales.ts";
@@ -13,6 +13,10 @@ import { Shapes } from "./shapes.tsx";
 import { Slices } from "./slices.tsx";
 import type { ViewProps } from "./props.ts";
 
+const END = "end";
+/** More different schedules are no axis: their fields are. */
+const MOST_KINDS = 12;
+
 export function Relations(props: ViewProps) {
   const table = useTable(props.study.study, props.at);
   return (
@@ -24,11 +28,11 @@ export function Relations(props: ViewProps) {
 
 function Related({ study, at, table }: ViewProps & { table: Table }) {
   const rungs = useAnswer<Rungs>(about(study.study, "/rungs", at));
-  const rung = route.value.query["rung"] ?? "";
-  const importance = useAnswer<Importance>(about(study.study, "/importance", at, rung ? { rung } : {}));
+  const rung = route.value.query["rung"] ?? fullest(rungs.data);
+  const importance = useAnswer<Importance>(rungs.data && about(study.study, "/importance", at, isReport ? {} : { rung }));
   const values = useMemo(() => resultsAt(table, rungs.data, rung), [table, rungs.data, rung]);
-  const shares = useMemo(() => new Map((importance.data?.items ?? []).map((item) => [item.name, item.importance])), [importance.data]);
-  const names = useMemo(() => [...table.varied].sort((a, b) => (shares.get(b) ?? 0) - (shares.get(a) ?? 0)).slice(0, 10), [table, shares]);
+  const shares = useMemo(() => sharesOf(table, importance.data), [table, importance.data]);
+  const names = useMemo(() => axisNames(table).sort((a, b) => (shares.get(b) ?? 0) - (shares.get(a) ?? 0)).slice(0, 10), [table, shares]);
   const axes = useMemo(() => {
     const [low, high] = robust(values.filter((value): value is number => value !== null));
     const shown = values.map((value) => (value === null ? null : Math.min(high, Math.max(low, value))));
@@ -39,7 +43,7 @@ function Related({ study, at, table }: ViewProps & { table: Table }) {
     <label>
       result at{" "}
       <select value={rung} onChange={(event) => setQuery({ rung: event.currentTarget.value })}>
-        <option value="">the trial's end</option>
+        <option value={END}>the trial's end</option>
         {numbers.map((each) => (
           <option key={each} value={each}>
             rung {each}
@@ -68,13 +72,40 @@ function Related({ study, at, table }: ViewProps & { table: Table }) {
   );
 }
 
+/** The rung that most trials reached, where there are rungs: results after the same number of steps can be compared. */
+function fullest(rungs: Rungs | null): string {
+  const reached = new Map<number, number>();
+  for (const item of rungs?.items ?? []) reached.set(item.rung, (reached.get(item.rung) ?? 0) + item.trials.length);
+  const [first] = [...reached].sort(([a, x], [b, y]) => y - x || a - b);
+  return first === undefined ? END : String(first[0]);
+}
+
+/** An axis for each hyper-parameter: of its schedules, where there are few of them; or else of each of their fields. */
+function axisNames(table: Table): string[] {
+  return table.parameters.flatMap((name) => {
+    const isFew = name.startsWith("hp.") || new Set(table.column(name)).size <= MOST_KINDS;
+    return isFew ? [name] : table.varied.filter((each) => table.shapeOf(each) === name);
+  });
+}
+
+/** By the name of an axis; the share of a schedule is that of all its fields. */
+function sharesOf(table: Table, data: Importance | null): Map<string, number> {
+  const shares = new Map<string, number>();
+  for (const { name, importance } of data?.items ?? []) {
+    shares.set(name, importance);
+    const shape = table.shapeOf(name);
+    if (shape) shares.set(shape, (shares.get(shape) ?? 0) + importance);
+  }
+  return shares;
+}
+
 function text(value: unknown): string {
   return typeof value === "number" ? number(value, 3) : String(value);
 }
 
 /** The result of each trial: its value, or what it had at a rung. */
 function resultsAt(table: Table, rungs: Rungs | null, rung: string): (number | null)[] {
-  if (!rung) return table.column("value") as (number | null)[];
+  if (rung === END) return table.column("value") as (number | null)[];
   const found: (number | null)[] = Array(table.count).fill(null);
   for (const item of rungs?.items ?? []) {
     if (String(item.rung) === rung) item.trials.forEach((trial, index) => (found[trial] = item.values[index] ?? null));
@@ -84,7 +115,7 @@ function resultsAt(table: Table, rungs: Rungs | null, rung: string): (number | n
 
 function Importances({ data }: { data: Importance }) {
   if (data.note) return <p class="quiet">{data.note}</p>;
-  const most = Math.max(...data.items.map((item) => item.importance), 1e-9);
+  const most = Math.max(...data.items.map((item) => item.high), 1e-9);
   return (
     <>
       <table class="waterfall">
@@ -93,9 +124,13 @@ function Importances({ data }: { data: Importance }) {
             <tr key={item.name} class="run">
               <th scope="row">{item.name.replace(/^hp\./, "")}</th>
               <td class="n">{percent(item.importance)}</td>
+              <td class="n quiet">
+                {percent(item.low)} to {percent(item.high)}
+              </td>
               <td class="bar" aria-hidden="true">
                 <svg viewBox="0 0 100 10" preserveAspectRatio="none" width="100%" height="14">
                   <rect x="0" y="0" width={(item.importance / most) * 100} height="10" />
+                  <path d={`M${(item.low / most) * 100} 5H${(item.high / most) * 100}`} class="interval" />
                 </svg>
               </td>
             </tr>
@@ -103,7 +138,8 @@ function Importances({ data }: { data: Importance }) {
         </tbody>
       </table>
       <p class="quiet">
-        By {data.method}, over {count(data.trials)} trials with a result.
+        By {data.method}, over {count(data.trials)} trials with a result at {data.rung === null ? "their end" : `rung ${data.rung}`}; beside each share
+        the range that holds it for nine of ten draws of such trials.
       </p>
     </>
   );

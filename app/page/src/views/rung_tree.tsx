@@ -8,7 +8,7 @@ import { Loaded, Panel } from "../parts/panel.tsx";
 import { roomFor } from "../parts/room.ts";
 import { RungTreeCanvas } from "../parts/rung_tree_canvas.tsx";
 import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
-import { useTable, type Table } from "../table.ts";
+import { titleOf, useTable, type Table } from "../table.ts";
 import type { History, Rungs, Study, Tree } from "../types.ts";
 import { Chosen } from "./chosen.tsx";
 import type { ViewProps } from "./props.ts";
@@ -18,10 +18,8 @@ export function RungTreeView(props: ViewProps) {
     <>
       <Panel title="Rung tree" aside={<Controls {...props} />}>
         <Drawn {...props} height={roomFor(320, 330)} />
-        <p class="quiet key">
-          ★ best · ● trained · ✕ stopped · ▲ failed · ◐ trains · ○ waits. A line is as thick as it has trials. Click the end of a line, or choose it with the
-          arrow keys and Enter, to keep it marked.
-        </p>
+        <Key />
+        <p class="quiet key">Click the end of a line, or choose it with the arrow keys and Enter, to keep it marked.</p>
       </Panel>
       <Chosen {...props} />
     </>
@@ -33,7 +31,16 @@ export function RungTreeCard(props: ViewProps) {
   return (
     <Panel title="Rung tree" class="wide" aside={<a href={studyLink(props.study.study, ["rung-tree"])}>larger</a>}>
       <Drawn {...props} height={roomFor(300, 150, 0.5)} />
+      <Key />
     </Panel>
+  );
+}
+
+function Key() {
+  return (
+    <p class="quiet key">
+      The more trials share a line, the thicker it is; broken before anything is measured. ★ best · ● trained · ✕ stopped · ▲ failed · ◐ trains · ○ waits
+    </p>
   );
 }
 
@@ -46,9 +53,9 @@ function Controls({ study, at }: ViewProps) {
         colour{" "}
         <select value={query["colour"] ?? ""} onChange={(event) => setQuery({ colour: event.currentTarget.value })}>
           <option value="">the best trial</option>
-          {(data?.varied ?? []).map((name) => (
+          {(data ? [...new Set([...data.parameters, ...data.varied])] : []).map((name) => (
             <option key={name} value={name}>
-              {name.slice(3)}
+              {titleOf(name)}
             </option>
           ))}
         </select>
@@ -56,6 +63,14 @@ function Controls({ study, at }: ViewProps) {
       <label>
         <input type="checkbox" checked={query["x"] !== "linear"} onChange={(event) => setQuery({ x: event.currentTarget.checked ? "" : "linear" })} /> log
         steps
+      </label>
+      <label>
+        metric{" "}
+        <select value={query["scale"] ?? ""} onChange={(event) => setQuery({ scale: event.currentTarget.value })}>
+          <option value="">as it spans</option>
+          <option value="log">log</option>
+          <option value="linear">linear</option>
+        </select>
       </label>
       <label>
         <input type="checkbox" checked={query["y"] === "all"} onChange={(event) => setQuery({ y: event.currentTarget.checked ? "all" : "" })} /> all values
@@ -71,7 +86,7 @@ function Drawn({ study, at, height }: ViewProps & { height: number }) {
   const history = useAnswer<History>(about(study.study, "/history", at));
   const lines = useMemo(() => rungLines(rungs.data?.items ?? []), [rungs.data]);
   const ends = useMemo(() => lastDecisions(history.data), [history.data]);
-  const { colour, x, y } = route.value.query;
+  const { colour, x, y, scale } = route.value.query;
   return (
     <Loaded answer={tree}>
       {(data) =>
@@ -88,6 +103,7 @@ function Drawn({ study, at, height }: ViewProps & { height: number }) {
             chosen={chosen.value}
             isLog={x !== "linear"}
             isWhole={y === "all"}
+            isLogY={scale ? scale === "log" : null}
             values={colour && table.data ? table.data.column(colour) : null}
             states={(table.data?.column("state") as string[] | undefined) ?? data.trials.state}
             tell={(end) => <EndTold end={end} study={study} table={table.data} event={ends.get(end.trial)} />}

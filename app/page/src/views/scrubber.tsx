@@ -24,9 +24,20 @@ export function Scrubber({ history }: { history: History }) {
     }, SETTLE_MILLISECONDS);
   };
   useEffect(() => () => clearTimeout(timer.current), []);
+  const [isWanted, setWanted] = useState(false);
   const positions = useMemo(() => [...new Set(history.decisions.position)].sort((a, b) => a - b), [history]);
   const before = positions.filter((each) => each < at).at(-1) ?? 1;
   const after = positions.find((each) => each > at) ?? head;
+  if (!isPast && !isWanted) {
+    return (
+      <section class="scrubber closed" aria-label="Moment">
+        <button class="plain" onClick={() => setWanted(true)} title="Move along the study's log, and everything shown is as it was then">
+          Time travel
+        </button>
+        <output>now, event {count(head)}</output>
+      </section>
+    );
+  }
   return (
     <section class={`scrubber ${isPast ? "past" : ""}`} aria-label="Moment">
       <div class="buttons">
@@ -36,9 +47,7 @@ export function Scrubber({ history }: { history: History }) {
         <button onClick={() => go(after)} title="the next decision" aria-label="The next decision">
           ▸
         </button>
-        <button disabled={!isPast} onClick={() => setQuery({ at: "" })}>
-          Now
-        </button>
+        <button onClick={() => (setWanted(false), setQuery({ at: "" }))}>Now</button>
       </div>
       <div class="track">
         <Decisions history={history} head={head} />

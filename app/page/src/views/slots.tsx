@@ -1,24 +1,17 @@
 /** Slots over time: a lane for each, with the stages that it trained, what was measured and kept, and what was lost. */
+import type { ComponentChildren } from "preact";
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { download } from "../download.ts";
-import { duration, percent, time } from "../format.ts";
-import { timeTicks } from "../layout/scales.ts";
-import { axis, busyShare, chromeTrace, lanes, place, type Collapse } from "../layout/timeline.ts";
+import { duration, time } from "../format.ts";
+import { axis, chromeTrace, lanes, place } from "../layout/timeline.ts";
 import { Canvas, Tip, type Size } from "../parts/canvas.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
-import { roomFor } from "../parts/room.ts";
+import { laneOf, NAME, paint, sharedColour, TOP } from "../parts/slots_painting.ts";
 import { route, setQuery, studyLink } from "../route.ts";
-import { isDark, scale as colourScale, type Palette } from "../theme.ts";
+import { isDark, type Palette } from "../theme.ts";
 import type { Study, Timeline, Tree } from "../types.ts";
 import type { ViewProps } from "./props.ts";
-
-const [NAME, TOP] = [92, 22];
-
-/** How high a lane is: fewer have more room. */
-function laneOf(slots: number): number {
-  return Math.max(30, Math.min(72, Math.round(roomFor(420, 480) / Math.max(1, slots))));
-}
 
 type Range = [number, number];
 
@@ -103,7 +96,9 @@ function Lanes({ study, timeline, tree, isCollapsed }: LanesProps) {
           </Tip>
         )}
       </div>
-      <Buttons view={view} />
+      <Buttons view={view}>
+        <SharedKey most={Math.max(1, ...timeline.spans.node.map((node) => trials.get(node) ?? 1))} key={String(isDark.value)} />
+      </Buttons>
     </>
   );
 }
@@ -135,7 +130,7 @@ function useRange(length: number) {
   return { range, isAll: given === null, zoom, move, all, key };
 }
 
-function Buttons({ view }: { view: ReturnType<typeof useRange> }) {
+function Buttons({ view, children }: { view: ReturnType<typeof useRange>; children: ComponentChildren }) {
   return (
     <p class="buttons">
       <button onClick={() => view.zoom(0.6)}>closer</button>
@@ -150,7 +145,7 @@ function Buttons({ view }: { view: ReturnType<typeof useRange> }) {
         all
       </button>
       <span class="quiet key">
-        The darker, the more trials share the stage · hatched: another study's · dashed: a proof, trained again only to compare · red cross: failed or lost · tick above: measured, below: kept. Click a stage for
+        {children} · hatched: another study's · dashed: a proof, trained again only to compare · red cross: failed or lost · tick above: measured, below: kept. Click a stage for
         its event; Ctrl and wheel zoom.
       </span>
     </p>
@@ -165,124 +160,23 @@ function spanAt({ spans, at }: Timeline, slot: string | undefined, px: number, x
   });
 }
 
-interface Drawn {
-  timeline: Timeline;
-  names: string[];
-  shown: Collapse;
-  trials: Map<string, number>;
-  from: number;
-  to: number;
-  begin: number;
-  x: (at: number) => number;
-}
-
-function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, drawn: Drawn): void {
-  context.textBaseline = "middle";
-  drawNames(context, size, ink, drawn);
-  context.save();
-  context.beginPath();
-  context.rect(NAME, 0, size.width - NAME, size.height);
-  context.clip();
-  drawSpans(context, size, ink, drawn);
-  drawMarks(context, ink, drawn);
-  drawTimes(context, size, ink, drawn);
-  context.restore();
-}
-
-/** Each slot with how much of the time it trained, before the lane that is its. */
-function drawNames(context: CanvasRenderingContext2D, size: Size, ink: Palette, { timeline, names }: Drawn): void {
-  const lane = laneOf(names.length);
-  names.forEach((name, row) => {
-    const y = TOP + row * lane;
-    context.fillStyle = ink.line;
-    context.globalAlpha = 0.45;
-    context.fillRect(NAME, y + 4, size.width - NAME - 4, lane - 10);
-    context.globalAlpha = 1;
-    context.fillStyle = ink.ink;
-    context.fillText(name, 0, y + 12, 56);
-    context.fillStyle = ink.soft;
-    context.fillText(percent(busyShare(timeline, name)), 0, y + 25, NAME - 10);
-  });
-}
-
-function drawSpans(context: CanvasRenderingContext2D, size: Size, ink: Palette, { timeline, names, trials, x }: Drawn): void {
-  const { spans, at } = timeline;
-  const lane = laneOf(names.length);
-  const most = Math.log2(1 + Math.max(1, ...trials.values()));
-  spans.slot.forEach((slot, index) => {
-    const [left, right] = [x(spans.begun_at[index]!), x(spans.ended_at[index] ?? at)];
-    if (right < NAME || left > size.width) return;
-    const [y, width] = [TOP + names.indexOf(slot) * lane + 4, Math.max(1, right - left - 0.5)];
-    const share = Math.log2(1 + (trials.get(spans.node[index]!) ?? 1)) / most;
-    const isProof = spans.proof[index] !== null;
-    context.fillStyle = spans.own[index] ? colourScale(0.75 - 0.75 * share) : ink.faint;
-    if (isProof) frame(context, ink, left, y, width, lane - 10);
-    else context.fillRect(left, y, width, lane - 10);
-    if (!spans.own[index] && !isProof) hatch(context, ink, left, y, width, lane);
-    if (["done", "running", "stopped"].includes(spans.outcome[index]!)) return;
-    context.fillStyle = ink.bad;
-    context.fillRect(right - 2, y - 2, 3, lane - 6);
-    context.fillText("✕", right - 4, y - 4);
-  });
-}
-
-/** What was measured above its lane, what was kept below. */
-function drawMarks(context: CanvasRenderingContext2D, ink: Palette, { timeline, names, x }: Drawn): void {
-  const { spans, marks } = timeline;
-  const lane = laneOf(names.length);
-  context.fillStyle = ink.ink;
-  marks.at.forEach((at, index) => {
-    const y = TOP + names.indexOf(spans.slot[marks.span[index]!]!) * lane;
-    context.fillRect(x(at), marks.kind[index] === "evaluated" ? y + 1 : y + lane - 7, 1, 4);
-  });
-}
-
-/** A stage that was trained again only to compare: a dashed frame that is empty. */
-function frame(context: CanvasRenderingContext2D, ink: Palette, left: number, top: number, width: number, height: number): void {
-  context.save();
-  context.strokeStyle = ink.soft;
-  context.lineWidth = 1.5;
-  context.setLineDash([4, 3]);
-  context.strokeRect(left + 1, top + 1, Math.max(1, width - 2), height - 2);
-  context.restore();
-}
-
-function hatch(context: CanvasRenderingContext2D, ink: Palette, left: number, top: number, width: number, lane: number): void {
-  context.save();
-  context.beginPath();
-  context.rect(left, top, width, lane - 10);
-  context.clip();
-  context.strokeStyle = ink.paper;
-  context.lineWidth = 2;
-  for (let x = left - lane; x < left + width; x += 7) {
-    context.beginPath();
-    context.moveTo(x, top + lane);
-    context.lineTo(x + lane, top);
-    context.stroke();
-  }
-  context.restore();
-}
-
-/** Round times since the submission, when each piece begins and, where idle time was left out, a broken line. */
-function drawTimes(context: CanvasRenderingContext2D, size: Size, ink: Palette, { begin, x, from, to, shown }: Drawn): void {
-  let free = NAME;
-  const spacing = (to - from) / (size.width / 110);
-  shown.pieces.forEach((piece, index) => {
-    const range: [number, number] = [piece.from - begin, piece.to - begin];
-    const round = timeTicks(range, (range[1] - range[0]) / spacing);
-    context.fillStyle = ink.soft;
-    for (const since of index ? [range[0], ...round] : round) {
-      const left = x(begin + since);
-      if (left >= free && left < size.width - 40) {
-        context.fillText(duration(since), left, 9);
-        context.fillRect(left, 15, 1, 4);
-        free = left + 60;
-      }
-    }
-    if (index === 0) return;
-    context.fillStyle = ink.faint;
-    for (let y = TOP; y < size.height; y += 6) context.fillRect(x(piece.from) - 2, y, 1, 3);
-  });
+/** The colours of one trial, of two, and so on, as far as there are such stages. */
+function SharedKey({ most }: { most: number }) {
+  const steps = [1, 2, 4, 8, 16, 32].filter((each) => each < 2 * most);
+  return (
+    <span class="key">
+      shared by{" "}
+      {steps.map((each, index) => (
+        <span key={each}>
+          <svg width="12" height="12" aria-hidden="true">
+            <rect width="12" height="12" fill={sharedColour(each)} />
+          </svg>{" "}
+          {each === 32 ? "32 and more" : each}
+          {index + 1 < steps.length ? " · " : most === 1 ? " trial" : " trials"}
+        </span>
+      ))}
+    </span>
+  );
 }
 
 function Told({ timeline, span, trials }: { timeline: Timeline; span: number; trials: Map<string, number> }) {

@@ -1,11 +1,10 @@
 /** All studies, newest first, each with its best result and what sharing saved. */
 import { useEffect, useState } from "preact/hooks";
-import { about, useAnswer } from "../data.ts";
+import { about, address, happened, useAnswer } from "../data.ts";
 import { duration, number, share, time } from "../format.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { State, Unproven } from "../parts/states.tsx";
 import { formatRoute, route, setQuery } from "../route.ts";
-import { happened } from "../data.ts";
 import type { Listed, Study, StudyPage } from "../types.ts";
 
 const LOOK_AGAIN_MILLISECONDS = 5000;
@@ -24,7 +23,7 @@ export function Studies() {
     <Panel title="Studies" class="wide" aside={<Search />}>
       <Loaded answer={answer}>
         {(page) => {
-          const items = page.items.filter((item) => `${item.study} ${item.state}`.toLowerCase().includes(wanted));
+          const items = page.items.filter((item) => `${item.study} ${item.name} ${item.state}`.toLowerCase().includes(wanted));
           if (page.items.length === 0) return <Empty />;
           return (
             <>
@@ -85,6 +84,7 @@ function Row({ item }: { item: Listed }) {
     <tr>
       <th scope="row">
         <a href={formatRoute(["studies", item.study])}>{item.study}</a>
+        {!item.study.startsWith(item.name) && <p class="quiet begins">{item.name}</p>}
         {item.begins && <p class="quiet begins">from {item.begins}</p>}
       </th>
       <td>
@@ -92,8 +92,13 @@ function Row({ item }: { item: Listed }) {
       </td>
       <td>{data?.tuner ?? "…"}</td>
       <td class="n">
-        {data?.best ? <span title={data.metric}>{number(data.best.value)}</span> : "–"}
+        {data?.best ? number(data.best.value) : "–"}
         {data?.best && <Unproven text={data.exactness.mark} />}
+        {data && (
+          <p class="quiet" title={data.mode === "min" ? "lower is better" : "higher is better"}>
+            {data.metric} <span aria-hidden="true">{data.mode === "min" ? "↓" : "↑"}</span>
+          </p>
+        )}
       </td>
       <td class="n">{data ? `${data.progress.trials.done}${data.progress.trials.expected ? ` of ${data.progress.trials.expected}` : ""}` : "…"}</td>
       <td class="n">{data ? number(data.cost.run) : "…"}</td>
@@ -106,10 +111,11 @@ function Row({ item }: { item: Listed }) {
 }
 
 function Empty() {
+  const server = address("").replace(/\/api\/v1\/$/, "");
   return (
     <div class="empty">
-      <p>There are no studies yet. In a terminal:</p>
-      <pre>stagetree run examples/digits/study.yaml</pre>
+      <p>There are no studies yet. In a terminal, submit a study file to this server:</p>
+      <pre>stagetree submit study.yaml --server {server}</pre>
       <p>
         or <a href={formatRoute(["submit"])}>write one here</a>.
       </p>

@@ -103,7 +103,6 @@ function viewOf([name = "", number]: string[], props: ViewProps): ComponentChild
 
 function Head({ study }: { study: Study }) {
   const failed = study.counts.failed ?? 0;
-  const resting = study.progress.trials.resting;
   return (
     <header class="study">
       <div>
@@ -117,14 +116,13 @@ function Head({ study }: { study: Study }) {
               ▲ {failed} failed
             </a>
           )}
-          {resting > 0 && <span>{resting} waiting at rungs</span>}
           {Boolean(study.cost.saved_by_sharing) && <span>{share(study.cost.saved_by_sharing)} saved by sharing</span>}
           {Boolean(study.cost.saved_by_stopping) && <span>{share(study.cost.saved_by_stopping)} by early stopping</span>}
           <span>{duration(study.wall_seconds)}</span>
-          {study.progress.seconds_left !== null && <span>about {duration(study.progress.seconds_left)} left</span>}
           {study.ending && <span>{study.ending}</span>}
           <Badge />
         </p>
+        {study.finished_at === null && <ProgressStrip study={study} />}
         {(study.waits_for ?? []).map((text) => (
           <p class="trouble" key={text}>
             {text}
@@ -146,6 +144,28 @@ function Head({ study }: { study: Study }) {
       </div>
       {!isReport && moment.value === null && <Acts study={study} />}
     </header>
+  );
+}
+
+/** How far a study is that is not over: its steps as a bar, its trials, what reached each rung, and the time left. */
+function ProgressStrip({ study: { progress } }: { study: Study }) {
+  const { steps, trials, rungs, running, seconds_left } = progress;
+  const done = steps.expected ? steps.done / steps.expected : 0;
+  const slots = new Set(running.map((stage) => stage.slot)).size;
+  const told = [
+    `${count(steps.done)} of ${plural(steps.expected ?? steps.done, "step")}`,
+    trials.resting ? `${plural(trials.resting, "trial")} waiting at rungs` : "",
+    rungs.length ? `at rungs: ${rungs.map((rung) => count(rung.arrived)).join(" · ")}` : "",
+    `${plural(slots, "slot")} busy`,
+    seconds_left === null ? "" : `about ${duration(seconds_left)} left`,
+  ];
+  return (
+    <div class="strip">
+      <progress value={done} max={1} aria-label="Steps done of those expected" />
+      {told.filter(Boolean).map((text) => (
+        <span key={text}>{text}</span>
+      ))}
+    </div>
   );
 }
 

@@ -12,9 +12,14 @@ import { titleOf, useTable, type Table } from "../table.ts";
 import { Chosen } from "./chosen.tsx";
 import type { ViewProps } from "./props.ts";
 
-const FIXED = ["trial", "state", "value", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
+/** What stands before the hyper-parameters, and behind them. */
+const [BEFORE, BEHIND] = [
+  ["trial", "value", "trained"],
+  ["state", "standing"],
+];
 /** The columns with values that a trial's mark is about. */
 const VALUES = ["value", "best.value"];
+const MOST_PARAMETERS = 12;
 const [NUMBER_REM, WORD_REM, LETTER_REM] = [5.5, 8, 0.62];
 const WIDTHS: Record<string, number> = { trial: 4, state: 7, standing: 23, rung: 4, rank: 4, trained: 4 };
 
@@ -99,7 +104,7 @@ function useColumns(table: Table): string[] {
   const given = route.value.query["columns"];
   return useMemo(() => {
     const there = (name: string) => name in table.columns && table.columns[name]!.some((value) => value !== null);
-    return (given ? given.split(",") : [...FIXED, ...table.varied.slice(0, 12)]).filter(there);
+    return (given ? given.split(",") : [...BEFORE, ...table.parameters.slice(0, MOST_PARAMETERS), ...BEHIND]).filter(there);
   }, [table, given]);
 }
 

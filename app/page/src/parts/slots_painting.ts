@@ -1,0 +1,139 @@
+/** How slots over time are painted: their names, their stages, what was measured and kept, and the times. */
+import { duration, percent } from "../format.ts";
+import { timeTicks } from "../layout/scales.ts";
+import { busyShare, type Collapse } from "../layout/timeline.ts";
+import { scale as colourScale, type Palette } from "../theme.ts";
+import type { Timeline } from "../types.ts";
+import type { Size } from "./canvas.tsx";
+import { roomFor } from "./room.ts";
+
+/** Where lanes begin: behind their names, below the times. */
+export const [NAME, TOP] = [92, 22];
+
+/** How high a lane is: fewer have more room. */
+export function laneOf(slots: number): number {
+  return Math.max(30, Math.min(72, Math.round(roomFor(420, 480) / Math.max(1, slots))));
+}
+
+interface Drawn {
+  timeline: Timeline;
+  names: string[];
+  shown: Collapse;
+  trials: Map<string, number>;
+  from: number;
+  to: number;
+  begin: number;
+  x: (at: number) => number;
+}
+
+export function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, drawn: Drawn): void {
+  context.textBaseline = "middle";
+  drawNames(context, size, ink, drawn);
+  context.save();
+  context.beginPath();
+  context.rect(NAME, 0, size.width - NAME, size.height);
+  context.clip();
+  drawSpans(context, size, ink, drawn);
+  drawMarks(context, ink, drawn);
+  drawTimes(context, size, ink, drawn);
+  context.restore();
+}
+
+/** Each slot with how much of the time it trained, before the lane that is its. */
+function drawNames(context: CanvasRenderingContext2D, size: Size, ink: Palette, { timeline, names }: Drawn): void {
+  const lane = laneOf(names.length);
+  names.forEach((name, row) => {
+    const y = TOP + row * lane;
+    context.fillStyle = ink.line;
+    context.globalAlpha = 0.45;
+    context.fillRect(NAME, y + 4, size.width - NAME - 4, lane - 10);
+    context.globalAlpha = 1;
+    context.fillStyle = ink.ink;
+    context.fillText(name, 0, y + 12, 56);
+    context.fillStyle = ink.soft;
+    context.fillText(percent(busyShare(timeline, name)), 0, y + 25, NAME - 10);
+  });
+}
+
+/** By how many trials share a stage, always the same: one is light, and twice as many are a step darker. */
+export function sharedColour(trials: number): string {
+  return colourScale(0.75 - 0.15 * Math.min(5, Math.log2(trials)));
+}
+
+function drawSpans(context: CanvasRenderingContext2D, size: Size, ink: Palette, { timeline, names, trials, x }: Drawn): void {
+  const { spans, at } = timeline;
+  const lane = laneOf(names.length);
+  spans.slot.forEach((slot, index) => {
+    const [left, right] = [x(spans.begun_at[index]!), x(spans.ended_at[index] ?? at)];
+    if (right < NAME || left > size.width) return;
+    const [y, width] = [TOP + names.indexOf(slot) * lane + 4, Math.max(1, right - left - 0.5)];
+    const isProof = spans.proof[index] !== null;
+    context.fillStyle = spans.own[index] ? sharedColour(trials.get(spans.node[index]!) ?? 1) : ink.faint;
+    if (isProof) frame(context, ink, left, y, width, lane - 10);
+    else context.fillRect(left, y, width, lane - 10);
+    if (!spans.own[index] && !isProof) hatch(context, ink, left, y, width, lane);
+    if (["done", "running", "stopped"].includes(spans.outcome[index]!)) return;
+    context.fillStyle = ink.bad;
+    context.fillRect(right - 2, y - 2, 3, lane - 6);
+    context.fillText("✕", right - 4, y - 4);
+  });
+}
+
+/** What was measured above its lane, what was kept below. */
+function drawMarks(context: CanvasRenderingContext2D, ink: Palette, { timeline, names, x }: Drawn): void {
+  const { spans, marks } = timeline;
+  const lane = laneOf(names.length);
+  context.fillStyle = ink.ink;
+  marks.at.forEach((at, index) => {
+    const y = TOP + names.indexOf(spans.slot[marks.span[index]!]!) * lane;
+    context.fillRect(x(at), marks.kind[index] === "evaluated" ? y + 1 : y + lane - 7, 1, 4);
+  });
+}
+
+/** A stage that was trained again only to compare: a dashed frame that is empty. */
+function frame(context: CanvasRenderingContext2D, ink: Palette, left: number, top: number, width: number, height: number): void {
+  context.save();
+  context.strokeStyle = ink.soft;
+  context.lineWidth = 1.5;
+  context.setLineDash([4, 3]);
+  context.strokeRect(left + 1, top + 1, Math.max(1, width - 2), height - 2);
+  context.restore();
+}
+
+function hatch(context: CanvasRenderingContext2D, ink: Palette, left: number, top: number, width: number, lane: number): void {
+  context.save();
+  context.beginPath();
+  context.rect(left, top, width, lane - 10);
+  context.clip();
+  context.strokeStyle = ink.paper;
+  context.lineWidth = 2;
+  for (let x = left - lane; x < left + width; x += 7) {
+    context.beginPath();
+    context.moveTo(x, top + lane);
+    context.lineTo(x + lane, top);
+    context.stroke();
+  }
+  context.restore();
+}
+
+/** Round times since the submission, when each piece begins and, where idle time was left out, a broken line. */
+function drawTimes(context: CanvasRenderingContext2D, size: Size, ink: Palette, { begin, x, from, to, shown }: Drawn): void {
+  let free = NAME;
+  const spacing = (to - from) / (size.width / 110);
+  shown.pieces.forEach((piece, index) => {
+    const range: [number, number] = [piece.from - begin, piece.to - begin];
+    const round = timeTicks(range, (range[1] - range[0]) / spacing);
+    context.fillStyle = ink.soft;
+    for (const since of index ? [range[0], ...round] : round) {
+      const left = x(begin + since);
+      if (left >= free && left < size.width - 40) {
+        context.fillText(duration(since), left, 9);
+        context.fillRect(left, 15, 1, 4);
+        free = left + 60;
+      }
+    }
+    if (index === 0) return;
+    context.fillStyle = ink.faint;
+    for (let y = TOP; y < size.height; y += 6) context.fillRect(x(piece.from) - 2, y, 1, 3);
+  });
+}
