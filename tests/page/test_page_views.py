@@ -227,7 +227,7 @@ def test_dragging_along_an_axis_chooses_trials(open_page: Callable[..., Page], s
     assert box is not None
     drawing.drag_to(drawing, source_position={"x": 46, "y": 30}, target_position={"x": 46, "y": box["height"] / 2})
     expect(page.get_by_text("12 of 12 trials are within")).to_have_count(0)
-    expect(page).to_have_url(re.compile(r"brush=hp\."))
+    expect(page).to_have_url(re.compile(r"brush=(hp|shape)\."))
     page.get_by_role("button", name="choose them").click()
     expect(page).to_have_url(re.compile("trials="))
     page.reload()

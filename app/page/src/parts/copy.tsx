@@ -12,9 +12,14 @@ export function CopyButton({ text, children }: { text: string; children: Compone
     setTimeout(() => setSaid(""), SAID_MILLISECONDS);
   };
   return (
-    <button onClick={() => void copy()} title={text}>
-      <span role="status">{said || children}</span>
-    </button>
+    <>
+      <button onClick={() => void copy()} title={text}>
+        {said || children}
+      </button>
+      <span role="status" class="hidden">
+        {said}
+      </span>
+    </>
   );
 }
 

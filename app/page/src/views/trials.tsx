@@ -20,6 +20,7 @@ const [BEFORE, BEHIND] = [
 /** The columns with values that a trial's mark is about. */
 const VALUES = ["value", "best.value"];
 const MOST_PARAMETERS = 12;
+const MOST_LETTERS = 24;
 const [NUMBER_REM, WORD_REM, LETTER_REM] = [5.5, 8, 0.62];
 const WIDTHS: Record<string, number> = { trial: 4, state: 7, standing: 23, rung: 4, rank: 4, trained: 4 };
 
@@ -97,7 +98,10 @@ function marks(table: Table): string[] {
 
 /** In rem: room for what is in the column, and for its name with an arrow. */
 function widthOf(table: Table, name: string): number {
-  return Math.max(table.isNumeric(name) ? NUMBER_REM : WORD_REM, (titleOf(name).length + 2) * LETTER_REM);
+  const least = Math.max(table.isNumeric(name) ? NUMBER_REM : WORD_REM, (titleOf(name).length + 2) * LETTER_REM);
+  if (!name.startsWith("shape.")) return least;
+  const longest = table.column(name).reduce<number>((most, text) => Math.max(most, String(text ?? "").length), 0);
+  return Math.max(least, Math.min(MOST_LETTERS, longest) * LETTER_REM);
 }
 
 function useColumns(table: Table): string[] {
