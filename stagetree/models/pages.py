@@ -295,7 +295,7 @@ class Importance(Answer):
     """Which hyper-parameters the result depends on."""
 
     method: str
-    rung: int | None = Field(description="by the results at this rung; null by those at each trial's end")
+    rung: int | None = Field(description="by the results at this rung; null by the results at each trial's end")
     trials: int = Field(description="how many had a result")
     note: str | None = Field(description="why there is nothing to say")
     items: list[ImportanceOf]

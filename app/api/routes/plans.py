@@ -127,7 +127,7 @@ Points = Annotated[int, Query(ge=4, le=1000, description="the most points of a c
 Rung = Annotated[
     Annotated[int, Field(ge=0)] | Literal["end"] | None,
     Query(
-        description="by the results at this rung, or those at each trial's end; "
+        description="by the results at this rung, or at each trial's end; "
         "without it, at the rung that most trials reached, where there are rungs"
     ),
 ]

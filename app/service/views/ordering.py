@@ -29,7 +29,7 @@ PARAMETER = "hp."
 """What the columns of hyper-parameters begin with."""
 
 SHAPE = "shape."
-"""What the columns of hyper-parameters in words begin with, of those that move in some trial."""
+"""What the columns of hyper-parameters in words begin with, where they move in some trial."""
 
 RESULTS = ("value", "best", "last")
 
@@ -76,7 +76,7 @@ def columns(trials: Sequence[Trial], digits: int | None = None) -> Columns:
 
 
 def _shapes(trials: Sequence[Trial]) -> Iterator[Json]:
-    """For each trial its hyper-parameters in words, those that move in none of the trials left out."""
+    """For each trial its hyper-parameters in words, where they move in some trial."""
     moving = {name for trial in trials for name, value in trial["hp"].items() if _is_moving(value)}
     steps = max((trial["steps"] for trial in trials), default=1)
     for trial in trials:
