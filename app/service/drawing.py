@@ -48,10 +48,12 @@ def importance(use: Services, row: StudyRecord, rung: int | Literal["end"] | Non
     with use.open_study(row, at) as (plan, study):
         columns, mode = ordering.columns(documents.trials(plan, study)).columns, study.mode
         by_rung = _values_by_rung(study)
-        chosen = max(by_rung, key=lambda number: len(by_rung[number]), default="end") if rung is None else rung
-        at_rung = by_rung.get(chosen, {}) if chosen != "end" else None
-        values = columns.get("value", []) if at_rung is None else [at_rung.get(each.number) for each in study.trials]
-    return weighed(columns, values, mode, rung=None if chosen == "end" else chosen)
+        fullest = max(by_rung, key=lambda number: len(by_rung[number]), default=None)
+        number = fullest if rung is None else rung if isinstance(rung, int) else None
+        values = columns.get("value", [])
+        if number is not None:
+            values = [by_rung.get(number, {}).get(trial.number) for trial in study.trials]
+    return weighed(columns, values, mode, number)
 
 
 def _values_by_rung(study: Study) -> dict[int, dict[int, float]]:
