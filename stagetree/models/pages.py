@@ -287,8 +287,7 @@ class ImportanceOf(Answer):
 
     name: str = Field(description="a column of the trials, such as hp.lr.init")
     importance: float = Field(description="its share; all shares add up to 1")
-    low: float = Field(description="nine of ten shares, of trials drawn anew with replacement, are at least this")
-    high: float = Field(description="... and at most this")
+    interval: list[float] = Field(description="between these two are nine of ten shares of trials drawn anew")
 
 
 class Importance(Answer):

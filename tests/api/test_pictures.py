@@ -118,7 +118,8 @@ def test_importance_finds_what_the_result_depends_on() -> None:
     found = importance({"hp.lr": column, **others, "trial": list(range(60))}, column, "max")
     assert found["items"][0]["name"] == "hp.lr" and found["note"] is None
     assert sum(item["importance"] for item in found["items"]) == pytest.approx(1, abs=1e-4)
-    assert all(0 <= item["low"] <= item["importance"] <= item["high"] <= 1 for item in found["items"])
+    intervals = [(*item["interval"], item["importance"]) for item in found["items"]]
+    assert all(0 <= low <= share <= high <= 1 for low, high, share in intervals)
 
 
 def test_importance_of_noise_has_a_wide_interval() -> None:
@@ -129,7 +130,7 @@ def test_importance_of_noise_has_a_wide_interval() -> None:
         "hp.b": [number * 0.3247 % 1 for number in range(40)],
     }
     found = importance(noise, column, "max")
-    assert all(item["high"] - item["low"] > 0.5 for item in found["items"])
+    assert all(item["interval"][1] - item["interval"][0] > 0.5 for item in found["items"])
 
 
 def test_importance_of_many_trials_is_asked_of_some_of_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def _parts(varied: Mapping[str, list[Any]], values: Sequence[float], mode: str) 
     for name, share in shares.items():
         again = sorted(each.get(name, 0.0) for each in drawn)
         low, high = min(share, again[1]), max(share, again[-2])
-        parts.append(ImportanceOf(name=name, importance=round(share, 6), low=round(low, 6), high=round(high, 6)))
+        parts.append(ImportanceOf(name=name, importance=round(share, 6), interval=[round(low, 6), round(high, 6)]))
     return parts
 
 

@@ -115,7 +115,7 @@ function resultsAt(table: Table, rungs: Rungs | null, rung: string): (number | n
 
 function Importances({ data }: { data: Importance }) {
   if (data.note) return <p class="quiet">{data.note}</p>;
-  const most = Math.max(...data.items.map((item) => item.high), 1e-9);
+  const most = Math.max(...data.items.flatMap((item) => item.interval), 1e-9);
   return (
     <>
       <table class="waterfall">
@@ -125,12 +125,12 @@ function Importances({ data }: { data: Importance }) {
               <th scope="row">{item.name.replace(/^hp\./, "")}</th>
               <td class="n">{percent(item.importance)}</td>
               <td class="n quiet">
-                {percent(item.low)} to {percent(item.high)}
+                {item.interval.map(percent).join(" to ")}
               </td>
               <td class="bar" aria-hidden="true">
                 <svg viewBox="0 0 100 10" preserveAspectRatio="none" width="100%" height="14">
                   <rect x="0" y="0" width={(item.importance / most) * 100} height="10" />
-                  <path d={`M${(item.low / most) * 100} 5H${(item.high / most) * 100}`} class="interval" />
+                  <path d={`M${(item.interval[0]! / most) * 100} 5H${(item.interval[1]! / most) * 100}`} class="interval" />
                 </svg>
               </td>
             </tr>
