@@ -31,8 +31,10 @@ MOST_METRICS = 1_000
 BATCH_SIZES = ("bs", "batch_size")
 """Hyper-parameters by which trials read other batches; such trials are not packed together."""
 
+DATA_SEED = "data_seed"
+"""The hyper-parameter that orders the data, in which the repeats of a trial differ."""
 
-__all__ = ["LIMITS", "Limits", "check_names", "check_size", "check_trial"]
+__all__ = ["DATA_SEED", "LIMITS", "Limits", "check_names", "check_size", "check_trial"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

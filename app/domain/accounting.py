@@ -2,8 +2,9 @@
 
     alone - stopped_early - unfinished - shared - known + repeated + retried + lost + struck = run
 
-alone          every trial that was started, trained by itself to the end. The end is the tuner's `max_steps` or, where
-               there is none, and for trials that came from a user, the steps that the trial was asked for.
+alone          every trial that was started, each repeat of it for itself, trained alone to the end. The end is the
+               tuner's `max_steps` or, where there is none, and for trials that came from a user, the steps that the
+               trial was asked for.
 stopped_early  steps of it that the tuner decided against: what lies beyond the steps that a trial was asked for, once
                the tuner stopped that trial or the study is completed. As long as a trial may still be asked for more,
                they are not saved.
@@ -27,8 +28,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import ChainMap, Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,9 +72,10 @@ class Waterfall:
 
 def cost(plan: SearchPlan, study: Study) -> Waterfall:
     """What the study cost so far."""
-    ends = [horizon(study, trial) for trial in study.trials]
+    ends = [horizon(study, trial) * len(trial.runs) for trial in study.trials]
     served = [_taken(plan, trial) for trial in study.trials]
-    stopped = sum(end - trial.steps for end, trial in zip(ends, study.trials, strict=True) if _is_over(study, trial))
+    over = [(end, trial) for end, trial in zip(ends, study.trials, strict=True) if _is_over(study, trial)]
+    stopped = sum(end - trial.steps * len(trial.runs) for end, trial in over)
     distinct = sum(_reached(plan, name, end) for name, end in study.max_step_by_node.items())
     return Waterfall(
         alone=sum(ends),
@@ -90,13 +92,17 @@ def cost(plan: SearchPlan, study: Study) -> Waterfall:
 
 
 def horizon(study: Study, trial: Trial) -> int:
-    """The steps that the trial would take if nobody stopped it."""
+    """The steps that the trial would take if nobody stopped it; each of its repeats, where it has some."""
     most = study.max_steps if trial.reason.get("by") == "tuner" else None
     return max(trial.steps, most or 0)
 
 
 def last_step(plan: SearchPlan, trial: Trial) -> int:
-    """How far the trial came: the last step, of those it was asked for, that was trained or measured for whomever."""
+    """How far all of the trial came: the last step, of those asked for, that was trained or measured for whomever."""
+    return min(_last_step(plan, run) for run in trial.alone())
+
+
+def _last_step(plan: SearchPlan, trial: Trial) -> int:
     furthest = 0
     for name, end in plan.ends(trial):
         node = plan.nodes[name]
@@ -209,16 +215,26 @@ class Price:
     again: int
 
 
-def price(plan: SearchPlan, study: Study, way: Mapping[NodeId, int], steps: int) -> Price:
-    """way: the nodes that the trial passes, each with its start, root first."""
+def price(plan: SearchPlan, study: Study, ways: Sequence[Mapping[NodeId, int]], steps: int) -> Price:
+    """ways: of each repeat of the trial, the nodes that it passes, each with its start, root first."""
+    asked = ChainMap[NodeId, int]({}, {} if study.is_final else study.max_step_by_node)
+    total, new, again = steps * len(ways), 0, 0
+    for way in ways:
+        fresh, once_more = _price_of(plan, asked, way, steps)
+        new, again = new + fresh, again + once_more
+        asked.update(zip(way, [*list(way.values())[1:], steps], strict=True))
+    return Price(total, total - new, new, again)
+
+
+def _price_of(plan: SearchPlan, asked: Mapping[NodeId, int], way: Mapping[NodeId, int], steps: int) -> tuple[int, int]:
+    """The steps that are new, and those that are trained once more."""
     ends, new, kept = [*list(way.values())[1:], steps], 0, 0
     needed: int | None = None  # the step whose state training must begin with
     node: Node | None = None
     for (name, start), end in zip(way.items(), ends, strict=True):
         node = plan.nodes.get(name)
-        asked = 0 if study.is_final else study.max_step_by_node.get(name, 0)
         trained = start if node is None else max(start, min(end, node.reached))
-        reached = max(trained, min(end, asked))
+        reached = max(trained, min(end, asked.get(name, 0)))
         new += end - reached
         if needed is None and node is not None:
             kept = max((step for step in node.resumable if step <= trained), default=kept)
@@ -226,7 +242,7 @@ def price(plan: SearchPlan, study: Study, way: Mapping[NodeId, int], steps: int)
             needed = trained if reached == trained else kept  # steps asked for leave their state
     if needed is None and node is not None and steps not in node.metrics:
         needed = steps  # which was never evaluated
-    return Price(steps, steps - new, new, max(0, (needed or 0) - kept))
+    return new, max(0, (needed or 0) - kept)
 
 
 # ---------------------------------------------------------------------------------------------- the price of a choice

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from app.domain import events as e
 from app.domain.schedule import path
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, Refused, StudyId
-from stagetree.limits import Limits, check_trial
+from stagetree.limits import DATA_SEED, Limits, check_trial
 from stagetree.sequences import SequenceError, did_you_mean, first_parts, parse_for
 
 Json = dict[str, Any]
@@ -57,13 +58,29 @@ def branched(trial: Trial, at: int, hp: Json, steps: int) -> Json:
     return found
 
 
+def data_seeds(study: Study, hp: Json, horizon: int) -> list[Json]:
+    """Of each repeat of a trial, the sequence of its seed: the study's and those that follow it, from where they part.
+
+    `from: branch` is where the last change of a hyper-parameter is in the trial's first `horizon` steps. Empty for a
+    trial that is trained once.
+    """
+    count, begin = study.repeats
+    if count == 1:
+        return []
+    at = max(path(hp, horizon, "").values()) if begin == "branch" else begin
+    own = study.seed
+    parted: list[Json] = [{"family": "values", "values": [own, own + n], "milestones": [at]} for n in range(1, count)]
+    held: list[Json] = [{"family": "constant", "value": own + n} for n in range(count)]
+    return [held[0], *parted] if at else held
+
+
 class Trials:
     """The trials that one command asks for in one study, each on what the ones before led to."""
 
     def __init__(self, plan: SearchPlan, study: Study, limits: Limits) -> None:
         self._plan, self._study, self._limits = plan, study, limits
         self._number = len(study.trials)
-        self._asked: dict[int, tuple[int, NodeId]] = {}  # of trials extended here: the steps, and the last node
+        self._asked: dict[int, tuple[int, list[NodeId]]] = {}  # of trials extended here: the steps, and the last nodes
         self._new: set[NodeId] = set()
 
     def add(self, hp: Json, steps: int, reason: Json) -> e.TrialAdded:
@@ -76,9 +93,30 @@ class Trials:
         if not hp:
             raise Refused("hp: must name at least one hyper-parameter")
         self._check(hp, steps)
-        way = self._new_in(path(hp, steps, self._study.root_of(number)))
+        seeds = self._data_seeds(hp, steps, reason)
+        hps = [hp | {DATA_SEED: seed} for seed in seeds] or [hp]
+        way, *others = [
+            self._new_in(path(each, steps, self._study.root_of(number, run))) for run, each in enumerate(hps)
+        ]
         self._number += 1
-        return e.TrialAdded(study=self._study.id, trial=number, hp=hp, steps=steps, reason=reason, path=way)
+        return e.TrialAdded(
+            study=self._study.id,
+            trial=number,
+            hp=hp,
+            steps=steps,
+            reason=reason,
+            path=way,
+            data_seeds=seeds,
+            repeats=others,
+        )
+
+    def _data_seeds(self, hp: Json, steps: int, reason: Json) -> list[Json]:
+        if DATA_SEED in hp and self._study.repeats[0] > 1:
+            raise Refused(f"hp.{DATA_SEED}: must be left out, since each of the study's repeats has its own")
+        most = self._study.max_steps if reason.get("by") == "tuner" else None
+        horizon = max(steps, most or 0)
+        self._check(hp, horizon)
+        return data_seeds(self._study, hp, horizon)
 
     def steps(self, number: int) -> int:
         """The most steps that a trial is asked for, with what was asked here."""
@@ -87,11 +125,15 @@ class Trials:
     def extend(self, number: int, steps: int, reason: Json) -> e.TrialExtended:
         """More steps of a trial there is. Raises `Refused`."""
         trial = self._study.trials[number]
-        before, last = self._asked.get(number, (trial.steps, trial.path[-1]))
+        before, lasts = self._asked.get(number, (trial.steps, [run.path[-1] for run in trial.runs]))
         self._check(trial.hp, steps)
-        way = self._new_in(path(trial.hp, steps, last, after=before))
-        self._asked[number] = steps, next(reversed(way), last)
-        return e.TrialExtended(study=self._study.id, trial=number, steps=steps, reason=reason, path=way)
+        ways = [
+            self._new_in(path(run.hp, steps, last, after=before)) for run, last in zip(trial.runs, lasts, strict=True)
+        ]
+        self._asked[number] = steps, [next(reversed(way), last) for way, last in zip(ways, lasts, strict=True)]
+        return e.TrialExtended(
+            study=self._study.id, trial=number, steps=steps, reason=reason, path=ways[0], repeats=ways[1:]
+        )
 
     def _check(self, hp: Json, steps: int) -> None:
         with refusing("hp"):
@@ -118,8 +160,9 @@ def until_answered(plan: SearchPlan, events: Iterable[e.Event]) -> Iterator[e.Ev
 def _is_answered(plan: SearchPlan, event: e.TrialAdded | e.TrialExtended) -> bool:
     """Whether what is asked for is known. A trial that was asked for just before passes new nodes."""
     trials = plan.studies[event.study].trials[event.trial : event.trial + 1]
-    way = [*(trial.path[-1] for trial in trials), *(event.path or ())]
-    return bool(way) and way[-1] in plan.nodes and event.steps in plan.nodes[way[-1]].metrics
+    runs = [run.path[-1:] for trial in trials for run in trial.runs]
+    ways = [[*before, *(way or ())] for before, way in zip_longest(runs, (event.path, *event.repeats), fillvalue=())]
+    return all(way and way[-1] in plan.nodes and event.steps in plan.nodes[way[-1]].metrics for way in ways)
 
 
 @contextmanager

@@ -12,13 +12,34 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
-from app.domain.terms import FailureKind, NodeId, TrialEventKind, TrialKey, TrialState
+from app.domain.terms import FailureKind, NodeId, TrialEventKind, TrialState
 
 
 def wait(plan: SearchPlan, node: Node, step: int, trial: Trial) -> None:
     """The trial waits for something at a step of a node."""
     node.waiting.setdefault(step, set()).add(trial.key)
     plan.touched.add(node.id)
+
+
+def wait_for(plan: SearchPlan, trial: Trial, step: int) -> None:
+    """The trial waits for the result of each of its runs at a step that has none yet."""
+    for node in plan.nodes_of(trial, step):
+        if step not in node.metrics:
+            wait(plan, node, step, trial)
+
+
+def waits_at(plan: SearchPlan, trial: Trial, step: int) -> bool:
+    """Whether one of its runs has still to be measured there."""
+    return any(trial.key in node.waiting.get(step, ()) for node in plan.nodes_of(trial, step))
+
+
+def take(plan: SearchPlan, trial: Trial, step: int) -> None:
+    """All that the trial waited for at a step is there."""
+    if step in trial.unevaluated:
+        trial.unevaluated.discard(step)
+        settle(plan, trial)
+    else:
+        answer(plan, trial, step)
 
 
 def await_evaluations(plan: SearchPlan, study: Study, trial: Trial, before: int) -> None:
@@ -49,7 +70,7 @@ def await_evaluation(plan: SearchPlan, node: Node, step: int) -> None:
             goes_on = trial.state in (TrialState.ACTIVE, TrialState.COMPLETED)
             # for what it was asked, it waits in any case
             is_extra = trial.steps >= step and step not in trial.requested_steps
-            if goes_on and is_extra and plan.node_of(trial, step) is node:
+            if goes_on and is_extra and any(each is node for each in plan.nodes_of(trial, step)):
                 study.active += trial.state != TrialState.ACTIVE
                 trial.state = TrialState.ACTIVE
                 trial.unevaluated.add(step)
@@ -92,7 +113,7 @@ def leave_unevaluated(plan: SearchPlan, node: Node, step: int) -> None:
 def leave_unevaluated_by(plan: SearchPlan, trial: Trial, step: int) -> None:
     """The trial goes without this evaluation."""
     trial.unevaluated.discard(step)
-    _forget(plan, plan.node_of(trial, step), step, trial.key)
+    forget(plan, trial, step)
     settle(plan, trial)
 
 
@@ -143,16 +164,12 @@ def _tell(study: Study, trial: Trial, line: TrialEvent) -> None:
 
 def forget(plan: SearchPlan, trial: Trial, step: int) -> None:
     """The trial waits for nothing at a step any more, if it did."""
-    node = plan.node_of(trial, step)
-    if trial.key in node.waiting.get(step, ()):
-        _forget(plan, node, step, trial.key)
-
-
-def _forget(plan: SearchPlan, node: Node, step: int, key: TrialKey) -> None:
-    node.waiting[step].discard(key)
-    if not node.waiting[step]:
-        del node.waiting[step]
-    plan.touched.add(node.id)
+    for node in plan.nodes_of(trial, step):
+        if trial.key in node.waiting.get(step, ()):
+            node.waiting[step].discard(trial.key)
+            if not node.waiting[step]:
+                del node.waiting[step]
+            plan.touched.add(node.id)
 
 
 def fail_trial(plan: SearchPlan, trial: Trial, step: int, error: dict[str, Any]) -> None:

@@ -102,6 +102,7 @@ class TrialAdded:
 
     path: the nodes it passes up to there and where each begins, root first: names that were given once stand, whatever
     a later version would call them. None where the event is older than that; then the path follows from `hp`.
+    data_seeds: the sequence that each of its repeats has beside `hp`, if any. repeats: the paths of all but the first.
     """
 
     study: StudyId
@@ -110,20 +111,20 @@ class TrialAdded:
     steps: int
     reason: Json = field(default_factory=dict)
     path: dict[NodeId, int] | None = None
+    data_seeds: list[Json] = field(default_factory=list)
+    repeats: list[dict[NodeId, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialExtended:
-    """The same trial is asked to train longer, to `steps` in all: a promotion, or a user's wish.
-
-    path: the nodes that this adds to its path.
-    """
+    """The same trial is asked to train longer, to `steps` in all. path, repeats: the nodes that this adds to these."""
 
     study: StudyId
     trial: int
     steps: int
     reason: Json = field(default_factory=dict)
     path: dict[NodeId, int] | None = None
+    repeats: list[dict[NodeId, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

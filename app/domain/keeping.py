@@ -86,9 +86,9 @@ def kept_objects(plan: SearchPlan) -> list[e.StoredPart]:
 
 
 def states_of(plan: SearchPlan, trial: Trial) -> dict[int, KeptAt]:
-    """The checkpoints on a trial's path up to the steps that it was asked for, by step."""
+    """The checkpoints on a trial's path up to the steps that it was asked for, by step; of its first repeat."""
     states: dict[int, KeptAt] = {}
-    for name, end in plan.ends(trial):
+    for name, end in plan.ends(next(trial.alone())):
         here = plan.nodes[name].checkpoints
         states |= {step: KeptAt(name, step, here[step]) for step in sorted(here) if step <= end}
     return states

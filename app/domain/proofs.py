@@ -91,7 +91,7 @@ def needs_proof(plan: SearchPlan, trial: Trial) -> bool:
     """Whether the trial shares steps with others or a pack, or was trained on from a saved state."""
     if plan.packing:
         return bool(trial.path)
-    return any(plan.nodes[name].resumed_from > 0 or plan.nodes[name].trials > 1 for name in trial.path)
+    return any(plan.nodes[name].resumed_from > 0 or plan.nodes[name].trials > 1 for name in trial.passes)
 
 
 def of_trial(plan: SearchPlan, study: Study, trial: Trial, judgement: Judgement) -> str:
@@ -114,10 +114,14 @@ def of_study(plan: SearchPlan, study: Study, judgement: Judgement) -> str:
 
 
 def _reach(plan: SearchPlan, trial: Trial, judgement: Judgement) -> int:
-    """The last step up to which a trial is proven: by itself, trained alone, or by others that were trained like it.
+    """The last step up to which all of a trial is proven: by itself, trained alone, or by others trained like it.
 
     What does not come back with the state may be anything in a used object: then only what was compared itself is.
     """
+    return min(_reach_of(plan, run, judgement) for run in trial.alone())
+
+
+def _reach_of(plan: SearchPlan, trial: Trial, judgement: Judgement) -> int:
     alone = [step for name, end in plan.ends(trial) for step in judgement.alone.get(name, ()) if step <= end]
     return max(alone, default=0) if judgement.stray else max([*alone, _reach_of_others(plan, trial, judgement)])
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import stdev
 from typing import Any, NamedTuple
 
 from app.domain.events import Stage
@@ -24,10 +25,15 @@ from app.domain.terms import NodeId
 
 
 class MeasuredValue(NamedTuple):
-    """The study's metric after a step."""
+    """The study's metric after a step; of a trial with repeats, the mean.
+
+    repeats: how many different ones it is the mean of. deviation: theirs, of a sample; None for fewer than two.
+    """
 
     step: int
     value: float
+    deviation: float | None = None
+    repeats: int = 1
 
 
 def sign(study: Study) -> int:
@@ -38,14 +44,14 @@ def sign(study: Study) -> int:
 def last(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
     """The metric at the last step the trial was asked for that has one."""
     for step in reversed(trial.requested_steps):
-        if value := _result(study, step, plan.metrics(trial, step) or {}):
+        if value := _result(plan, study, trial, step):
             return value
     return None
 
 
 def best_of_curve(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
     """The best of the metric at any step evaluated so far on the trial's path."""
-    results = (_result(study, step, metrics) for step, metrics in plan.curve(trial))
+    results = (_result(plan, study, trial, step) for step, _ in plan.curve(trial))
     return min(filter(None, results), key=lambda result: (sign(study) * result.value, result.step), default=None)
 
 
@@ -65,9 +71,12 @@ def best(plan: SearchPlan, study: Study) -> tuple[Trial, MeasuredValue] | None:
     return next(iter(ranked(plan, study)), None)
 
 
-def _result(study: Study, step: int, metrics: Mapping[str, float | None]) -> MeasuredValue | None:
-    value = metrics.get(study.metric)
-    return MeasuredValue(step, value) if value is not None and math.isfinite(value) else None
+def _result(plan: SearchPlan, study: Study, trial: Trial, step: int) -> MeasuredValue | None:
+    value = (plan.metrics(trial, step) or {}).get(study.metric)
+    if value is None or not math.isfinite(value):
+        return None
+    each = [number for metrics in plan.measured_at(trial, step) if (number := metrics.get(study.metric)) is not None]
+    return MeasuredValue(step, value, stdev(each) if len(each) > 1 else None, len(each))
 
 
 Json = dict[str, Any]

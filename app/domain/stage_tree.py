@@ -14,7 +14,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 from app.domain.schedule import ahead
 from app.domain.search_plan import NO_PROGRESS, Node, Progresses, SearchPlan, Study, Trial, TrialEvent
@@ -204,8 +204,10 @@ def branches_ahead(study: Study, trial: Trial) -> Iterator[Place]:
     most = _most_steps(study)
     if trial.state not in (TrialState.ACTIVE, TrialState.COMPLETED) or trial.steps >= most:
         return iter(())
-    places = islice(ahead(trial.hp, trial.steps, trial.path[-1]), MOST_AHEAD)
-    return takewhile(lambda place: place[1] < most, places)
+    return chain.from_iterable(
+        takewhile(lambda place: place[1] < most, islice(ahead(run.hp, trial.steps, run.path[-1]), MOST_AHEAD))
+        for run in trial.runs
+    )
 
 
 def _most_steps(study: Study) -> float:

@@ -51,7 +51,7 @@ def _foretell_as_before(data: Data) -> Data:
 
 
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
-VERSIONS |= dict.fromkeys(("StudyCompleted", "TrialAdded", "TrialExtended"), 2)
+VERSIONS |= {"StudyCompleted": 2, "TrialAdded": 3, "TrialExtended": 3}
 VERSIONS |= {"ChainAssigned": 3, "ChainEnded": 2, "CheckpointKept": 3, "PackingProfiled": 4, "PlanOpened": 8}
 VERSIONS |= {"StageFailed": 4}
 VERSIONS |= {"StudyReopened": 3, "StudySubmitted": 4}
@@ -83,7 +83,9 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("StudySubmitted", 2): _foretell_as_before,
     ("StudySubmitted", 3): lambda data: data | {"project": "", "by": ""},
     ("TrialAdded", 1): lambda data: data | {"path": None},
+    ("TrialAdded", 2): lambda data: data | {"data_seeds": [], "repeats": []},
     ("TrialExtended", 1): lambda data: data | {"path": None},
+    ("TrialExtended", 2): lambda data: data | {"repeats": []},
 }
 """(type, version) to the function that turns data of that version into data of the next. Chained, pure."""
 

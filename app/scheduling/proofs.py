@@ -229,7 +229,7 @@ def _known_alone(plan: SearchPlan, device: str) -> set[Place]:
 
 def _on_record(plan: SearchPlan, trial: Trial) -> list[Place]:
     """Where a state is kept, or metrics are on record, on a trial's way to the last step that it was asked for."""
-    nodes = [(plan.nodes[name], end) for name, end in plan.ends(trial)]
+    nodes = [(plan.nodes[name], end) for name, end in plan.ends(next(trial.alone()))]
     return [(n.id, at) for n, end in nodes for at in sorted({*n.checkpoints, *n.metrics}) if 0 < at <= end]
 
 

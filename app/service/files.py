@@ -146,5 +146,5 @@ def why_missing() -> str:
 def trial_metrics(use: Services, row: StudyRecord, number: int) -> Logged:
     """The rows of a trial, in order of steps. Raises `Unknown` where there is no such trial."""
     with use.open_study(row) as (plan, study):
-        ends = list(plan.ends(trial_of(study, number)))
+        ends = list(plan.ends(next(trial_of(study, number).alone())))
     return Logged(items=[] if use.logs is None else list(logged_points(use.logs, row.stream, ends)))

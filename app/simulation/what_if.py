@@ -190,8 +190,8 @@ class RecordedResults:
 
     def has(self, trial: Trial, step: int) -> bool:
         """Whether a trial's result was measured, and did not have to be made up."""
-        name = self.world.node_of(trial, step).id
-        return name in self._plan.nodes and step in self._plan.nodes[name].metrics
+        names = (node.id for node in self.world.nodes_of(trial, step))
+        return all(name in self._plan.nodes and step in self._plan.nodes[name].metrics for name in names)
 
 
 class _Durations:

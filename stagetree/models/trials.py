@@ -14,10 +14,12 @@ Category = Literal["promising", "opportunistic", "poor"]
 
 
 class Outcome(Answer):
-    """The study's metric after a step."""
+    """The study's metric after a step; of a trial with repeats that differ there, the mean of them."""
 
     step: int
     value: float
+    deviation: float | None = Field(default=None, description="the standard deviation of those, as of a sample")
+    repeats: int = Field(default=1, description="how many they are")
 
 
 class Prediction(Answer, needs=()):

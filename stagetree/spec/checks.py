@@ -35,6 +35,7 @@ AS_EVER: dict[str, Any] = {
     "parallel": "tree",
     "devices": [],
     "keep_at": [],
+    "repeats": 1,
 }
 """Fields that are left out where they say this, as in studies from before there was a choice."""
 

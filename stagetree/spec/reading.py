@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
-from stagetree.limits import MOST_SHARDS
+from stagetree.limits import DATA_SEED, MOST_SHARDS
 from stagetree.sequences import SequenceError
 from stagetree.spec.errors import FieldError, shown
 from stagetree.spec.fields import Count, SpecPart, Text
 
 MOST_INPUTS = 100
 """So many paths a study may name."""
+
+MOST_REPEATS = 64
 
 
 def _as_trial(value: Any) -> Any:
@@ -99,7 +101,7 @@ def as_shards(value: Any) -> Any:
 
 
 def _is_power_of_two(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0 and value & (value - 1) == 0
+    return _is_whole(value, 1) and value & (value - 1) == 0
 
 
 Ranks = Annotated[
@@ -114,6 +116,41 @@ Parallel = Annotated[
         "ddp, torch's own sums, where the number of ranks is part of the results"
     ),
 ]
+
+
+def as_repeats(value: Any) -> Any:
+    """How often each trial is trained: a number, or that many `seeds` from a step on, or from the last change on."""
+    parts = value if isinstance(value, Mapping) else {"seeds": value}
+    seeds, begin = parts.get("seeds"), parts.get("from", "start")
+    begin = 0 if begin == "start" else begin
+    is_number = isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= MOST_REPEATS
+    if parts.keys() <= {"seeds", "from"} and is_number and (begin == "branch" or _is_whole(begin, 0)):
+        return {"seeds": seeds, "from": begin} if begin and seeds > 1 else seeds
+    raise SequenceError(
+        "",
+        f"must be a number from 1 to {MOST_REPEATS}, or an object with seeds, which is one, and from, which is start, "
+        f"branch or a step, got {shown(value)}",
+    )
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+Repeats = Annotated[
+    Annotated[int, Field(ge=1)] | dict[str, int | str],
+    BeforeValidator(as_repeats),
+    Field(
+        description="how many times each trial is trained, each with a data_seed of its own, or an object with seeds "
+        "and from: the mean is its result"
+    ),
+]
+
+
+def check_repeats(repeats: int | Mapping[str, int | str], names: Iterable[str]) -> None:
+    """Raises `FieldError` where the repeats have a hyper-parameter of their own that trials have already."""
+    if repeats != 1 and DATA_SEED in names:
+        raise FieldError("repeats", f"must be left out where trials have a {DATA_SEED}: each repeat has its own")
 
 
 def _as_device(value: Any) -> Any:

@@ -36,13 +36,15 @@ from stagetree.spec.reading import (
     Inputs,
     Parallel,
     Ranks,
+    Repeats,
     Shards,
     absolute,
     check_arguments,
     check_ranks,
+    check_repeats,
 )
 from stagetree.spec.settling import SettledStudy
-from stagetree.spec.tuners import KINDS, CurveTuner, FixedTuner, Tuner
+from stagetree.spec.tuners import KINDS, CurveTuner, FixedTuner, TrialsTuner, Tuner
 from stagetree.spec.tuners.early_stopping import StopHopeless
 
 
@@ -96,6 +98,7 @@ class StudySpec(SettledStudy):
     value: Literal["last", "best"] = Field(
         default="last", description="last or best: whether a trial's value is its last result, or the best on its way"
     )
+    repeats: Repeats = 1
     eval_every: Count | None = Field(default=None, description="the number of steps between evaluations, at least 1")
     priority: float = Field(default=1, ge=0, allow_inf_nan=False, description="a number, 0 or more")
     keep_best: Restarts = Field(
@@ -181,6 +184,8 @@ class StudySpec(SettledStudy):
     def _check_parts(self) -> StudySpec:
         check_arguments(self.trainer_args, self.runtime_args)
         check_ranks(self.ranks, self.shards, self.parallel, self.packing, self.max_slots)
+        listed = (trial.hp for trial in self.tuner.trials) if isinstance(self.tuner, TrialsTuner) else ()
+        check_repeats(self.repeats, {name for names in (self.space or {}, *listed) for name in names})
         return self
 
     @model_validator(mode="after")

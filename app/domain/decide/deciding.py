@@ -84,7 +84,8 @@ def price_of(plan: SearchPlan, command: c.BranchTrial, limits: Limits) -> Price:
     """The steps that a branch would cost now. Raises `Refused` as `decide` does."""
     added = decide(plan, command, limits)[-1]
     assert isinstance(added, e.TrialAdded)
-    return price(plan, plan.studies[command.study], added.path or {}, added.steps)
+    ways = [added.path or {}, *added.repeats]
+    return price(plan, plan.studies[command.study], ways, added.steps)
 
 
 def retry(study: Study, command: c.RetryTrial) -> Iterator[e.Event]:

@@ -10,42 +10,49 @@ from typing import Any
 from app.domain import awaiting, schedule
 from app.domain import events as e
 from app.domain.evolve import chains, results, studies
-from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
+from app.domain.search_plan import Node, Run, SearchPlan, Study, Trial, TrialEvent
 from app.domain.terms import NodeId, StudyId, TrialEventKind, TrialState
+from stagetree.limits import DATA_SEED
 
 
 def add(plan: SearchPlan, event: e.TrialAdded) -> None:
     """A study has one trial more."""
     study = plan.studies[event.study]
-    trial = Trial(event.study, event.trial, event.hp, event.reason)
+    trial = Trial(event.study, event.trial, event.hp, event.reason, _runs(study, event))
     study.trials.append(trial)
     study.active += 1
     study.history.append(TrialEvent(TrialEventKind.START, event.trial, event.steps, reason=event.reason, hp=event.hp))
-    _ask(plan, trial, event.steps, event.path)
+    _ask(plan, trial, event)
+
+
+def _runs(study: Study, event: e.TrialAdded) -> tuple[Run, ...]:
+    hps = [event.hp | {DATA_SEED: seed} for seed in event.data_seeds] or [event.hp]
+    return tuple(Run(hp, study.root_of(event.trial, number)) for number, hp in enumerate(hps))
 
 
 def extend(plan: SearchPlan, event: e.TrialExtended) -> None:
     """A trial is asked to train for longer."""
     line = TrialEvent(TrialEventKind.PROMOTE, event.trial, event.steps, reason=event.reason)
     plan.studies[event.study].history.append(line)
-    _ask(plan, plan.trial((event.study, event.trial)), event.steps, event.path)
+    _ask(plan, plan.trial((event.study, event.trial)), event)
 
 
-def _ask(plan: SearchPlan, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
-    """The trial is wanted at `steps`: its path grows as far as that, and it waits unless the result is there."""
+def _ask(plan: SearchPlan, trial: Trial, event: e.TrialAdded | e.TrialExtended) -> None:
+    """The trial is wanted at `steps`: its paths grow as far as that, and it waits unless the result is there."""
     study, before = plan.studies[trial.study], trial.requested_steps[-1] if trial.requested_steps else 0
-    study.requested += steps - before
+    steps = event.steps
+    study.requested += (steps - before) * len(trial.runs)
     trial.requested_steps.append(steps)
     if trial.state != TrialState.ACTIVE:
         trial.state, study.active = TrialState.ACTIVE, study.active + 1
-    _lengthen(plan, study, trial, steps, path)
+    for run, path in zip(trial.runs, (event.path, *event.repeats), strict=True):
+        _lengthen(plan, study, run, steps, path)
     _count_unique(plan, study, trial)
     awaiting.await_evaluations(plan, study, trial, before)
-    node = plan.nodes[trial.path[-1]]
-    if steps in node.metrics:
+    if plan.metrics(trial, steps) is not None:
         awaiting.answer(plan, trial, steps)
     else:
-        awaiting.wait(plan, node, steps, trial)
+        awaiting.wait_for(plan, trial, steps)
 
 
 def retry(plan: SearchPlan, trial: Trial) -> None:
@@ -53,7 +60,7 @@ def retry(plan: SearchPlan, trial: Trial) -> None:
     study, error = plan.studies[trial.study], trial.error or {}
     blamed = {trial.key, tuple(error.get("equal_to", ()))}
     plan.given_up = {what: given for what, given in plan.given_up.items() if given.trial not in blamed}
-    for name in trial.path:
+    for name in sorted(trial.passes):
         plan.nodes[name].forget_failures()
         plan.touched.add(name)
     study.failed.remove(trial.number)
@@ -61,7 +68,7 @@ def retry(plan: SearchPlan, trial: Trial) -> None:
     trial.state, trial.error, trial.is_retried = TrialState.ACTIVE, None, True
     for step in trial.requested_steps:
         if plan.metrics(trial, step) is None:
-            awaiting.wait(plan, plan.node_of(trial, step), step, trial)
+            awaiting.wait_for(plan, trial, step)
     awaiting.await_evaluations(plan, study, trial, 0)
     awaiting.settle(plan, trial)
 
@@ -74,19 +81,20 @@ def prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
         TrialEventKind.PRIORITIZE, trial.number, trial.steps, reason=event.reason, priority=event.priority
     )
     plan.studies[event.study].history.append(line)
-    plan.touched.update(plan.node_of(trial, step).id for step in {*trial.requested_steps, *trial.unevaluated})
+    steps = {*trial.requested_steps, *trial.unevaluated}
+    plan.touched.update(node.id for step in steps for node in plan.nodes_of(trial, step))
 
 
-def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
+def _lengthen(plan: SearchPlan, study: Study, run: Run, steps: int, path: Mapping[NodeId, int] | None) -> None:
     if path is None:  # from before paths were recorded: the whole way, by the names that nodes had then
-        trial.path, path = [], schedule.path(trial.hp, steps, study.root_of(trial.number), joined=False)
-    parent = trial.path[-1] if trial.path else None
+        run.path, path = [], schedule.path(run.hp, steps, run.root, joined=False)
+    parent = run.path[-1] if run.path else None
     for name, start in path.items():
         if name not in plan.nodes:
-            _grow(plan, name, parent, start, trial.hp)
+            _grow(plan, name, parent, start, run.hp)
             plan.nodes[name].alone = bool(study.isolated)
         plan.nodes[name].trials += 1
-        trial.path.append(name)
+        run.path.append(name)
         parent = name
 
 

@@ -92,11 +92,8 @@ def take_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
         left = {place: slots for place, slots in node.evaluation_failures.items() if place[0] != event.step}
         node.evaluation_failures = left
     for trial in [plan.trial(key) for key in sorted(node.waiting.pop(event.step, ()))]:
-        if event.step in trial.unevaluated:
-            trial.unevaluated.discard(event.step)
-            awaiting.settle(plan, trial)
-        else:
-            awaiting.answer(plan, trial, event.step)
+        if not awaiting.waits_at(plan, trial, event.step):  # for another of its repeats
+            awaiting.take(plan, trial, event.step)
     for study in [plan.studies[name] for name in plan.unheard if node.id in plan.studies[name].max_step_by_node]:
         _listen(plan, node, study, event)
     plan.touched.add(node.id)

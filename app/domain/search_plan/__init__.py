@@ -25,11 +25,10 @@ from app.domain.search_plan.plan import (
     Witness,
     open_study_of,
     speed_up,
-    still_open,
     study_of,
-    trial_of,
 )
-from app.domain.search_plan.study import MAX_RESTARTS, Note, Study, Trial, TrialEvent
+from app.domain.search_plan.study import MAX_RESTARTS, Study, still_open, trial_of
+from app.domain.search_plan.trial import Note, Run, Trial, TrialEvent
 
 __all__ = [
     "MAX_LOST",
@@ -46,6 +45,7 @@ __all__ = [
     "Note",
     "Progresses",
     "Raised",
+    "Run",
     "SearchPlan",
     "Study",
     "Trial",

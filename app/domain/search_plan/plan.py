@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from app.domain import events as e
 from app.domain.search_plan.node import MAX_LOST, Checkpoint, GivenUp, KeptAt, Node, Raised
-from app.domain.search_plan.study import Study, Trial
-from app.domain.terms import ChainId, NodeId, ProofKind, StateConflict, StudyId, TrialKey, Unknown
+from app.domain.search_plan.study import Study, still_open
+from app.domain.search_plan.trial import Trial
+from app.domain.terms import ChainId, NodeId, ProofKind, StudyId, TrialKey, Unknown
 
 
 @dataclass(slots=True)
@@ -188,24 +190,42 @@ class SearchPlan:
                 yield self.studies[study]
 
     def node_of(self, trial: Trial, step: int) -> Node:
-        """The node in which the trial takes the last of its first `step` steps."""
-        starts = [self.nodes[node].start for node in trial.path]
-        return self.nodes[trial.path[bisect_right(starts, step - 1) - 1]]
+        """The node in which the trial, by its first run, takes the last of its first `step` steps."""
+        return self._node_in(trial.path, step)
+
+    def nodes_of(self, trial: Trial, step: int) -> list[Node]:
+        """The different nodes in which its runs take that step: one as long as they share it."""
+        nodes = (self._node_in(run.path, step) for run in trial.runs)
+        return list({node.id: node for node in nodes}.values())
+
+    def _node_in(self, path: list[NodeId], step: int) -> Node:
+        starts = [self.nodes[node].start for node in path]
+        return self.nodes[path[bisect_right(starts, step - 1) - 1]]
 
     def ends(self, trial: Trial) -> Iterator[tuple[NodeId, int]]:
-        """The nodes on the trial's path, each with the last step that the trial takes there."""
-        ends = [*(self.nodes[name].start for name in trial.path[1:]), trial.steps]
-        return zip(trial.path, ends, strict=True)
+        """The nodes on the paths of the trial's runs, one path after the other, each with the last step taken there."""
+        for run in trial.runs:
+            ends = [*(self.nodes[name].start for name in run.path[1:]), trial.steps]
+            yield from zip(run.path, ends, strict=True)
+
+    def measured_at(self, trial: Trial, step: int) -> list[Mapping[str, float | None]]:
+        """What is known after `step` steps of each of the trial's runs; of those that share the step, once."""
+        found = (node.metrics.get(step) for node in self.nodes_of(trial, step))
+        return [metrics for metrics in found if metrics is not None]
 
     def metrics(self, trial: Trial, step: int) -> Mapping[str, float | None] | None:
-        """What is known of the trial after `step` steps."""
-        return self.node_of(trial, step).metrics.get(step)
+        """What is known of the trial after `step` steps: the means, once all of its runs are measured there."""
+        measured = self.measured_at(trial, step)
+        return means(measured) if measured and len(measured) == len(self.nodes_of(trial, step)) else None
 
     def curve(self, trial: Trial) -> Iterator[tuple[int, Mapping[str, float | None]]]:
         """Every evaluation on the trial's path up to the steps it was asked for, in order of steps."""
-        for name, end in self.ends(trial):
-            metrics = self.nodes[name].metrics
-            yield from ((step, metrics[step]) for step in sorted(metrics) if step <= end)
+        for name, end in self.ends(next(trial.alone())):
+            here = self.nodes[name].metrics
+            for step in sorted(step for step in here if step <= end):
+                metrics = here[step] if len(trial.runs) == 1 else self.metrics(trial, step)
+                if metrics is not None:
+                    yield step, metrics
 
     def ancestry(self, name: NodeId) -> list[Node]:
         """The node and its ancestors, root first."""
@@ -244,6 +264,19 @@ class SearchPlan:
                 ways.append(self.nodes[name] for name in child.children if self.nodes[name].start > step)
 
 
+def means(measured: Sequence[Mapping[str, float | None]]) -> Mapping[str, float | None]:
+    """The mean of each metric that all have; None where one of them is no number."""
+    if len(measured) == 1:
+        return measured[0]
+    names = [name for name in measured[0] if all(name in each for each in measured)]
+    return {name: _mean([each[name] for each in measured]) for name in names}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if len(numbers) == len(values) else None
+
+
 def speed_up(step_seconds: Mapping[str, float], ranks: int) -> float:
     """How many times as fast as one so many are that were measured; the fewest of all count as fast as they can be."""
     fewest = min(map(int, step_seconds))
@@ -269,15 +302,3 @@ def study_of(plan: SearchPlan, study: StudyId) -> Study:
 
 def open_study_of(plan: SearchPlan, study: StudyId) -> Study:
     return still_open(study_of(plan, study))
-
-
-def still_open(study: Study) -> Study:
-    if study.is_final:
-        raise StateConflict(f"study {study.id} is {study.state} and cannot be changed any more")
-    return study
-
-
-def trial_of(study: Study, number: int) -> Trial:
-    if not 0 <= number < len(study.trials):
-        raise Unknown(f"study {study.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
-    return study.trials[number]

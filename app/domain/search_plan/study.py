@@ -1,4 +1,4 @@
-"""Studies, their trials, and what happened to these."""
+"""Studies, and how to come by one and its trials."""
 
 from __future__ import annotations
 
@@ -6,80 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.domain.terms import (
-    FINAL_STATES,
-    InexactPolicy,
-    NodeId,
-    StudyId,
-    StudyState,
-    TrialEventKind,
-    TrialKey,
-    TrialState,
-)
+from app.domain.search_plan.trial import Note, Trial, TrialEvent
+from app.domain.terms import FINAL_STATES, InexactPolicy, NodeId, StateConflict, StudyId, StudyState, Unknown
 
 MAX_RESTARTS, KEEP_BEST, AUDIT = 2, 1, 0.02
 """Of a study that does not say."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrialEvent:
-    """One line of a study's history, which is all that a tuner is told.
-
-    kind: `START` (a trial was asked to train for `steps`), `PROMOTE` (the same trial is asked for more), `STOP` (no
-    more of it is wanted), `PRIORITIZE` (it has this `priority` now), `RESULT` (its `metrics` after `steps`), `FAIL` or
-    `CANCEL` (no result will come). `hp`: of a start, the configuration.
-    """
-
-    kind: TrialEventKind
-    trial: int
-    steps: int
-    metrics: Mapping[str, float | None] = field(default_factory=dict)
-    reason: Mapping[str, Any] = field(default_factory=dict)
-    hp: Mapping[str, Any] = field(default_factory=dict)
-    priority: float = 0.0
-
-
-@dataclass(slots=True)
-class Trial:
-    """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands.
-
-    unevaluated: steps that were trained before it came, whose state is kept and must be evaluated for its study's
-    `eval_every`. They are no results: nothing depends on them but the end of the trial. priority, standing: how urgent
-    its tuner says that it is among the trials of its study, and why, where it does. is_retried: whether it had failed
-    and a user had it tried again; its tuner hears no more of it.
-    """
-
-    study: StudyId
-    number: int
-    hp: dict[str, Any]
-    reason: dict[str, Any]
-    path: list[NodeId] = field(default_factory=list)
-    requested_steps: list[int] = field(default_factory=list)
-    unevaluated: set[int] = field(default_factory=set)
-    state: TrialState = TrialState.ACTIVE
-    error: dict[str, Any] | None = None
-    priority: float = 0.0
-    standing: Mapping[str, Any] = field(default_factory=dict)
-    is_retried: bool = False
-
-    @property
-    def key(self) -> TrialKey:
-        return (self.study, self.number)
-
-    @property
-    def steps(self) -> int:
-        """The most steps it was asked for."""
-        return self.requested_steps[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What somebody wrote at a time about a study, or about a trial of it. version: of the plan, with its event."""
-
-    version: int
-    at: float
-    trial: int | None
-    text: str
 
 
 @dataclass(slots=True)
@@ -154,6 +85,17 @@ class Study:
         return str(self.spec.get("value", "last"))
 
     @property
+    def seed(self) -> int:
+        """Of the plan, and of the data where no `data_seed` says otherwise."""
+        return int(self.spec.get("seed", 0))
+
+    @property
+    def repeats(self) -> tuple[int, int | str]:
+        """How often each trial is trained, and the step from which on the repeats differ, or `branch`."""
+        repeats = self.spec.get("repeats", 1)
+        return (repeats["seeds"], repeats["from"]) if isinstance(repeats, Mapping) else (repeats, 0)
+
+    @property
     def space(self) -> Mapping[str, Any] | None:
         """What its configurations are drawn from; None where it lists them."""
         return self.spec.get("space") or None
@@ -189,11 +131,12 @@ class Study:
     def merges(self) -> bool:
         return bool(self.spec.get("merge", True))
 
-    def root_of(self, trial: int) -> str:
+    def root_of(self, trial: int, run: int = 0) -> str:
         """What its first node is named after: nothing, or the trial itself where the study does not merge."""
-        if self.isolated:
-            return f"{self.id}/{trial}/alone"
-        return "" if self.merges else f"{self.id}/{trial}"
+        if self.merges and not self.isolated:
+            return ""
+        repeat, alone = f"/repeat {run}" if run else "", "/alone" if self.isolated else ""
+        return f"{self.id}/{trial}{repeat}{alone}"
 
     @property
     def checks(self) -> bool:
@@ -291,3 +234,15 @@ class Study:
     @property
     def is_final(self) -> bool:
         return self.state in FINAL_STATES
+
+
+def still_open(study: Study) -> Study:
+    if study.is_final:
+        raise StateConflict(f"study {study.id} is {study.state} and cannot be changed any more")
+    return study
+
+
+def trial_of(study: Study, number: int) -> Trial:
+    if not 0 <= number < len(study.trials):
+        raise Unknown(f"study {study.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
+    return study.trials[number]

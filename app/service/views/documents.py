@@ -136,9 +136,9 @@ def best(plan: SearchPlan, study: Study) -> Best | None:
     result = results.best(plan, study)
     if result is None:
         return None
-    trial, (step, value) = result
+    trial, outcome = result
     last, best = _results(plan, study, trial)
-    return Best(trial=trial.number, value=value, steps=step, hp=trial.hp, last=last, best=best)
+    return Best(trial=trial.number, value=outcome.value, steps=outcome.step, hp=trial.hp, last=last, best=best)
 
 
 def _results(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> tuple[Outcome | None, Outcome | None]:
@@ -147,7 +147,20 @@ def _results(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> tuple[
 
 
 def _outcome(result: results.MeasuredValue | None) -> Outcome | None:
-    return None if result is None else _make_outcome(step=result.step, value=float(result.value))
+    if result is None:
+        return None
+    return _make_outcome(step=result.step, value=float(result.value), **_spread(result))
+
+
+class _Spread(TypedDict, total=False):
+    """What stands beside a mean."""
+
+    deviation: float
+    repeats: int
+
+
+def _spread(result: results.MeasuredValue) -> _Spread:
+    return {} if result.deviation is None else {"deviation": result.deviation, "repeats": result.repeats}
 
 
 def listed(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:

@@ -73,7 +73,7 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
 def _passing(study: Study) -> dict[NodeId, int]:
     counts: dict[NodeId, int] = {}
     for trial in study.trials:
-        for name in trial.path:
+        for name in trial.passes:
             counts[name] = counts.get(name, 0) + 1
     return counts
 

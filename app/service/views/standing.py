@@ -274,7 +274,7 @@ def _passing(study: Study, nodes: set[NodeId]) -> dict[NodeId, list[Trial]]:
     by_node: dict[NodeId, list[Trial]] = {node: [] for node in nodes}
     for trial in study.trials:
         if trial.state == TrialState.ACTIVE:
-            for node in nodes.intersection(trial.path):
+            for node in nodes.intersection(trial.passes):
                 by_node[node].append(trial)
     return by_node
 

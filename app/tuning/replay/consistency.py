@@ -132,7 +132,9 @@ def _check_added(plan: SearchPlan, event: e.TrialAdded) -> None:
     if event.trial != due:
         raise DoesNotFollow(f"it adds trial {event.trial} of study {event.study}, and trial {due} would be next")
     _check_reason(event.reason)
-    _check_path(plan, event, None)
+    _check_repeats(event, len(event.data_seeds) or 1)
+    for path in (event.path, *event.repeats):
+        _check_path(plan, path, event.steps, None)
 
 
 def _check_extended(plan: SearchPlan, event: e.TrialExtended) -> None:
@@ -140,7 +142,14 @@ def _check_extended(plan: SearchPlan, event: e.TrialExtended) -> None:
     if event.steps <= trial.steps:
         raise DoesNotFollow(f"trial {event.trial} of study {event.study} was asked for {trial.steps} steps before")
     _check_reason(event.reason)
-    _check_path(plan, event, trial.path[-1])
+    _check_repeats(event, len(trial.runs))
+    for run, path in zip(trial.runs, (event.path, *event.repeats), strict=True):
+        _check_path(plan, path, event.steps, run.path[-1])
+
+
+def _check_repeats(event: e.TrialAdded | e.TrialExtended, runs: int) -> None:
+    if len(event.repeats) != runs - 1:
+        raise DoesNotFollow(f"it has paths of {len(event.repeats) + 1} repeats, and trial {event.trial} has {runs}")
 
 
 def _trial(plan: SearchPlan, study: StudyId, number: int) -> Trial:
@@ -153,16 +162,16 @@ def _check_reason(reason: Mapping[str, Any]) -> None:
             raise DoesNotFollow(f"the {name} in its reason is {reason[name]!r}")
 
 
-def _check_path(plan: SearchPlan, event: e.TrialAdded | e.TrialExtended, parent: NodeId | None) -> None:
+def _check_path(plan: SearchPlan, path: Mapping[NodeId, int] | None, steps: int, parent: NodeId | None) -> None:
     """Nodes follow each other, and those that are known lie where they are; None is the path of an older log."""
-    if event.path is None:
+    if path is None:
         return
     after = -1 if parent is None else plan.nodes[parent].start
-    if parent is None and next(iter(event.path.values()), 1) != 0:
+    if parent is None and next(iter(path.values()), 1) != 0:
         raise DoesNotFollow("its path does not begin at step 0")
-    for name, start in event.path.items():
+    for name, start in path.items():
         node = plan.nodes.get(name)
-        if not after < start < event.steps or (node is not None and (node.parent, node.start) != (parent, start)):
+        if not after < start < steps or (node is not None and (node.parent, node.start) != (parent, start)):
             raise DoesNotFollow(f"its path has node {name} at step {start}, which is not its place")
         parent, after = name, start
 

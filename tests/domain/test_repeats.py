@@ -1,0 +1,131 @@
+"""Repeats of a trial: the plan is that of as many trials by hand, and what the trial comes to is their mean."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain import results
+from app.domain.accounting import cost
+from app.domain.decide.deciding import price_of
+from app.domain.evolve import fold
+from app.domain.search_plan import Node
+from app.domain.terms import Refused, StudyId, TrialEventKind, TrialState
+from app.events.codec import decode, encode
+from app.simulation.simulator import Simulator
+from app.tuning.replay import replay
+from stagetree.limits import LIMITS
+from stagetree.spec import SpecError, StudySpec
+from tests.plans import METRIC, OPENED, Story, steps, study_of, tried
+from tests.strategies import Trial, spaces
+
+WSD = {"lr": {"family": "wsd", "peak": 0.1, "warmup": 2, "stable_until": 20, "decay": 5}}
+ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
+SPACE = {"lr": [0.1, 0.2, {"family": "multistep", "init": 0.1, "milestones": [4], "gamma": 0.1}], "bs": [1, 2, 3]}
+
+
+def by_chance(node: Node, step: int) -> e.Metrics:
+    return {METRIC: Random(f"{node.id}/{step}").random()}
+
+
+def run(spec: StudySpec | dict[str, Any], measure: Any = by_chance) -> Simulator:
+    simulated = Simulator(slots=3, measure=measure, keep_every=3)
+    spec = spec if isinstance(spec, dict) else spec.to_json()
+    simulated.give(c.SubmitStudy(plan=OPENED, study=StudyId("study"), spec=spec, at=0.0))
+    simulated.run()
+    return simulated
+
+
+def by_hand(hp: dict[str, Any], seed: int, begin: int) -> dict[str, Any]:
+    return hp | {"data_seed": steps(0, seed, milestones=[begin]) if begin and seed else seed}
+
+
+@tried(20)
+@given(spaces(), st.integers(2, 4), st.integers(0, 12), st.booleans())
+def test_repeats_are_as_many_trials_by_hand(trials: list[Trial], count: int, begin: int, merge: bool) -> None:
+    repeats = {"seeds": count, "from": begin}
+    plan = run(study_of(trials, repeats=repeats, merge=merge)).plan
+    listed = [(by_hand(hp, seed, begin), steps) for hp, steps in trials for seed in range(count)]
+    plain = run(study_of(listed, merge=merge)).plan
+    study, alike = plan.studies[StudyId("study")], plain.studies[StudyId("study")]
+    assert (study.requested, study.unique, study.executed) == (alike.requested, alike.unique, alike.executed)
+    assert cost(plan, study) == cost(plain, alike)
+    for number, trial in enumerate(study.trials):
+        same = alike.trials[number * count : (number + 1) * count]
+        if merge:
+            assert [run.path for run in trial.runs] == [each.path for each in same]
+            values = {n.id: n.metrics[trial.steps][METRIC] for one in same for n in [plain.node_of(one, one.steps)]}
+            found = results.last(plan, study, trial)
+            assert found is not None and found.repeats == len(values)
+            assert found.value == pytest.approx(fmean(values.values()))
+            assert found.deviation == (pytest.approx(stdev(values.values())) if len(values) > 1 else None)
+
+
+def test_the_variance_of_a_cooldown_costs_the_cooldown() -> None:
+    found = run(study_of([(WSD, 25)], repeats={"seeds": 3, "from": "branch"})).plan.studies[StudyId("study")]
+    assert (found.requested, found.unique, found.executed) == (75, 21 + 3 * 4, 33)  # the rate falls from step 21 on
+
+
+def test_before_they_part_repeats_have_one_value() -> None:
+    simulated = run(study_of([(WSD, 25)], repeats={"seeds": 3, "from": "branch"}, value="best", eval_every=10))
+    study = simulated.plan.studies[StudyId("study")]
+    assert [step for step, _ in simulated.plan.curve(study.trials[0])] == [10, 20, 25]
+    assert [len(simulated.plan.measured_at(study.trials[0], step)) for step in (10, 20, 25)] == [1, 1, 3]
+
+
+@pytest.mark.parametrize("repeats", [3, {"seeds": 2, "from": "branch"}, {"seeds": 2, "from": 7}])
+def test_rungs_compare_means_and_the_log_replays(repeats: Any) -> None:
+    common = {"name": "study", "trainer": "digits", "metric": METRIC, "mode": "max"}
+    spec = StudySpec.from_dict({**common, "space": SPACE, "tuner": ASHA, "repeats": repeats})
+    simulated = run(spec)
+    plan, study = simulated.plan, simulated.plan.studies[StudyId("study")]
+    lines = [line for line in study.history if line.kind == TrialEventKind.RESULT]
+    assert any(line.kind == TrialEventKind.PROMOTE for line in study.history)
+    for line in lines:
+        each = [node.metrics[line.steps][METRIC] for node in plan.nodes_of(study.trials[line.trial], line.steps)]
+        assert line.metrics[METRIC] == pytest.approx(fmean(value for value in each if value is not None))
+    assert replay(enumerate(simulated.events, 1), study.id).identical
+    read = fold(decode(*json.loads(json.dumps(encode(event)))) for event in simulated.events)
+    assert read.studies[study.id].history == study.history
+
+
+def test_a_trial_waits_for_all_of_its_repeats_and_fails_with_any() -> None:
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 5), repeats=2)
+    trial = story.plan.studies[study].trials[0]
+    first, second = story.plan.nodes_of(trial, 5)
+    story.happen(e.Evaluated(node=first.id, step=5, metrics={METRIC: 0.5}))
+    assert trial.state == TrialState.ACTIVE and story.plan.metrics(trial, 5) is None
+    story.happen(e.Evaluated(node=second.id, step=5, metrics={METRIC: None}))
+    assert trial.state == TrialState.FAILED
+
+
+def test_a_seed_of_its_own_is_refused_beside_repeats() -> None:
+    with pytest.raises(SpecError, match="repeats: must be left out where trials have a data_seed"):
+        study_of([({"lr": 0.1, "data_seed": 3}, 5)], repeats=2)
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 5), repeats=2)
+    with pytest.raises(Refused, match="data_seed: must be left out"):
+        story.give(c.AddTrial(study=study, hp={"lr": 0.1, "data_seed": 1}, steps=5))
+
+
+@pytest.mark.parametrize("repeats", [0, True, 2.5, "3", None, {"from": "branch"}, {"seeds": 2, "from": -1}, [3]])
+def test_what_is_no_number_of_repeats_is_refused(repeats: Any) -> None:
+    with pytest.raises(SpecError, match="repeats: must be a number from 1 to 64, or an object"):
+        study_of([({"lr": 0.1}, 5)], repeats=repeats)
+
+
+def test_a_branch_has_repeats_and_its_price_counts_them() -> None:
+    simulated = run(study_of([(WSD, 25)], repeats={"seeds": 3, "from": "branch"}))
+    tail = {"lr": {"family": "linear", "init": 0.1, "slope": -0.01}}
+    command = c.BranchTrial(study=StudyId("study"), trial=0, at=15, hp=tail, steps=20, time=1.0)
+    price = price_of(simulated.plan, command, LIMITS)
+    assert (price.steps, price.shared, price.new) == (60, 48, 12)
