@@ -9,6 +9,12 @@ FINAL = ("completed", "failed", "cancelled")
 """The states of a study that is over."""
 
 
+def value_text(result: Mapping[str, Any]) -> str:
+    """A metric in six digits; of a mean, the deviation and the number: 0.981234 ± 0.0012 (3)."""
+    value, deviation = f"{result['value']:.6g}", result.get("deviation")
+    return value if deviation is None else f"{value} ± {deviation:.2g} ({result['repeats']})"
+
+
 def duration(seconds: float) -> str:
     """3:05 or 2:03:05."""
     minutes, rest = divmod(round(seconds), 60)

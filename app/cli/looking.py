@@ -20,11 +20,13 @@ from app.cli.output import (
     print_list,
     print_table,
     ranges,
+    result_cells,
     short_hp,
     slot_row,
 )
 from app.domain.terms import ShownTrialState, StudyState
 from app.service.views.ordering import KEYS, ordered
+from stagetree.text import value_text
 
 Json = dict[str, Any]
 Release = Annotated[
@@ -131,7 +133,7 @@ def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str
     common = common_hp(every)
 
     def row(trial: Json) -> tuple[Any, ...]:
-        numbers = [(trial[name] or {}).get(part) for name in results for part in ("value", "step")]
+        numbers = [each for name in results for each in result_cells(trial[name])]
         prediction = [_foretold(trial.get("prediction") or {}, name) for name in predicted]
         return trial["trial"], *numbers, *prediction, trial["standing"], short_hp(varied(trial["hp"], common))
 
@@ -179,7 +181,7 @@ def print_trial(study: str, trial: Json) -> None:
     print(f"steps     {trial['trained']} trained of {trial['steps']} asked for")
     for name in ("last", "best"):
         if trial[name]:
-            print(f"{name:<9} {number(trial[name]['value'])} at step {trial[name]['step']}")
+            print(f"{name:<9} {value_text(trial[name])} at step {trial[name]['step']}")
     if trial.get("prediction"):
         print(f"predicted {_predicted(trial['prediction'])}")
     print(f"values    {one_line(short_hp(trial['hp']))}")

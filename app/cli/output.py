@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.away import SOUNDS_SECRET
+from stagetree.text import value_text
 
 Json = dict[str, Any]
 
@@ -116,6 +117,13 @@ def short(value: Any) -> str:
 def number(value: float) -> str:
     """A metric, in six digits."""
     return f"{value:.6g}"
+
+
+def result_cells(result: Json | None) -> tuple[Any, int | None]:
+    """A result, as a mean with its deviation where it is one, and its step."""
+    if result is None:
+        return None, None
+    return (result["value"] if result.get("deviation") is None else value_text(result)), result["step"]
 
 
 def memory(size: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from app.cli.output import harmless, one_line, plural, print_table, short_hp
+from app.cli.output import harmless, one_line, plural, print_table, result_cells, short_hp
 from stagetree.text import duration, percent
 
 Json = dict[str, Any]
@@ -113,17 +113,11 @@ def print_best(study: Json) -> None:
         return
     common = common_hp(study["trials"])
     rows = [
-        (trial["trial"], trial["value"], step_of(trial, study), short_hp(varied(trial["hp"], common))) for trial in best
+        (trial["trial"], *result_cells(trial[study["value"]]), short_hp(varied(trial["hp"], common))) for trial in best
     ]
     print_table(("trial", study["metric"], "step", "hyper-parameters"), rows)
     if common:
         print(f"all trials: {one_line(short_hp(common))}")
-
-
-def step_of(trial: Json, study: Json) -> int | None:
-    """The step at which a trial had its value."""
-    result = trial[study["value"]]
-    return None if result is None else int(result["step"])
 
 
 def common_hp(trials: list[Json]) -> Json:

@@ -100,8 +100,8 @@ class StudySubmitted:
 class TrialAdded:
     """A configuration is asked to train for `steps` steps. `reason` says who wanted it and why.
 
-    path: the nodes it passes up to there and where each begins, root first: names that were given once stand, whatever
-    a later version would call them. None where the event is older than that; then the path follows from `hp`.
+    path: the nodes it passes and where each begins, root first, whatever a later version would call them; None where
+    the event is older, and the path follows from `hp`.
     data_seeds: the sequence that each of its repeats has beside `hp`, if any. repeats: the paths of all but the first.
     """
 

@@ -93,12 +93,25 @@ def is_without_pack(plan: SearchPlan, stage: Stage) -> bool:
 
 def inexact_in_study(plan: SearchPlan, study: Study) -> list[str]:
     """Of all stages that its trials pass, whoever they were trained for."""
-    return [*_sentences(plan, study.max_step_by_node.items()), *_inputs(plan, study)]
+    return [*_sentences(plan, study.max_step_by_node.items()), *_alike(plan, study.trials), *_inputs(plan, study)]
 
 
 def inexact_in_trial(plan: SearchPlan, trial: Trial) -> list[str]:
     """Of the stages on its way."""
-    return [*_sentences(plan, plan.ends(trial)), *_inputs(plan, plan.studies[trial.study])]
+    return [*_sentences(plan, plan.ends(trial)), *_alike(plan, [trial]), *_inputs(plan, plan.studies[trial.study])]
+
+
+def _alike(plan: SearchPlan, trials: Iterable[Trial]) -> Iterator[str]:
+    """That repeats do not differ where they should."""
+    alike = [trial.number for trial in trials if len(trial.runs) > 1 and _is_alike(plan, trial)]
+    if alike:
+        number = f"{len(alike)} {'trial' if len(alike) == 1 else 'trials'}"
+        yield f"the repeats of {number} came to equal values, as if the trainer did not read data_seed"
+
+
+def _is_alike(plan: SearchPlan, trial: Trial) -> bool:
+    measured = plan.measured_at(trial, trial.steps)
+    return len(measured) > 1 and all(each == measured[0] for each in measured)
 
 
 def _sentences(plan: SearchPlan, ends: Iterable[tuple[NodeId, int]]) -> list[str]:

@@ -121,7 +121,7 @@ Parallel = Annotated[
 def as_repeats(value: Any) -> Any:
     """How often each trial is trained: a number, or that many `seeds` from a step on, or from the last change on."""
     parts = value if isinstance(value, Mapping) else {"seeds": value}
-    seeds, begin = parts.get("seeds"), parts.get("from", "start")
+    seeds, begin = parts.get("seeds", 0), parts.get("from", "start")
     begin = 0 if begin == "start" else begin
     is_number = isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= MOST_REPEATS
     if parts.keys() <= {"seeds", "from"} and is_number and (begin == "branch" or _is_whole(begin, 0)):

@@ -10,7 +10,7 @@ from typing import Any
 from app.domain import awaiting, schedule
 from app.domain import events as e
 from app.domain.evolve import chains, results, studies
-from app.domain.search_plan import Node, Run, SearchPlan, Study, Trial, TrialEvent
+from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent, TrialRun
 from app.domain.terms import NodeId, StudyId, TrialEventKind, TrialState
 from stagetree.limits import DATA_SEED
 
@@ -25,9 +25,9 @@ def add(plan: SearchPlan, event: e.TrialAdded) -> None:
     _ask(plan, trial, event)
 
 
-def _runs(study: Study, event: e.TrialAdded) -> tuple[Run, ...]:
+def _runs(study: Study, event: e.TrialAdded) -> tuple[TrialRun, ...]:
     hps = [event.hp | {DATA_SEED: seed} for seed in event.data_seeds] or [event.hp]
-    return tuple(Run(hp, study.root_of(event.trial, number)) for number, hp in enumerate(hps))
+    return tuple(TrialRun(hp, study.root_of(event.trial, number)) for number, hp in enumerate(hps))
 
 
 def extend(plan: SearchPlan, event: e.TrialExtended) -> None:
@@ -85,7 +85,7 @@ def prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
     plan.touched.update(node.id for step in steps for node in plan.nodes_of(trial, step))
 
 
-def _lengthen(plan: SearchPlan, study: Study, run: Run, steps: int, path: Mapping[NodeId, int] | None) -> None:
+def _lengthen(plan: SearchPlan, study: Study, run: TrialRun, steps: int, path: Mapping[NodeId, int] | None) -> None:
     if path is None:  # from before paths were recorded: the whole way, by the names that nodes had then
         run.path, path = [], schedule.path(run.hp, steps, run.root, joined=False)
     parent = run.path[-1] if run.path else None

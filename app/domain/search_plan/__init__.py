@@ -28,7 +28,7 @@ from app.domain.search_plan.plan import (
     study_of,
 )
 from app.domain.search_plan.study import MAX_RESTARTS, Study, still_open, trial_of
-from app.domain.search_plan.trial import Note, Run, Trial, TrialEvent
+from app.domain.search_plan.trial import Note, Trial, TrialEvent, TrialRun
 
 __all__ = [
     "MAX_LOST",
@@ -45,11 +45,11 @@ __all__ = [
     "Note",
     "Progresses",
     "Raised",
-    "Run",
     "SearchPlan",
     "Study",
     "Trial",
     "TrialEvent",
+    "TrialRun",
     "Witness",
     "open_study_of",
     "speed_up",

@@ -28,7 +28,7 @@ class TrialEvent:
 
 
 @dataclass(slots=True)
-class Run:
+class TrialRun:
     """One training of a trial: its hyper-parameters, and its path through the plan, which begins under `root`."""
 
     hp: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Trial:
     number: int
     hp: dict[str, Any]
     reason: dict[str, Any]
-    runs: tuple[Run, ...] = ()
+    runs: tuple[TrialRun, ...] = ()
     requested_steps: list[int] = field(default_factory=list)
     unevaluated: set[int] = field(default_factory=set)
     state: TrialState = TrialState.ACTIVE

@@ -10,6 +10,16 @@ export function number(value: number | null | undefined, digits = 4): string {
   return text.replace("-", MINUS);
 }
 
+/** Beside a mean of repeats, their deviation and how many they are: ± 0.0012 (3). */
+export function spread(result: { deviation?: number | null; repeats?: number } | null | undefined): string {
+  return typeof result?.deviation === "number" ? `± ${number(result.deviation, 2)} (${result.repeats})` : "";
+}
+
+/** A result in six digits, with its deviation where it is a mean. */
+export function result(found: { value: number; deviation?: number | null; repeats?: number }): string {
+  return `${number(found.value, 6)} ${spread(found)}`.trim();
+}
+
 export function count(value: number): string {
   return value.toLocaleString("en-US").replace("-", MINUS);
 }

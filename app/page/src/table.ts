@@ -7,7 +7,7 @@ const DIGITS = "6";
 
 export type Value = unknown;
 
-const TITLES: Record<string, string> = { "best.value": "best", "best.step": "best @", "last.step": "last @", trained: "steps", standing: "why" };
+const TITLES: Record<string, string> = { "best.value": "best", "best.step": "best @", "last.step": "last @", "last.deviation": "±", "last.repeats": "repeats", trained: "steps", standing: "why" };
 
 /** What a column is called. */
 export function titleOf(column: string): string {

@@ -13,7 +13,7 @@ import { line } from "./curves.tsx";
 import { Pictures } from "./overview.tsx";
 import type { ViewProps } from "./props.ts";
 
-const FACTS = ["state", "value", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
+const FACTS = ["state", "value", "last.deviation", "last.repeats", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
 
 export function Compare({ study, at }: ViewProps) {
   const table = useTable(study.study, at);

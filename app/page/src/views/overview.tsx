@@ -1,7 +1,7 @@
 /** What won, what it cost, how it came about, and what happens now. */
 import { useMemo } from "preact/hooks";
 import { about, address, isReport, useAnswer } from "../data.ts";
-import { count, duration, number, percent, plural, time } from "../format.ts";
+import { count, duration, number, percent, plural, spread, time } from "../format.ts";
 import { sentence } from "../layout/sentences.ts";
 import { lastEvents } from "../live.ts";
 import { CopyButton } from "../parts/copy.tsx";
@@ -51,7 +51,7 @@ function Winner({ study, at }: ViewProps) {
           {number(best.value, 6)}
           <Unproven text={study.exactness.mark} />
         </strong>{" "}
-        <span>{study.metric}</span>
+        <span class="quiet">{spread(study.value === "best" ? best.best : best.last)}</span> <span>{study.metric}</span>
       </p>
       <p class="quiet">
         the best {study.value === "last" ? "last measurement" : "measurement"} of {plural(trialCount(study), "trial")}, after {plural(best.steps, "step")}
@@ -108,7 +108,7 @@ function RunnersUp({ study, at }: ViewProps) {
       {others.slice(0, 4).map((trial, index) => (
         <span key={trial.trial}>
           {index > 0 && " · "}
-          <a href={studyLink(study.study, ["trials", String(trial.trial)])}>{trial.trial}</a>: {number(trial.value)}
+          <a href={studyLink(study.study, ["trials", String(trial.trial)])}>{trial.trial}</a>: {number(trial.value)} <span class="quiet">{spread(study.value === "best" ? trial.best : trial.last)}</span>
           <Unproven text={trial.exactness} />
         </span>
       ))}

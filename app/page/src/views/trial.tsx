@@ -1,7 +1,7 @@
 /** One trial: what it is, how it went, why it is where it is, and what can be done with it. */
 import { useMemo, useState } from "preact/hooks";
 import { about, address, isReport, tell, useAnswer, type Trouble } from "../data.ts";
-import { number, plural } from "../format.ts";
+import { number, plural, result, spread } from "../format.ts";
 import { rungLines } from "../layout/rungs.ts";
 import { reason } from "../layout/sentences.ts";
 import { Dialog } from "../parts/dialog.tsx";
@@ -24,7 +24,7 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
           <Panel title={`Trial ${trial}`} aside={<Steps study={study} trial={trial} />}>
             {!(shown.failure && shown.value === null) && (
               <p class="value">
-                <strong>{number(shown.value, 6)}</strong> <span>{study.metric}</span>
+                <strong>{number(shown.value, 6)}</strong> <span class="quiet">{spread(study.value === "best" ? shown.best : shown.last)}</span> <span>{study.metric}</span>
               </p>
             )}
             <p>
@@ -33,8 +33,8 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
             {shown.failure && <pre class="text traceback">{shown.failure.error}</pre>}
             <p class="quiet">
               {plural(shown.trained, "step")} of {shown.steps} trained
-              {shown.best && `; best ${number(shown.best.value, 6)} at step ${shown.best.step}`}
-              {shown.last && `, last ${number(shown.last.value, 6)} at step ${shown.last.step}`}
+              {shown.best && `; best ${result(shown.best)} at step ${shown.best.step}`}
+              {shown.last && `, last ${result(shown.last)} at step ${shown.last.step}`}
             </p>
             <Pictures study={study.study} trial={trial} marks={[shown.best?.step, shown.last?.step]} />
             {shown.begins && <p class="quiet">It {String(shown.begins.text)}</p>}

@@ -14,7 +14,7 @@ import type { ViewProps } from "./props.ts";
 
 /** What stands before the hyper-parameters, and behind them. */
 const [BEFORE, BEHIND] = [
-  ["trial", "value", "trained"],
+  ["trial", "value", "last.deviation", "trained"],
   ["state", "standing"],
 ];
 /** The columns with values that a trial's mark is about. */
