@@ -100,8 +100,7 @@ class StudySubmitted:
 class TrialAdded:
     """A configuration is asked to train for `steps` steps. `reason` says who wanted it and why.
 
-    path: the nodes it passes and where each begins, root first, whatever a later version would call them; None where
-    the event is older, and the path follows from `hp`.
+    path: the nodes it passes and where each begins, root first; None where an older event leaves that to `hp`.
     data_seeds: the sequence that each of its repeats has beside `hp`, if any. repeats: the paths of all but the first.
     """
 
