@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
 from app.domain import events as e
 from app.domain.search_plan.node import MAX_LOST, Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.study import Study, still_open
-from app.domain.search_plan.trial import Trial
+from app.domain.search_plan.trial import Trial, means
 from app.domain.terms import ChainId, NodeId, ProofKind, StudyId, TrialKey, Unknown
 
 
@@ -262,19 +261,6 @@ class SearchPlan:
             else:
                 yield child
                 ways.append(self.nodes[name] for name in child.children if self.nodes[name].start > step)
-
-
-def means(measured: Sequence[Mapping[str, float | None]]) -> Mapping[str, float | None]:
-    """The mean of each metric that all have; None where one of them is no number."""
-    if len(measured) == 1:
-        return measured[0]
-    names = [name for name in measured[0] if all(name in each for each in measured)]
-    return {name: _mean([each[name] for each in measured]) for name in names}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return fmean(numbers) if len(numbers) == len(values) else None
 
 
 def speed_up(step_seconds: Mapping[str, float], ranks: int) -> float:
