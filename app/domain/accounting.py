@@ -98,7 +98,7 @@ def horizon(study: Study, trial: Trial) -> int:
 
 
 def last_step(plan: SearchPlan, trial: Trial) -> int:
-    """How far all of the trial came: the last step, of those asked for, that was trained or measured for whomever."""
+    """How far all of the trial came: the last step, of the steps asked for, that was trained or measured for whomever."""
     return min(_last_step(plan, run) for run in trial.alone())
 
 
@@ -227,7 +227,7 @@ def price(plan: SearchPlan, study: Study, ways: Sequence[Mapping[NodeId, int]], 
 
 
 def _price_of(plan: SearchPlan, asked: Mapping[NodeId, int], way: Mapping[NodeId, int], steps: int) -> tuple[int, int]:
-    """The steps that are new, and those that are trained once more."""
+    """The steps that are new, and the steps that are trained once more."""
     ends, new, kept = [*list(way.values())[1:], steps], 0, 0
     needed: int | None = None  # the step whose state training must begin with
     node: Node | None = None

@@ -59,7 +59,7 @@ def branched(trial: Trial, at: int, hp: Json, steps: int) -> Json:
 
 
 def data_seeds(study: Study, hp: Json, horizon: int) -> list[Json]:
-    """Of each repeat of a trial, the sequence of its seed: the study's and those that follow it, from where they part.
+    """Of each repeat of a trial, the sequence of its seed: the study's and the next ones, from where they part.
 
     `from: branch` is where the last change of a hyper-parameter is in the trial's first `horizon` steps. Empty for a
     trial that is trained once.

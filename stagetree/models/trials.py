@@ -18,7 +18,7 @@ class Outcome(Answer):
 
     step: int
     value: float
-    deviation: float | None = Field(default=None, description="the standard deviation of those, as of a sample")
+    deviation: float | None = Field(default=None, description="standard deviation of the repeats, as of a sample")
     repeats: int = Field(default=1, description="how many they are")
 
 

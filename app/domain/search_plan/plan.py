@@ -208,12 +208,12 @@ class SearchPlan:
             yield from zip(run.path, ends, strict=True)
 
     def measured_at(self, trial: Trial, step: int) -> list[Mapping[str, float | None]]:
-        """What is known after `step` steps of each of the trial's runs; of those that share the step, once."""
+        """The metrics after `step` steps of each of the trial's runs; of runs that share the step, once."""
         found = (node.metrics.get(step) for node in self.nodes_of(trial, step))
         return [metrics for metrics in found if metrics is not None]
 
     def metrics(self, trial: Trial, step: int) -> Mapping[str, float | None] | None:
-        """What is known of the trial after `step` steps: the means, once all of its runs are measured there."""
+        """The metrics of the trial after `step` steps: the means, once all of its runs are measured there."""
         measured = self.measured_at(trial, step)
         return means(measured) if measured and len(measured) == len(self.nodes_of(trial, step)) else None
 

@@ -1,4 +1,4 @@
-"""Trials, the runs in which they are trained, and what is told of them."""
+"""Trials, the runs in which they are trained, and the lines of their history."""
 
 from __future__ import annotations
 
