@@ -98,7 +98,7 @@ def horizon(study: Study, trial: Trial) -> int:
 
 
 def last_step(plan: SearchPlan, trial: Trial) -> int:
-    """How far all of the trial came: the last step, of the steps asked for, that was trained or measured for whomever."""
+    """How far all of the trial came: the last of the steps asked for that was trained or measured for whomever."""
     return min(_last_step(plan, run) for run in trial.alone())
 
 
