@@ -41,10 +41,13 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
     Empty where there is no advice.
     """
     spec = spec.drawing_distinctly()
+    tuner: Any = spec.tuner
+    has_cooldowns = getattr(tuner, "rung_value", None) is not None
     return [
         *_few_configurations(spec),
         *_never_to_the_end(spec),
         *_too_few_evaluations(spec),
+        *(tuner.rung_value.fallen(spec, tuner.max_steps or tuner.min_steps) if has_cooldowns else ()),
         *_trained_at_zero(spec, count_steps),
         *_unshared(spec, count_steps),
     ]

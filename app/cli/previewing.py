@@ -118,6 +118,10 @@ def preview(
     )
     for number, line in enumerate(saving_lines(costs)):
         print(f"{'' if number else 'saved':<15} {line}")
+    if cooldowns := costs.get("cooldowns"):
+        print(
+            f"cooldowns       {cooldowns['trials']} of the trials, {cooldowns['steps']} of the steps: values at rungs"
+        )
     alone = "" if "ranks" in costs else ": no number of slots is faster"
     print(f"critical path   {costs['critical_path_steps']} steps{alone}")
     print(f"makespan        {costs['makespan_steps']} steps of time on {plural(slots, 'slot')}")

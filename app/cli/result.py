@@ -106,7 +106,8 @@ def sharing_text(on: Json) -> str:
 
 def print_best(study: Json) -> None:
     """The best trials, with what all trials have in common under them."""
-    valued = [trial for trial in study["trials"] if trial["value"] is not None]
+    cooled = {trial["cooldown_of"] for trial in study["trials"] if "cooldown_of" in trial}  # judged by these alone
+    valued = [trial for trial in study["trials"] if trial["value"] is not None and trial["trial"] not in cooled]
     sign = 1 if study["mode"] == "min" else -1
     best = sorted(valued, key=lambda trial: (sign * trial["value"], trial["trial"]))[:BEST]
     if not best:

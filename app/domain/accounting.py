@@ -93,8 +93,8 @@ def cost(plan: SearchPlan, study: Study) -> Waterfall:
 
 def horizon(study: Study, trial: Trial) -> int:
     """The steps that the trial would take if nobody stopped it; each of its repeats, where it has some."""
-    most = study.max_steps if trial.reason.get("by") == "tuner" else None
-    return max(trial.steps, most or 0)
+    is_open = trial.reason.get("by") == "tuner" and trial.cooldown_of is None
+    return max(trial.steps, (study.max_steps or 0) if is_open else 0)
 
 
 def last_step(plan: SearchPlan, trial: Trial) -> int:

@@ -3,7 +3,8 @@
 The definition of the best is the one that everything shown goes by. A trial's `last` result is the metric of its study
 at the last step that the trial was asked for and that has one; its `best` is the best of the metric at any step
 evaluated on its way there, ties to the earlier step. The study file's `value` says which of the two is the trial's
-value. Tuners decide on the results they asked for, whatever `value` says.
+value. Tuners decide on the results they asked for, whatever `value` says. A trial that cooldowns were branched off is
+judged by these: each of them is ranked, and it is not.
 
 A sentence on exactness: 2 stages went on under another torch (2.13.0 after 2.12.0). Inputs count as well: results may
 be of other inputs than it seems. A record of an input is a JSON object with its `path` and, once a slot has seen it,
@@ -61,8 +62,10 @@ def result(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None
 
 
 def ranked(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
-    """The trials that have a value, the best first, ties to the lower number."""
-    measured = [(trial, value) for trial in study.trials if (value := result(plan, study, trial)) is not None]
+    """The trials that have a value, the best first, ties to the lower number; without those that have a cooldown."""
+    trunks = {trial.cooldown_of for trial in study.trials if trial.cooldown_of is not None}
+    alone = (trial for trial in study.trials if trial.number not in trunks)
+    measured = [(trial, value) for trial in alone if (value := result(plan, study, trial)) is not None]
     return sorted(measured, key=lambda each: (sign(study) * each[1].value, each[0].number))
 
 

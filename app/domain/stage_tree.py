@@ -201,7 +201,7 @@ def _first(lines: Iterable[TrialEvent], changes: int) -> Iterator[TrialEvent]:
 
 def branches_ahead(study: Study, trial: Trial) -> Iterator[Place]:
     """The next places at which a trial would leave the nodes on its way, as far as its tuner may ask for it."""
-    most = _most_steps(study)
+    most = 0 if trial.cooldown_of is not None else _most_steps(study)
     if trial.state not in (TrialState.ACTIVE, TrialState.COMPLETED) or trial.steps >= most:
         return iter(())
     return chain.from_iterable(

@@ -1,7 +1,8 @@
 """Where the trials of a study stand: at which rung, at which rank, and what their state means, in a few words.
 
 A rung is where a tuner compares trials: the reason of a start or a promotion names the rung it leads to. Ranks are by
-the result that a trial had when it came to the rung; a trial that failed on the way comes last.
+the result that a trial had when it came to the rung; a trial that failed on the way comes last. Where a study has a
+`rung_value`, the result at a rung is that of the cooldown which was branched off there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from app.domain.cooldowns import AT, Cooldowns
 from app.domain.failures import failure_text
 from app.domain.results import sign
 from app.domain.search_plan import Study, Trial, TrialEvent
@@ -81,8 +83,8 @@ class Standing:
 
 def standing(study: Study) -> Standing:
     """How the study's trials stand, from its history."""
-    stands = Standing(sign(study))
-    for event in study.history:
+    stands, cooldowns = Standing(sign(study)), Cooldowns(study.tuner)
+    for event in filter(None, map(cooldowns.read, study.history)):
         match event.kind:
             case TrialEventKind.START | TrialEventKind.PROMOTE:
                 _send(stands, event)
@@ -136,6 +138,8 @@ def prediction(trial: Trial, stands: Standing) -> Mapping[str, object] | None:
 def meaning(study: Study, trial: Trial, state: str, stands: Standing) -> str:
     """What the trial's shown state means, for people: "waits at rung 1: rank 5 of 9"."""
     rung = stands.rung(trial.number)
+    if trial.cooldown_of is not None and state in COOLING:
+        return COOLING[state].format(trial.cooldown_of, trial.reason[AT], trial.steps)
     match state:
         case "waiting":
             return f"waits for a slot, to train to step {trial.steps}"
@@ -143,11 +147,12 @@ def meaning(study: Study, trial: Trial, state: str, stands: Standing) -> str:
             return f"trains to step {trial.steps}" + (f", rung {rung.number}" if rung else _class(trial))
         case TrialState.COMPLETED if rung and _could_go_on(study, trial):
             rested = "stayed" if study.is_final else "waits"
-            return f"{rested} at rung {rung.number}: {_rank(stands, rung, trial)}{_cut(study, rung)}"
+            return f"{rested} at rung {rung.number}: {_rank(stands, rung, trial)}{_by(study)}{_cut(study, rung)}"
         case TrialState.COMPLETED if _could_go_on(study, trial) and not study.is_final and _class(trial):
             return f"suspended after step {trial.steps}{_class(trial)}"
         case TrialState.COMPLETED:
-            return f"trained to step {trial.steps}{_finished(stands.finishing.get(trial.number))}"
+            ranked = f", ranked{_by(study)}" if rung and _by(study) else ""
+            return f"trained to step {trial.steps}{_finished(stands.finishing.get(trial.number))}{ranked}"
         case TrialState.STOPPED:
             return f"stopped after step {trial.steps}{_why(stands.reasons.get(trial.number, {}))}"
         case TrialState.CANCELLED:
@@ -180,6 +185,19 @@ def _could_go_on(study: Study, trial: Trial) -> bool:
 def _rank(stands: Standing, rung: RungRanking, trial: Trial) -> str:
     rank = stands.rank(trial.number)
     return f"rank {rank} of {rung.compared}" if rank else "no rank"
+
+
+def _by(study: Study) -> str:
+    """What ranks are by, where it is not the trial's own result."""
+    return " by its cooldown" if "rung_value" in study.tuner else ""
+
+
+COOLING = {
+    "waiting": "waits for a slot, to cool trial {} down from step {} to {}",
+    "running": "cools trial {} down from step {} to {}",
+    TrialState.COMPLETED: "cooled trial {} down from step {} to {}",
+}
+"""What a cooldown does, with its trial, where it begins, and where it ends."""
 
 
 def _cut(study: Study, rung: RungRanking) -> str:

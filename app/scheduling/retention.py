@@ -110,7 +110,10 @@ def _count(plan: SearchPlan, study: Study, entries: dict[Key, _Entry]) -> None:
     """Add the trials of a study to the checkpoints from which they would go on."""
     if study.is_final:
         return
-    ranks = {trial.number: rank for rank, (trial, _) in enumerate(results.ranked(plan, study))}
+    ranks = dict[int, int]()
+    for rank, (trial, _) in enumerate(results.ranked(plan, study)):
+        ranks[trial.number] = rank
+        ranks.setdefault(trial.number if trial.cooldown_of is None else trial.cooldown_of, rank)
     for trial in study.trials:
         if trial.state in (TrialState.ACTIVE, TrialState.COMPLETED):
             kept = _last_on_its_way(plan, study, trial)

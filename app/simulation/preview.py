@@ -93,12 +93,20 @@ def preview(
         "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
         "makespan_steps": round(makespan),
         "slots": slots,
+        **_cooldowns(previewed),
         **_budget(spec, previewed),
         **packed,
         **ranks,
         "choices": choices(simulated.plan, previewed),
         "advice": advice(spec, count),
     }
+
+
+def _cooldowns(previewed: Study) -> dict[str, Any]:
+    """How many cooldowns there are at rungs, and the steps that these take behind their trunks, each counted alone."""
+    cooldowns = (trial for trial in previewed.trials if trial.cooldown_of is not None)
+    steps = [(trial.steps - trial.reason["at"]) * len(trial.runs) for trial in cooldowns]
+    return {"cooldowns": {"trials": len(steps), "steps": sum(steps)}} if steps else {}
 
 
 def _budget(spec: StudySpec, previewed: Study) -> dict[str, Any]:

@@ -278,6 +278,11 @@ class Preview(Answer):
         description="how wide these packs are, and on which device that was measured; without one, it was not, and a "
         "pack is taken to take no longer than one trial",
     )
+    cooldowns: dict[str, int] | None = Field(
+        default=None,
+        description="how many `trials` are cooldowns at rungs, and the `steps` that these take behind their trunks; of "
+        "a study with a `rung_value`",
+    )
     budget: dict[str, Any] | None = Field(
         default=None,
         description="where a budget `ends` the study: `by` which, after how many `steps`, with how many `trials` at "

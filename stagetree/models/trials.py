@@ -55,6 +55,9 @@ class Trial(Answer, needs=("trial", "state", "steps")):
     rank: int | None = Field(description="its rank among the trials that came to the rung, from 1")
     hp: Json = Field(description="hyper-parameter to sequence")
     prediction: Prediction | None = Field(default=None, description="only of a trial that a tuner judged so")
+    cooldown_of: int | None = Field(
+        default=None, description="only of a cooldown: the trial that it was branched off, whose value at a rung it has"
+    )
     error: str = Field(default="", description="why it failed, in one line, as in `standing`")
     exactness: str = Field(
         default="", description="what is to stand beside its numbers, where they are not proven to be exact"

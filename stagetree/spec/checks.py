@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -14,7 +14,7 @@ from stagetree.sequences import Sequence, SequenceError, did_you_mean
 from stagetree.space import LENGTH
 from stagetree.space.where import WhereError
 from stagetree.spec.errors import Problem, SpecError, joined
-from stagetree.spec.fields import OTHER_NAMES, sentence
+from stagetree.spec.fields import OTHER_NAMES, part_of, sentence
 from stagetree.spec.tuners import KINDS, FixedTuner, GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
 from stagetree.spec.tuners.early_stopping import MOST_DRAWS
@@ -64,20 +64,16 @@ def _sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
 
 def _owner(loc: tuple[int | str, ...], study: type[BaseModel]) -> tuple[type[BaseModel], tuple[int | str, ...]]:
     """The model that a place belongs to, and the rest of the path in it."""
-    if len(loc) > 1 and (part := _part(study, str(loc[0]))) is not None:
+    if len(loc) > 1 and (part := part_of(study, str(loc[0]))) is not None:
         return part, loc[1:]
     if loc[:1] != ("tuner",) or len(loc) == 1:
         return study, loc
     if loc[1:3] == ("trials", "trials") and len(loc) > 4:
         return TrialSpec, loc[4:]
-    return KINDS[str(loc[1])], loc[2:]
-
-
-def _part(study: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The model of a field that is one object, or nothing."""
-    kinds = get_args(study.model_fields[name].annotation) if name in study.model_fields else ()
-    parts = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-    return parts[0] if len(parts) == 1 else None
+    tuner = KINDS[str(loc[1])]
+    if len(loc) > 3 and isinstance(loc[3], str) and (part := part_of(tuner, str(loc[2]))) is not None:
+        return part, loc[3:]
+    return tuner, loc[2:]
 
 
 def _is_tag(loc: tuple[int | str, ...], number: int) -> bool:
@@ -208,6 +204,7 @@ def _lowest_rung(tuner: object, rate: int, most: int) -> int:
 
 def _check_trials(spec: CountedStudy, limits: Limits) -> None:
     field, trials = _most_trials(spec)
+    trials *= TRIALS_EACH if getattr(spec.tuner, "rung_value", None) else 1
     if trials > limits.trials:
         got = f"{trials:,}" if trials < 10**18 else "far more"
         raise SequenceError(field, f"must make at most {limits.trials:,} trials, got {got}")
@@ -228,6 +225,10 @@ def _most_trials(spec: CountedStudy) -> tuple[str, int]:
         drawn = tuner.population_size * (1 if tuner.chance is None else MOST_DRAWS)
         return "tuner.population_size", (drawn + (generations - 1) * replaced) * tuner.populations
     return "tuner.num_trials", getattr(tuner, "num_trials", 0)
+
+
+TRIALS_EACH = 3
+"""The most trials that a configuration makes on the average where each rung has cooldowns: one, and eta / (eta - 1)."""
 
 
 def _check_parameters(spec: CountedStudy, limits: Limits) -> None:

@@ -255,11 +255,20 @@ def _problem(detail: ErrorDetails, part: type[BaseModel]) -> Problem:
 
 def _inside(part: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[BaseModel], tuple[int | str, ...]]:
     """The model that a place belongs to, where the part has a list of models, and the rest of the path in it."""
+    if len(loc) > 1 and isinstance(loc[1], str) and (inside := part_of(part, str(loc[0]))) is not None:
+        return inside, loc[1:]
     field = part.model_fields.get(str(loc[0]))
     inner = next(iter(get_args(field.annotation)), None) if field else None
     if len(loc) > 2 and isinstance(inner, type) and issubclass(inner, BaseModel):
         return inner, loc[2:]
     return part, loc
+
+
+def part_of(owner: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The model of a field that is one object, or nothing."""
+    kinds = get_args(owner.model_fields[name].annotation) if name in owner.model_fields else ()
+    parts = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return parts[0] if len(parts) == 1 else None
 
 
 def sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:

@@ -28,9 +28,10 @@ from app.domain.search_plan.plan import (
     study_of,
 )
 from app.domain.search_plan.study import MAX_RESTARTS, Study, still_open, trial_of
-from app.domain.search_plan.trial import Note, Trial, TrialEvent, TrialRun
+from app.domain.search_plan.trial import COOLDOWN_OF, Note, Trial, TrialEvent, TrialRun
 
 __all__ = [
+    "COOLDOWN_OF",
     "MAX_LOST",
     "MAX_RESTARTS",
     "MOST_FAILURES",

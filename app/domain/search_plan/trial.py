@@ -9,6 +9,9 @@ from typing import Any
 
 from app.domain.terms import NodeId, StudyId, TrialEventKind, TrialKey, TrialState
 
+COOLDOWN_OF = "cooldown_of"
+"""In the reason of a start: the trial of whose value at a rung this one is the measure."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrialEvent:
@@ -74,6 +77,11 @@ class Trial:
     def steps(self) -> int:
         """The most steps it was asked for."""
         return self.requested_steps[-1]
+
+    @property
+    def cooldown_of(self) -> int | None:
+        """The trial whose cooldown at a rung it is; None for all others."""
+        return self.reason.get(COOLDOWN_OF)
 
     @property
     def passes(self) -> set[NodeId]:

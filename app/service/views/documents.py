@@ -220,6 +220,7 @@ class _Sometimes(TypedDict, total=False):
     """The fields of a trial that are left out where there is nothing to say."""
 
     prediction: Prediction
+    cooldown_of: int
     error: str
     exactness: str
 
@@ -230,6 +231,8 @@ def _trial(plan: SearchPlan, study: Study, trial: search_plan.Trial, busy: Busy,
     more = _Sometimes()
     if (judged := prediction(trial, stands)) is not None:
         more["prediction"] = Prediction.model_validate(judged)
+    if trial.cooldown_of is not None:
+        more["cooldown_of"] = trial.cooldown_of
     if trial.error:
         more["error"] = text
     if mark:

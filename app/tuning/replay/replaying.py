@@ -115,7 +115,8 @@ class Judge:
 
     def _drawn(self, study: Study) -> Json | None:
         """The next configuration; None where it depends on results."""
-        number = sum(trial.reason.get("by") == "tuner" for trial in study.trials)
+        drawn = (trial for trial in study.trials if trial.cooldown_of is None)
+        number = sum(trial.reason.get("by") == "tuner" for trial in drawn)
         proposal = self._sampler.propose(number) if self._sampler else None
         return None if proposal is None else proposal.hp
 

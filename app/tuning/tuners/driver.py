@@ -9,6 +9,7 @@ from typing import Any
 
 from app.domain.accounting import BUDGETS, Spent
 from app.domain.commands import Start, TunerAction
+from app.domain.cooldowns import Cooldowns
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.terms import StudyId, TrialEventKind
 from app.tuning.samplers import Sampler, sampler_of
@@ -74,6 +75,9 @@ class Endings:
         return target is not None and bool(self._best) and self._sign * (self._best["value"] - target) >= 0
 
 
+News = tuple[TrialEvent, TrialEvent | None]
+"""What happened, and as what the tuner of a study with cooldowns understands it."""
+
 BATCH = 1000
 """How many actions of an eager tuner are suggested at once."""
 
@@ -100,7 +104,8 @@ class TunerDriver:
                 self._tuner.set_max_trials(size)
         self._endings = Endings(parsed)
         self._context = NOWHERE
-        self._unread: list[TrialEvent] = []
+        self._cooldowns = Cooldowns(spec["tuner"])
+        self._unread: list[News] = []
         self._position = self._proposed = self._active = 0
         self._own: set[int] = set()  # the trials that the tuner asked for, which are the only ones it knows of
         self._suggested: tuple[tuple[int, int], tuple[TunerAction, ...]] | None = None
@@ -115,10 +120,11 @@ class TunerDriver:
         It costs next to nothing: who calls holds the plan.
         """
         self._context = context
-        news = study.history[self._position :]
+        news = [(event, self._cooldowns.read(event)) for event in study.history[self._position :]]
         self._unread += news
-        for event in news:
-            self._endings.observe(event)
+        for event, understood in news:
+            if understood is not None:
+                self._endings.observe(event)
         self._position += len(news)
         self._active = study.active
         return bool(news)
@@ -189,18 +195,19 @@ class TunerDriver:
         unread, self._unread = self._unread, []
         with _blaming("the tuner"):
             self._tuner.set_context(self._context)
-            for event in self._of_the_tuner(unread):
-                self._proposed += event.kind == TrialEventKind.START
+            for event, understood in self._of_the_tuner(unread):
                 self._tuner.observe(event)
-                if self._sampler is not None:
-                    self._sampler.observe(event)
+                if understood is not None:
+                    self._proposed += understood.kind == TrialEventKind.START
+                    if self._sampler is not None:
+                        self._sampler.observe(understood)
 
-    def _of_the_tuner(self, events: Iterable[TrialEvent]) -> Iterator[TrialEvent]:
-        for event in events:
+    def _of_the_tuner(self, news: Iterable[News]) -> Iterator[News]:
+        for event, understood in news:
             if event.kind == TrialEventKind.START and event.reason.get("by") == "tuner":
                 self._own.add(event.trial)
             if event.trial in self._own:
-                yield event
+                yield event, understood
 
     def _actions(self, most: int) -> Iterator[TunerAction]:
         number = self._proposed

@@ -13,7 +13,7 @@ from app.tuning.tuners.pop import Pop
 from app.tuning.tuners.population import Pbt
 from app.tuning.tuners.sha import Asha, AshaByPrediction, Sha
 from app.tuning.tuners.stopping import AshaStopping, Bandit, EarlyTerm, Median
-from app.tuning.tuners.wrappers import Finishing, watched
+from app.tuning.tuners.wrappers import Annealed, Finishing, watched
 from stagetree.space.distinct import Configuration
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import AshaTuner, FixedTuner, TrialsTuner
@@ -83,7 +83,8 @@ TUNERS: dict[str, Callable[[StudySpec], Tuner]] = {
 def tuner_of(spec: StudySpec) -> Tuner:
     """The tuner that a study file asks for. Raises `stagetree.spec.SpecError` where it is none that this server has."""
     tuner = _tuner_alone(spec)
-    return Finishing(spec, tuner) if getattr(spec.tuner, "finish_best", None) else tuner
+    tuner = Finishing(spec, tuner) if getattr(spec.tuner, "finish_best", None) else tuner
+    return Annealed(spec, tuner) if getattr(spec.tuner, "rung_value", None) else tuner
 
 
 def _tuner_alone(spec: StudySpec) -> Tuner:

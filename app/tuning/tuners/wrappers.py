@@ -6,18 +6,22 @@ before counts for it as failed there, the worst of all.
 
 `finish_best`: when the inner tuner is done, the best of the trials that it ended early are trained to `max_steps`. A
 trial that it would stop is held while it is among these: a stopped trial can never be trained again.
+
+`rung_value`: when a trial has come as far as it was asked to, a cooldown is branched off it, and the inner tuner hears
+of the cooldown's result as of the trial's own.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from app.domain.commands import Extend, Start, Stop
-from app.domain.search_plan import TrialEvent
+from app.domain.cooldowns import AT, Cooldowns, cooled
+from app.domain.search_plan import COOLDOWN_OF, TrialEvent
 from app.domain.terms import TrialEventKind
 from app.tuning.tuners.base import Context, NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
@@ -224,3 +228,57 @@ class Finishing(Tuner):
 
     def _place(self, trial: int) -> tuple[float, int]:
         return self._losses[trial], trial
+
+
+class Annealed(Tuner):
+    """The tuner, whose trials are ranked by a cooldown wherever it would look at their results.
+
+    A cooldown comes before everything else that is wanted, since the tuner cannot rank its trial without it; but not
+    before the trials that an eager tuner starts, which do not hang on any result.
+    """
+
+    def __init__(self, spec: StudySpec, tuner: Tuner) -> None:
+        super().__init__(spec)
+        fields: Any = spec.tuner
+        self.eager, self.open_ended = tuner.eager, tuner.open_ended  # type: ignore[misc]
+        self._tuner, self._value = tuner, fields.rung_value
+        self._cooldowns = Cooldowns({"rung_value": self._value})
+        self._hp, self._asked = dict[int, Mapping[str, Any]](), dict[int, int]()  # by trial
+        self._due = dict[int, Start]()  # by the trial that comes to have it
+
+    def set_max_trials(self, trials: int) -> None:
+        self._tuner.set_max_trials(trials)
+
+    def set_context(self, context: Context) -> None:
+        self._tuner.set_context(context)
+
+    def observe(self, event: TrialEvent) -> None:
+        trial = event.trial
+        match event.kind:
+            case TrialEventKind.START if COOLDOWN_OF in event.reason:
+                self._due.pop(event.reason[COOLDOWN_OF], None)
+            case TrialEventKind.START:
+                self._hp[trial], self._asked[trial] = event.hp, event.steps
+            case TrialEventKind.PROMOTE:
+                self._asked[trial] = event.steps
+            case TrialEventKind.RESULT if event.steps == self._asked.get(trial):
+                self._due[trial] = self._cooldown(trial, event.steps)
+            case TrialEventKind.FAIL | TrialEventKind.STOP | TrialEventKind.CANCEL:
+                self._due.pop(trial, None)
+        if (understood := self._cooldowns.read(event)) is not None:
+            self._tuner.observe(understood)
+
+    def _cooldown(self, trial: int, at: int) -> Start:
+        """The trial that is branched off another one after step `at`."""
+        value, hp, steps = self._value, self._hp[trial], self._value.steps(at)
+        hp = cooled(hp, at, steps, falling=filter(value.falls, hp), shape=value.shape, final=value.final)
+        return Start(hp=hp, steps=at + steps, reason={COOLDOWN_OF: trial, AT: at})
+
+    def suggest(self) -> Next | None:
+        return next(iter(self.suggest_many(1)), None)
+
+    def suggest_many(self, most: int) -> Sequence[Next]:
+        actions = self._tuner.suggest_many(most)
+        if not self._due or (self.eager and actions and isinstance(actions[0], NewTrial)):
+            return actions
+        return list(self._due.values())[:most]

@@ -165,6 +165,9 @@ class StopHopeless(SpecPart):
         """Raise `FieldError` where the tuner cannot go with it."""
         if tuner.kind in REFUSED:
             raise FieldError("stop_hopeless", f"must be left out for the tuner {tuner.kind}, {REFUSED[tuner.kind]}")
+        if getattr(tuner, "rung_value", None) is not None:
+            why = "curves are foretold from values before cooldowns, and rungs have those after"
+            raise FieldError("stop_hopeless", f"must be left out beside tuner.rung_value: {why}")
         end = getattr(tuner, "max_steps", None)
         if end is not None and self.max_steps is not None:
             raise FieldError("stop_hopeless.max_steps", "must be left out: the tuner has max_steps of its own")

@@ -24,7 +24,8 @@ from stagetree.spec.fields import (
     num_trials_field,
     reduction_factor_field,
 )
-from stagetree.spec.tuners.base import SamplingTuner
+from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
+from stagetree.spec.tuners.rungs import RungValue
 
 ENDLESS = 40
 """How many rungs there are without a highest: no study climbs them all."""
@@ -108,7 +109,23 @@ MAX_RUNGS = 5
 """How many rungs asynchronous Hyperband has at most, unless it is told the lowest (ASHA paper, §5.1)."""
 
 
-class ShaTuner(SamplingTuner):
+class HalvingTuner(SamplingTuner):
+    """What tuners have in common that compare trials at rungs."""
+
+    finish_best: Count | None = finish_best_field()
+    rung_value: RungValue | None = Field(
+        default=None,
+        description="an object with cooldown, and any of shape, final and sequence: trials are ranked by what a "
+        "cooldown comes to that is branched off them at each rung",
+    )
+
+    def check_study(self, spec: TunedStudy) -> None:
+        if self.rung_value is not None:
+            ends = (getattr(self, name, None) for name in ("min_steps", "max_steps"))
+            self.rung_value.check(spec, [step for step in ends if step is not None])
+
+
+class ShaTuner(HalvingTuner):
     """Synchronous successive halving: `num_trials` configurations, of which the best 1/eta go on from each rung."""
 
     kind: Literal["sha"] = "sha"
@@ -117,7 +134,6 @@ class ShaTuner(SamplingTuner):
     max_steps: Count = max_steps_field()
     reduction_factor: Factor = reduction_factor_field()
     early_stopping_rate: Rate = Field(default=0, description="a whole number from 0 to 64: s in the ASHA paper")
-    finish_best: Count | None = finish_best_field()
 
     def check_steps(self) -> None:
         """As the ASHA paper asserts, Algorithm 1: at least one configuration must be allocated `max_steps`."""
@@ -132,7 +148,7 @@ class ShaTuner(SamplingTuner):
             )
 
 
-class AshaTuner(SamplingTuner):
+class AshaTuner(HalvingTuner):
     """Asynchronous successive halving. Without `max_steps`, trials may climb forever (infinite horizon)."""
 
     kind: Literal["asha"] = "asha"
@@ -154,7 +170,6 @@ class AshaTuner(SamplingTuner):
     bounds: Bounds | None = Field(
         default=None, description="a list of the least and the greatest value of the metric, null if unknown"
     )
-    finish_best: Count | None = finish_best_field()
 
     def ladders(self) -> list[list[int]]:
         """The steps of the rungs of each bracket, the most aggressive first."""
@@ -181,10 +196,14 @@ class AshaTuner(SamplingTuner):
             raise FieldError("tuner.promote_by", "must be result, but for the type promotion with one bracket")
         if self.max_steps is None:
             raise FieldError("tuner.max_steps", "is missing: the value that is foretold is that at the top rung")
+        if self.rung_value is not None:
+            raise FieldError(
+                "tuner.rung_value", "must be left out where promote_by is predicted, which ranks otherwise"
+            )
         check_bounds(self.bounds or [None, None], "tuner.bounds")
 
 
-class HyperbandTuner(SamplingTuner):
+class HyperbandTuner(HalvingTuner):
     """Every bracket of successive halving; how many configurations that is follows from the steps."""
 
     kind: Literal["hyperband"] = "hyperband"
@@ -195,7 +214,6 @@ class HyperbandTuner(SamplingTuner):
     )
     brackets: Count | None = Field(default=None, description="how many brackets, the most aggressive first")
     loops: Count = Field(default=1, description="how often all brackets are gone through, at least 1")
-    finish_best: Count | None = finish_best_field()
 
     def widths(self) -> list[int]:
         """How many configurations each bracket begins with, the most aggressive first (Hyperband, Algorithm 1)."""
@@ -206,7 +224,7 @@ class HyperbandTuner(SamplingTuner):
         return [-(-(s_max + 1) * eta ** (s_max - s) // (s_max - s + 1)) for s in brackets]
 
 
-class AsyncHyperbandTuner(SamplingTuner):
+class AsyncHyperbandTuner(HalvingTuner):
     """ASHA in several brackets. Without `min_steps` there are at most five rungs."""
 
     kind: Literal["async_hyperband"] = "async_hyperband"
@@ -215,7 +233,6 @@ class AsyncHyperbandTuner(SamplingTuner):
     max_steps: Count = max_steps_field()
     reduction_factor: Factor = reduction_factor_field()
     brackets: Count = Field(default=3, description="how many brackets, the most aggressive first")
-    finish_best: Count | None = finish_best_field()
 
     def ladders(self) -> list[list[int]]:
         """The steps of the rungs of each bracket, the most aggressive first."""
