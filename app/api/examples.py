@@ -256,7 +256,7 @@ def _page(item: Json, more: str | None = None) -> Json:
 
 EXAMPLES: dict[str, Json] = {
     "Columns": {"count": 2, "columns": {"trial": [0, 1], "value": [0.98, None], "hp.lr": [0.1, 0.2]}},
-    "Demand": {"at": 1789000009.0, "busy": 3, "more": 5, "wanted": 8, "idle": []},
+    "Demand": {"at": 1789000009.0, "busy": 3, "more": 5, "wanted": 8, "idle": [], "more_by_kind": {"H100": 4, "": 1}},
     "Environments": {"devices": [{"device": "cpu", "python": "3.11.7", "torch": "2.13.0", "packages": {}}]},
     "Event": EVENT,
     "EventPage": _page(EVENT, "17"),

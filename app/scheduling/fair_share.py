@@ -161,22 +161,33 @@ MOST_WANTED = 1000
 """More paths of a study than these are not counted."""
 
 
-def slots_wanted(frontiers: Iterable[Frontier], tuners_want: Container[StudyId]) -> int:
-    """How many more slots than they have the studies would keep busy now.
+def slots_wanted(frontiers: Iterable[Frontier], tuners_want: Container[StudyId]) -> Counter[str]:
+    """How many more slots than they have the studies would keep busy now, by the kind of GPU; "" for any kind.
 
     tuners_want: the studies whose tuners would have one more trial under way. A path that two studies want is counted
-    once, and as many as are trained in a pack are one.
+    once, and as many as are trained in a pack are one. Of the kinds that a study names, the first counts.
     """
-    total = 0
+    total = Counter[str]()
     for frontier in frontiers:
         used, counted = slots_used([frontier]), set[Place]()
         for study in frontier.plan.studies.values():
             if study.is_running:
                 heads = [head for head in islice(frontier.heads(study.id), MOST_WANTED) if head not in counted]
                 counted.update(heads)
-                paths = ceil(len(heads) / trials_on_a_slot(frontier.plan)) + (study.id in tuners_want)
-                total += int(max(0, min(paths * study.least_ranks, cap_of(study) - used[study.id])))
+                kinds = Counter(_kind_of(frontier, study, head) for head in heads)
+                paths = Counter({kind: ceil(each / trials_on_a_slot(frontier.plan)) for kind, each in kinds.items()})
+                paths[next(iter(study.devices), "")] += study.id in tuners_want
+                left = cap_of(study) - used[study.id]
+                for kind, each in paths.items():
+                    total[kind] += (some := int(max(0, min(each * study.least_ranks, left))))
+                    left -= some
     return total
+
+
+def _kind_of(frontier: Frontier, study: Study, head: Place) -> str:
+    """The kind of GPU that takes what begins there: of the state's, unless the study names several, or its first."""
+    before = "" if len(study.devices) > 1 else frontier.plan.gpu_at(frontier.plan.nodes[head[0]], head[1])
+    return before or next(iter(study.devices), "")
 
 
 def training(frontier: Frontier) -> Iterable[Chain]:

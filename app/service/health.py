@@ -1,16 +1,21 @@
-"""Whether what the service needs is there: its servers, and the processes without which nothing is trained."""
+"""Whether what the service needs is there: its servers, and the processes without which nothing is trained.
+
+And how many slots should be.
+"""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Lock, Thread
 
-from app.events import Database, Records
+from app.domain.assignment import is_one_of
+from app.events import Database, Records, SlotRecord
 from app.events.database import migration_config
+from stagetree.models.pages import Demand
 
 PATIENCE_SECONDS = 1.0
 FRESH_SECONDS = 1.0
@@ -118,3 +123,17 @@ def check_slots(records: Records, lease_seconds: float) -> None:
     if not well:
         notes = "".join(f"; {slot.name}: {slot.note or 'in quarantine'}" for slot in slots)
         raise NotReady(f"no slot is at work{notes}")
+
+
+def demand_of_kind(demand: Demand, rows: Iterable[SlotRecord], kind: str, *, counts_any: bool) -> Demand:
+    """The part for one kind of GPU, in words. counts_any: with the work that any kind may have."""
+
+    def is_for(name: str) -> bool:
+        return is_one_of(name, [kind]) or is_one_of(kind, [name]) if name else counts_any
+
+    busy = {name: slots for name, slots in demand.busy_by_kind.items() if is_one_of(name, [kind])}
+    more = {name: slots for name, slots in demand.more_by_kind.items() if is_for(name)}
+    mine = {row.name for row in rows if is_one_of(row.kind, [kind])}
+    sums = {"busy": sum(busy.values()), "more": sum(more.values())}
+    found = {"wanted": sum(sums.values()), "idle": [name for name in demand.idle if name in mine], **sums}
+    return demand.model_copy(update={**found, "busy_by_kind": busy, "more_by_kind": more})

@@ -16,6 +16,7 @@ from app.domain.search_plan import SearchPlan, trial_of
 from app.domain.terms import ANYBODY, ChainId, Principal, StudyId, Unknown
 from app.events import ChainRecord, RowsPort, StudyRecord
 from app.service import slot_use
+from app.service.health import demand_of_kind
 from app.service.services import ID, HttpProblem, InvalidField, Services, WrongCursor
 from app.service.slot_use import gpu_sharing, lanes_at_once, view_of
 from app.service.views import documents, ordering, plans
@@ -244,11 +245,17 @@ def slots(use: Services, limit: int, cursor: str | None = None, who: Principal =
     return SlotPage(items=items, next_cursor=more)
 
 
-def demand(use: Services) -> Demand:
-    """How many slots would have work now. Raises `HttpProblem` where no scheduler has said so of late."""
+def demand(use: Services, kind: str | None = None, *, counts_any: bool = False) -> Demand:
+    """How many slots would have work now. Raises `HttpProblem` where no scheduler has said so of late.
+
+    kind: in words; only slots of this kind of GPU, and work for it. counts_any: and work that any kind may have.
+    """
     if (demand := last_demand(use)) is None:
         raise HttpProblem(503, "no scheduler has said of late how many slots would have work: is one running?")
-    return demand
+    if kind is None:
+        return demand
+    with use.records.read() as rows:
+        return demand_of_kind(demand, rows.slots.all(), kind, counts_any=counts_any)
 
 
 def last_demand(use: Services) -> Demand | None:

@@ -104,6 +104,8 @@ class Demand(Answer):
     )
     wanted: int = Field(description="busy and more: how many slots there should be")
     idle: list[str] = Field(description="slots that have nothing to do, by name: those that may go")
+    busy_by_kind: dict[str, int] = Field({}, description="the same as busy, by kind of device")
+    more_by_kind: dict[str, int] = Field({}, description="the same as more, by the kind that is named; empty for any")
 
 
 class TrainerPage(Answer):

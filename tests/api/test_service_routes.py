@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -337,9 +338,31 @@ def test_demand_is_as_the_scheduler_said_last(http: TestClient, use: Services) -
         rows.schedulers.ticked("me", "here", 1, {"busy": 3, "more": 5, "idle": ["gpu3"]})
     said = http.get("/demand").json()
     assert said.pop("at") > 1e9
-    assert said == {"busy": 3, "more": 5, "wanted": 8, "idle": ["gpu3"]}
+    assert said == {"busy": 3, "more": 5, "wanted": 8, "idle": ["gpu3"], "busy_by_kind": {}, "more_by_kind": {}}
     numbers = http.get("http://test/metrics").text
     assert 'stagetree_demand{slots="more"} 5' in numbers and 'stagetree_demand{slots="busy"} 3' in numbers
+
+
+def test_demand_for_one_kind_of_gpu(http: TestClient, use: Services) -> None:
+    """Each of several autoscalers hears of its own, and one of them of what any kind may have."""
+    h100, a100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
+    by_kind = {"busy_by_kind": {h100: 2, a100: 1}, "more_by_kind": {"H100": 3, a100: 4, "": 5, "L40S": 6}}
+    with use.records.write() as rows:
+        for slot, kind in (("a-gpu0", a100), ("h-gpu0", h100)):
+            rows.slots.take(slot, "me", instead_of=None, device=kind, host="here", pid=1, kind=kind)
+        said = {"busy": 3, "more": 18, "idle": ["a-gpu0", "h-gpu0"]} | by_kind
+        rows.schedulers.ticked("me", "here", 1, said)
+
+    def wanted(**asked: Any) -> tuple[int, list[str]]:
+        found = http.get("/demand", params=asked).json()
+        assert found["wanted"] == found["busy"] + found["more"]
+        return found["wanted"], found["idle"]
+
+    assert wanted() == (21, ["a-gpu0", "h-gpu0"])
+    assert wanted(kind="H100") == (5, ["h-gpu0"])
+    assert wanted(kind="a100", any=True) == (10, ["a-gpu0"])
+    assert wanted(kind="L40S 48GB") == (6, [])
+    assert wanted(kind="B200") == (0, [])
 
 
 def test_without_a_scheduler_of_late_nobody_goes_by_an_old_demand(http: TestClient, use: Services) -> None:

@@ -121,7 +121,7 @@ def test_keda_asks_the_release_for_a_number_that_there_is() -> None:
     of_keda = {each["kind"]: each for each in OBJECTS if each not in OWN}
     scaled, authentication = of_keda["ScaledObject"], of_keda["TriggerAuthentication"]
     [trigger] = scaled["spec"]["triggers"]
-    assert trigger["metadata"]["url"] == "http://other:8000/api/v1/demand"
+    assert trigger["metadata"]["url"] == "http://other:8000/api/v1/demand?kind=H100&any=true"
     assert trigger["metadata"]["valueLocation"] in Demand.model_fields
     assert scaled["spec"]["scaleTargetRef"]["name"] == "other-h100"
     assert (scaled["spec"]["minReplicaCount"], scaled["spec"]["maxReplicaCount"]) == (0, 16)
@@ -138,6 +138,8 @@ def test_values_are_checked() -> None:
         {"settings": {}},
         {"workers": [worker | {"gpus": 8}]},
         {"workers": [worker | {"name": "A100"}]},
+        {"workers": [worker | {"most": 4, "any": True}]},
+        {"workers": [worker | {"kind": "H100"}]},
     ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(DEFAULTS | wrong, SCHEMA)

@@ -90,6 +90,32 @@ def test_a_path_of_several_slots_would_have_them_all() -> None:
     assert demand(scene) == (0, 8, [])
 
 
+def test_work_is_wanted_by_kind() -> None:
+    """What a study names first, or where a trial began; the rest is for any kind."""
+    scene = Scene(slots=0)
+    scene.register("gpu0", kind="NVIDIA A100-SXM4-80GB")
+    scene.submit(grid(0.1), "begun", "one", devices=["A100"])
+    scene.scheduler.tick()
+    scene.submit(grid(0.2, 0.3), "waiting", "two", devices=["H100", "A100"])
+    scene.submit(grid(0.4), "any", "three")
+    assert demand(scene) == (1, 3, [])
+    said = scene.scheduler.demand()
+    assert said["busy_by_kind"] == {"NVIDIA A100-SXM4-80GB": 1}
+    assert said["more_by_kind"] == {"H100": 2, "": 1}
+
+
+def test_a_trial_that_has_begun_wants_the_kind_on_which_it_did() -> None:
+    scene = Scene(slots=0)
+    scene.register("gpu0", kind="NVIDIA A100-SXM4-80GB")
+    values = {"family": "values", "milestones": [2]}
+    lrs = [values | {"values": [0.1, later]} for later in (0.2, 0.3, 0.4)]
+    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in lrs]})
+    scene.scheduler.tick()
+    scene.train()
+    assert demand(scene) == (1, 1, [])
+    assert scene.scheduler.demand()["more_by_kind"] == {"NVIDIA A100-SXM4-80GB": 1}
+
+
 def test_where_slots_wait_for_room_in_the_store_more_of_them_would_too() -> None:
     scene = Scene(slots=1, chains_that_fit=lambda plans, live, wanted: 0)
     scene.submit(grid(0.1, 0.2))

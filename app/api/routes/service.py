@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import PlainTextResponse, Response
 
@@ -20,6 +20,8 @@ from app.service.slot_use import STATES, state_of
 from stagetree.models.pages import Demand, Health, Readiness, SlotPage, TrainerPage
 
 SlotPath = Annotated[str, PathParameter(description="the name of a slot", examples=["gpu0"])]
+Kind = Annotated[str | None, Query(max_length=100, description="only slots of this kind of GPU, and work for it")]
+CountsAny = Annotated[bool, Query(alias="any", description="with the work that any kind may have, if a kind is named")]
 LIVE_CHAINS = (ChainState.READY, ChainState.RUNNING, ChainState.SAVING)
 
 
@@ -78,12 +80,12 @@ def list_slots(use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor = 
     response_model=Demand,
     responses=refusals(503),
 )
-def get_demand(use: ServicesDep) -> Demand:
+def get_demand(use: ServicesDep, kind: Kind = None, counts_any: CountsAny = False) -> Demand:
     """For autoscalers: how many further slots would be busy at once, and which have nothing to do.
 
     The scheduler says so when it looks, which is every few seconds; 503 where none has for as long as a lease.
     """
-    return reading.demand(use)
+    return reading.demand(use, kind, counts_any=counts_any)
 
 
 @slots.post(

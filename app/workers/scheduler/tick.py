@@ -6,6 +6,7 @@ One look at what happened, and what follows from it.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from logging import DEBUG, WARNING
@@ -63,10 +64,17 @@ class Scheduler:
         return self._ports.problems.all()
 
     def demand(self) -> Mapping[str, Any]:
-        """After a tick: how many slots have work, how many more would, and which could go."""
+        """After a tick: how many slots have work, and how many more would, also by kind; which could go."""
         idle = [slot.name for slot in self._left.free]
-        more = slots_wanted(self._frontiers.usable(), self._tuning.wanting()) if self._may_write else 0
-        return {"busy": len(self._left.well) - len(idle), "more": more, "idle": idle}
+        busy = Counter(slot.kind for slot in self._left.well) - Counter(slot.kind for slot in self._left.free)
+        more = slots_wanted(self._frontiers.usable(), self._tuning.wanting()) if self._may_write else Counter[str]()
+        return {
+            "busy": len(self._left.well) - len(idle),
+            "more": more.total(),
+            "idle": idle,
+            "busy_by_kind": dict(busy),
+            "more_by_kind": {kind: slots for kind, slots in more.items() if slots},
+        }
 
     def _tick(self) -> None:
         seen = cluster_snapshot(self._ports.records, self._ports.lease_seconds)
