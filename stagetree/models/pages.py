@@ -99,9 +99,7 @@ class Demand(Answer):
 
     at: float = Field(description="when it looked, in Unix seconds by the database's clock")
     busy: int = Field(description="slots that have work, or are held for work that needs several")
-    more: int = Field(
-        description="how many further slots would have work at once; for a tuner that decides trial by trial, one"
-    )
+    more: int = Field(description="further slots that would have work; one, for a tuner that decides trial by trial")
     wanted: int = Field(description="busy and more: how many slots there should be")
     idle: list[str] = Field(description="slots that have nothing to do, by name: those that may go")
     busy_by_kind: dict[str, int] = Field({}, description="the same as busy, by kind of device")
