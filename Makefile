@@ -51,6 +51,9 @@ test-others: .venv/.installed-dev
 test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is installed; skipped without one
 	@$(BIN)/python -m pytest -m gpu tests/gpu
 
+gpu-figures: .venv/.installed-dev  ## test-gpu, and what steps and packs cost on a GPU: one JSON, and what of the claims held
+	@$(BIN)/python benchmarks/gpu_figures.py
+
 TORCH ?= 2.6.*
 TRAINS := tests/runtime tests/stagetree tests/examples tests/gpu tests/workers/test_slot_exactness.py \
 	tests/e2e/test_laws.py tests/e2e/test_taking_weights.py
@@ -108,4 +111,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test quick test-processes test-others test-gpu test-torch night figures mutants docs page pictures page-check check ruff types prose format
+.PHONY: help demo up test quick test-processes test-others test-gpu gpu-figures test-torch night figures mutants docs page pictures page-check check ruff types prose format

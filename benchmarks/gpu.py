@@ -1,6 +1,6 @@
 """What a step, a hand-over and a checkpoint cost on a GPU, beside a bare loop over the same model.
 
-    python benchmarks/gpu.py [--device cuda:0] [--width N] [--layers N] [--steps N] [--rounds N]
+    python benchmarks/gpu.py [--device cuda:0] [--width N] [--layers N] [--steps N] [--rounds N] [--json]
 
 A transformer in bf16 learns random tokens. In each round, in turn:
 
@@ -15,6 +15,7 @@ Each line is the middle of the rounds, and its ratio. With `--device cpu` the pr
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import time
@@ -174,6 +175,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true", help="with one line of JSON at the end")
     given = parser.parse_args()
     if given.device != "cpu" and not torch.cuda.is_available():
         sys.exit("torch finds no GPU here; --device cpu tries the program out")
@@ -187,10 +189,15 @@ def main() -> None:
         for _ in range(given.rounds):
             for name, pair in compare(process, bare, given.steps).items():
                 found[name].append(pair)
+        device_name = process.info["device_name"]
+    measured: dict[str, dict[str, float]] = {}
     for name, pairs in found.items():
         ours, theirs = (1000 * statistics.median(each) for each in zip(*pairs, strict=True))
         ratio = statistics.median(mine / bare for mine, bare in pairs)
         print(f"{name:12}  {ours:9.2f} ms  bare {theirs:9.2f} ms  ratio {ratio:.2f}")
+        measured[name] = {"ours_ms": ours, "bare_ms": theirs, "ratio": ratio}
+    if given.json:
+        print(json.dumps({"device": device_name, "measured": measured}))
 
 
 def megabytes(bare: Bare) -> float:
