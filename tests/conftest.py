@@ -35,8 +35,9 @@ UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 """A busy machine is no failure."""
 
 AT_NIGHT = "STAGETREE_TEST_MORE" in os.environ
-REPEATED = {} if AT_NIGHT else {"derandomize": True, "database": None}
-"""A property is tried on the same examples in each run, so that none fails by chance; `make night` draws others."""
+REPEATED = {} if AT_NIGHT else {"derandomize": True, "database": None, "max_examples": 50}
+"""A property is tried on the same examples in each run, so that none fails by chance; `make night` draws others, and
+more."""
 
 settings.register_profile("unhurried", parent=settings(), **UNHURRIED, **REPEATED)
 settings.load_profile("unhurried")

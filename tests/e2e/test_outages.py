@@ -87,7 +87,7 @@ def test_a_training_process_that_dies_while_the_database_is_away(cluster: Cluste
     check(cluster, study, expected)
 
 
-@pytest.mark.parametrize("server", ["database", "broker", "store"])
+@pytest.mark.parametrize("server", ["database", pytest.param("broker", marks=pytest.mark.night), "store"])
 def test_whoever_is_asked_to_end_does(cluster: Cluster, server: str) -> None:
     study, slot = begin(cluster, f"end-{server}")
     names = (slot, "api", "scheduler")

@@ -19,6 +19,9 @@ from app.workers.warm import Warm
 
 Start = Callable[[bool], Cluster]
 
+BY_DAY = ("wrong_state", "wrong_process")
+"""Of the wrong ones; the others are tried at night."""
+
 
 @pytest.fixture
 def database(sqlite_url: str) -> Iterator[Database]:
@@ -56,7 +59,9 @@ def test_a_wrong_trainer_shows_wrong_values_where_nothing_is_proven(file: str, s
     assert [name for name, each in shown.items() if not each.other] == []
 
 
-@pytest.mark.parametrize("file", WRONG)
+@pytest.mark.parametrize(
+    "file", [file if file in BY_DAY else pytest.param(file, marks=pytest.mark.night) for file in WRONG]
+)
 def test_no_wrong_trainer_is_wrong_in_silence(file: str, start: Start, alone: Alone) -> None:
     kinds = dict(trainers([file]))
     shown = held(start(True), kinds, alone)

@@ -14,8 +14,9 @@ from stagetree.runtime.loading import load_trainer
 from stagetree.spec import StudySpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-OF_OTHERS = ("nanogpt/study", "titan/study", "trl/study", "trl/dpo", "lightning_cli/study", "keras/study")
-"""Each way imports a framework, or starts several processes."""
+AT_NIGHT = ("nanogpt/study", "titan/study", "trl/study", "trl/dpo", "lightning_cli/study", "keras/study")
+AT_NIGHT += ("lora/study", "lightning/study", "program/study", "shapes/study")
+"""Each way imports a framework, starts several processes, or trains for long."""
 
 
 def report_on(study: str, folder: Path, **how: Any) -> dict[str, Any]:
@@ -55,10 +56,8 @@ def exactly(report: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     "study",
     [
-        *("shapes/study.yaml", "reinforce/study.yaml", "partial_fit/study.yaml"),
-        *("charlm/bf16.yaml", "lora/study.yaml", "lightning/study.yaml", "script/study.yaml", "program/study.yaml"),
-        "ema/study.yaml",
-        *(pytest.param(f"{name}.yaml", marks=pytest.mark.night) for name in OF_OTHERS),
+        *("reinforce/study.yaml", "partial_fit/study.yaml", "charlm/bf16.yaml", "script/study.yaml", "ema/study.yaml"),
+        *(pytest.param(f"{name}.yaml", marks=pytest.mark.night) for name in AT_NIGHT),
     ],
 )
 def test_split_in_a_fresh_process_equals_whole(study: str, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def brier(said: npt.ArrayLike, came: npt.ArrayLike) -> float:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("is_told", [True, pytest.param(False, marks=pytest.mark.night)])
 def test_pop_is_no_later_than_by_rank(name: str, is_told: bool) -> None:
     pop, rank = (played(name, is_told=is_told, lower_bound=least) for least in (0.05, 0.0))
     assert pop.reached_at <= rank.reached_at < np.inf
