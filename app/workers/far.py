@@ -30,6 +30,7 @@ MEETING_SECONDS = 60.0
 """A worker that is lent to a chain comes so soon, or the chain is given back."""
 
 HELLO_SECONDS = 5.0
+HELLO_BYTES = 4096
 CONNECT_SECONDS = 5.0
 
 SILENT_SECONDS = 10, 5, 4
@@ -41,9 +42,13 @@ SIOCGIFADDR = 0x8915
 
 
 class FarWire(Wire):
-    """One end of a TCP connection. The other side gets no file descriptor, but a file of its own with the content."""
+    """One end of a TCP connection. The other side gets no file descriptor, but a file of its own with the content.
 
-    def __init__(self, sock: socket.socket) -> None:
+    is_known: whether the other side has said who it is; before that, nothing of it is kept but a short message.
+    """
+
+    def __init__(self, sock: socket.socket, *, is_known: bool = True) -> None:
+        self.is_known = is_known
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in zip(("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"), SILENT_SECONDS, strict=True):
@@ -89,9 +94,14 @@ class FarWire(Wire):
     def _next(self) -> tuple[Message, list[int]] | None:
         """A message that has arrived whole, with all its files."""
         if self._message is None:
-            if len(self._bytes) < HEAD.size or len(self._bytes) < (end := HEAD.size + HEAD.unpack_from(self._bytes)[0]):
+            if len(self._bytes) < HEAD.size:
                 return None
-            self._missing = HEAD.unpack_from(self._bytes)[1]
+            length, files = HEAD.unpack_from(self._bytes)
+            if not self.is_known and (length > HELLO_BYTES or files):
+                raise ValueError("the other side says more than who it is")
+            if len(self._bytes) < (end := HEAD.size + length):
+                return None
+            self._missing = files
             self._message = json.loads(self._bytes[HEAD.size : end])
             del self._bytes[:end]
         while self._missing:
@@ -130,7 +140,7 @@ class Door:
     """
 
     def __init__(self, host: str) -> None:
-        self.host, self._socket = host, socket.create_server(("", 0))
+        self.host, self._socket = host, listen(host)
         self.address = f"{host}:{self._socket.getsockname()[1]}"
 
     def admit(self, secret: str, slots: Sequence[str], seconds: float = MEETING_SECONDS) -> list[FarRank]:
@@ -151,14 +161,14 @@ class Door:
 
     def _greet(self, secret: str, here: dict[str, dict[bool, FarWire]]) -> None:
         """Let one in who knows the secret; a worker that comes again has lost its connection."""
-        wire = FarWire(self._socket.accept()[0])
+        wire = FarWire(self._socket.accept()[0], is_known=False)
         with suppress(EOFError, ValueError, KeyError, TypeError):
             hello = (wire.receive(HELLO_SECONDS) or ({}, []))[0]
             if hmac.compare_digest(hello["secret"].encode(), secret.encode()):
                 wires, which = here[hello["slot"]], bool(hello["is_lifeline"])
                 if which in wires:
                     wires[which].close()
-                wires[which] = wire
+                wires[which], wire.is_known = wire, True
                 return
         wire.close()
 
@@ -206,6 +216,14 @@ class FarRank(TrainerProcess):
 
     def _where(self) -> str:
         return f"It is on slot {self.slot}, on another machine.\n"
+
+
+def listen(host: str) -> socket.socket:
+    """A socket for those who reach this machine as `host`: on its interface alone, where one here has that address.
+
+    Else on all of them, as where the address is translated on the way.
+    """
+    return socket.create_server((socket.gethostbyname(host) if interface_of(host) else "", 0))
 
 
 def interface_of(host: str) -> str:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.workers.far import FarRank, interface_of
+from app.workers.far import FarRank, interface_of, listen
 from app.workers.state import State
 from app.workers.trainer_connection import POLL_SECONDS, Deadline, TrainerConnection, TrainerKilled
 from app.workers.trainer_process import TrainerProcess
@@ -59,7 +58,7 @@ class Meeting:
         """host: of the leader, for ranks on other machines; empty where all are here."""
         if not host:
             return cls(anonymous_file(0), {})
-        door = socket.create_server(("", 0))
+        door = listen(host)
         port = door.getsockname()[1]
         return cls(door.detach(), {"host": host, "port": port, "interface": interface_of(host)})
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from faults import at_work, check
 from stacks import Cluster, wait_for
-from test_real_gangs import assigned, study
+from test_real_gangs import DIVIDED, assigned, study
 from toys import curves
 
 Json = dict[str, Any]
@@ -49,6 +49,14 @@ def test_two_machines_have_the_values_of_one_slot(apart: Cluster) -> None:
     outcomes = {each["data"]["outcome"] for each in apart.client.events(done["study"]) if each["type"] == "ChainEnded"}
     assert outcomes == {"done"}
     assert {slot["lent_to"] and slot["lent_to"]["study"] for slot in apart.client.slots()} == {None}
+
+
+def test_parameters_that_two_machines_divide_have_the_values_of_one_slot(apart: Cluster) -> None:
+    alone, two = (apart.run({**study(f"divided by {ranks}", 0.0, ranks=ranks), **DIVIDED}) for ranks in (1, 2))
+    assert (alone["state"], two["state"]) == ("completed", "completed")
+    assert curves(apart, two["study"]) == curves(apart, alone["study"])
+    events = [each["data"] for each in apart.client.events(two["study"]) if each["type"] == "CheckpointKept"]
+    assert events and {len(each["parts"]) for each in events} == {1}
 
 
 @pytest.mark.parametrize("lost", ["the leader", "a member"])

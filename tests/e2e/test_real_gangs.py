@@ -11,6 +11,7 @@ from toys import curves, switch, trials
 
 Json = dict[str, Any]
 TRUNK, END = 12, 16
+DIVIDED: Json = {"trainer": "packable", "parallel": "fsdp", "metric": "val_loss", "mode": "min"}
 
 
 def study(tag: str, seconds: float, **more: Any) -> Json:
@@ -53,8 +54,8 @@ def test_two_ranks_always_have_the_values_of_one(stack: Service) -> None:
 
 
 def test_two_ranks_with_divided_parameters_have_the_values_of_one(stack: Service) -> None:
-    how: Json = {"trainer": "packable", "parallel": "fsdp"}
-    alone, two = (stack.run({**study(f"divided {ranks}", 0.0, ranks=ranks), **how}) for ranks in (1, 2))
+    alone, two = (stack.run({**study(f"divided {ranks}", 0.0, ranks=ranks), **DIVIDED}) for ranks in (1, 2))
+    assert (alone["state"], two["state"]) == ("completed", "completed")
     assert curves(stack, two["study"]) == curves(stack, alone["study"])
     assert {slots for *_, slots in assigned(stack, two["study"])} == {2}
     kept = [each["data"] for each in stack.client.events(two["study"]) if each["type"] == "CheckpointKept"]

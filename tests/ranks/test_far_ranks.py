@@ -10,7 +10,9 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from threading import Thread
+from contextlib import closing
+from pathlib import Path
+from threading import Thread, Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,30 +23,33 @@ from app.domain.assignment import ChainAssignment
 from app.domain.events import Stage
 from app.events.memory import MemoryRecords
 from app.registry import TrainerSource
-from app.workers.far import Door, FarWire, interface_of, knock
+from app.workers.far import Door, FarWire, interface_of, knock, listen
 from app.workers.slot.lending import Lending
 from app.workers.slot.retry import RetryPolicy, monotonic
+from app.workers.state import State
 from app.workers.trainer_group import TrainerGroup
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.wire import anonymous_file
+from stagetree.runtime.weight_files import joined
+from stagetree.runtime.wire import HEAD, anonymous_file
 
 SECRET, CHAIN = "they know", "chain"
-FILES = {"added": TrainerSource(ADDED, "1")}
+DIGITS = str(Path(ADDED).with_name("in_shards.py"))
+FILES = {"added": TrainerSource(ADDED, "1"), "in_shards": TrainerSource(DIGITS, "1")}
 
 
 class Machine:
     """Slot `b-gpu0` of another machine, which is lent to the chain of `a-gpu0`. started: its ranks, in order."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, trainer: str = "added") -> None:
         self.records, self.retry, self._warm = MemoryRecords(), RetryPolicy(), Warm()
         self.started = list[TrainerProcess]()
         self.sources = FILES
         for slot in ("a-gpu0", "b-gpu0"):
             with self.records.write() as rows:
                 rows.slots.take(slot, "its", instead_of=None, device="cpu", host="here", pid=1, kind="cpu")
-        work = {"plan": "p", "trainer": "added", "trainer_version": "1", "trainer_args": {}, "seed": 0}
+        work = {"plan": "p", "trainer": trainer, "trainer_version": "1", "trainer_args": {}, "seed": 0}
         stage = Stage(node="n", start=0, end=9, study="s")  # type: ignore[arg-type]
         work |= {"study": "s", "trial": 0, "hp": HP, "stages": (stage,), "resume": None, "members": ("b-gpu0",)}
         meeting = {"address": address, "secret": SECRET}
@@ -109,6 +114,54 @@ def test_a_rank_of_another_machine_has_the_same_bits_also_once_more(warm: Warm, 
     assert are_gone([each.pid for each in machine.started])
 
 
+def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm, door: Door) -> None:
+    """And one process goes on from them with the same bits."""
+    hp, how = {"lr": 0.01, "bs": 30}, {"deadline": PATIENT, "shards": 4, "parallel": "fsdp"}
+    machine, saved = Machine(door.address, "in_shards"), State.of(b"")
+    with TrainerProcess.start(warm) as one:
+        one.build(DIGITS, "in_shards", {}, 0, **how)
+        one.train(hp, 6, deadline=PATIENT)
+        with closing(one.save(deadline=PATIENT)) as alone:
+            expected = b"".join(joined([each.view() for each in alone.images]))
+        try:
+            for until in (3, 5):
+                with group(warm, door) as both:
+                    both.build(DIGITS, "in_shards", {}, 0, **how)
+                    if until > 3:
+                        both.load(saved, hp, 3, deadline=PATIENT)
+                    both.train(hp, until, deadline=PATIENT)
+                    saved.close()
+                    saved = both.save(deadline=PATIENT)
+                    assert len(saved.parts) == 1
+        finally:
+            machine.take_back()
+            machine.close()
+        one.load(saved, hp, 5, deadline=PATIENT)
+        saved.close()
+        one.train(hp, 6, deadline=PATIENT)
+        with closing(one.save(deadline=PATIENT)) as alone:
+            assert b"".join(joined([each.view() for each in alone.images])) == expected
+
+
+def test_a_machine_that_is_lost_while_parts_are_saved_leaves_no_state(warm: Warm, door: Door) -> None:
+    hp, how = {"lr": 0.01, "bs": 30}, {"deadline": PATIENT, "shards": 4, "parallel": "fsdp"}
+    machine = Machine(door.address, "in_shards")
+    try:
+        with group(warm, door) as both:
+            both.build(DIGITS, "in_shards", {}, 0, **how)
+            both.train(hp, 2, deadline=PATIENT)
+            os.kill(machine.started[0].pid, signal.SIGSTOP)  # so that the leader is done with its part first
+            killing = Timer(1.0, os.kill, (machine.started[0].pid, signal.SIGKILL))
+            killing.start()
+            with pytest.raises(TrainerFailed) as failed:
+                both.save(deadline=PATIENT)
+            assert failed.value.kind == "rank"
+            killing.join()
+    finally:
+        machine.take_back()
+        machine.close()
+
+
 def test_a_rank_that_is_killed_ends_all(warm: Warm, door: Door, machine: Machine) -> None:
     with group(warm, door) as both:
         built(both)
@@ -163,6 +216,22 @@ def test_only_who_knows_the_secret_comes_in(door: Door) -> None:
     for wire in (wire for pair in (*strangers, mine) for wire in pair):
         wire.close()
     rank.close(0.0)
+
+
+@pytest.mark.parametrize(("host", "bound"), [("127.0.0.1", "127.0.0.1"), ("192.0.2.7", "0.0.0.0")])
+def test_the_door_is_on_the_interface_of_its_address_where_that_is_one_of_here(host: str, bound: str) -> None:
+    with listen(host) as sock:
+        assert sock.getsockname()[0] == bound
+
+
+@pytest.mark.parametrize(("length", "files"), [(2**31, 0), (10, 1)])
+def test_a_stranger_can_leave_nothing_here(door: Door, length: int, files: int) -> None:
+    host, _, port = door.address.rpartition(":")
+    with socket.create_connection((host, int(port))) as stranger:
+        stranger.sendall(HEAD.pack(length, files) + b"x" * 100)
+        with pytest.raises(TrainerFailed, match="did not come"):
+            door.admit(SECRET, ["b-gpu0"], seconds=0.5)
+        assert stranger.recv(1) == b"", "it was sent away at once"
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**16 + 7, 5 * 2**20])
