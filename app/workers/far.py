@@ -219,7 +219,7 @@ class FarRank(TrainerProcess):
 
 
 def listen(host: str) -> socket.socket:
-    """A socket for those who reach this machine as `host`: on its interface alone, where one here has that address.
+    """A socket for whoever reaches this machine as `host`: on its interface alone, where one here has that address.
 
     Else on all of them, as where the address is translated on the way.
     """
