@@ -11,7 +11,7 @@ from torch import nn
 from stagetree.limits import BATCH_SIZES
 from stagetree.packing.own_batches import OwnBatches, form_of
 from stagetree.packing.refusals import OURS, NotPackable, refuse
-from stagetree.packing.stack import constants_of, is_same
+from stagetree.packing.stack import constants_of, is_composed, is_same
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, Recorded
 from stagetree.trainer.optimizing import Precision
@@ -37,7 +37,7 @@ def share_constants(trainer: Trainer, others: Iterable[Trainer]) -> None:
     if has_constants(trainer) and (mine := _model(trainer)) is not None:
         held = [constants_of(each) for other in others if has_constants(other) and (each := _model(other)) is not None]
         for name, still in mine.named_parameters():
-            if not still.requires_grad:
+            if not (still.requires_grad or is_composed(still)):
                 same = (each[name] for each in held if name in each and is_same(each[name], still.data))
                 still.data = next(same, still.data)
 
@@ -46,7 +46,7 @@ def own_constants(trainer: Trainer) -> None:
     """Have parameters in its own memory again that do not learn, as before it is loaded anew."""
     if has_constants(trainer) and (model := _model(trainer)) is not None:
         for each in model.parameters():
-            each.data = each.data if each.requires_grad else each.data.clone()
+            each.data = each.data if each.requires_grad or is_composed(each) else each.data.clone()
 
 
 def _model(trainer: Trainer) -> nn.Module | None:

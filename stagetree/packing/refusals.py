@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from stagetree.packing.stack import is_composed
 from stagetree.trainer import Trainer
 from stagetree.trainer.torch_trainer import TorchTrainer
 
@@ -59,6 +60,9 @@ def refuse(trainer: Trainer) -> TorchTrainer:
     model = {id(each) for each in trainer.model.parameters()}
     if any(id(each) not in model for group in trainer.optimizer.param_groups for each in group["params"]):
         raise NotPackable("its optimizer has parameters that are not the model's")
+    composed = next((each for each in trainer.model.parameters() if is_composed(each)), None)
+    if composed is not None:
+        raise NotPackable(f"its model has weights of the kind {type(composed).__name__}, which are one model's")
     if any(isinstance(module, nn.RNNBase) for module in trainer.model.modules()):
         raise NotPackable("torch's recurrent layers train one model at a time")
     return trainer

@@ -193,7 +193,14 @@ def is_same(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors hold the same numbers, which is so where they are in the same memory."""
     if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
         return False
+    if is_composed(one) or is_composed(other):
+        return one is other  # it has no memory of its own that could be compared
     return (one.data_ptr(), one.stride()) == (other.data_ptr(), other.stride()) or one.equal(other)
+
+
+def is_composed(tensor: Tensor) -> bool:
+    """Whether its numbers are in other tensors, which it holds: as of quantised weights, with their scales."""
+    return hasattr(tensor, "__tensor_flatten__")
 
 
 def _parts(segments: Sequence[StackSegment | StackBuffers], rows: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, model, packed, through_a_checkpoint, weights
 from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from stagetree import TorchTrainer
 from stagetree.packing import own_constants
@@ -141,3 +142,28 @@ def test_a_checkpoint_of_a_lane_goes_on_in_another_pack(kind: type[TorchTrainer]
     assert not packed(first, hps, 2) and not packed(second, hps, 2)
     for number in hps:
         assert_same(weights(first[number]), weights(second[number]))
+
+
+class Quantised(Adapting):
+    """One of its weights that do not learn is a tensor that holds others, as torchao's are."""
+
+    name = "quantised"
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(**args)
+        numbers = [torch.rand(3, 3).double() for _ in range(2)]
+        self.model.scaled = nn.Parameter(TwoTensor(*numbers), requires_grad=False)
+
+
+def test_weights_that_are_tensors_in_tensors_are_each_models_own_and_pack_nothing() -> None:
+    one, other = model(Quantised), model(Quantised)
+    with torch.no_grad():
+        other.trainer.model.scaled.a.add_(1)  # type: ignore[attr-defined]
+    before = other.trainer.model.scaled.a.clone()  # type: ignore[attr-defined]
+    lanes = Lanes()
+    for number, each in enumerate((one, other)):
+        lanes.begin(("quantised",), is_resumed=False)
+        lanes.put(number, each, WIDTH)
+    assert not packed(lanes, {number: HPS[number] for number in range(2)}, 1)  # type: ignore[arg-type]
+    assert "TwoTensor" in lanes.unpackable_reason
+    assert other.trainer.model.scaled.a.equal(before)  # type: ignore[attr-defined]
