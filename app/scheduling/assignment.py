@@ -128,7 +128,7 @@ def assignment_of(
         parallel=plan.opened.parallel,
         study=study.id,
         trial=trial.number,
-        hp=trial.hp,
+        hp=dict(trial.run_in(stages[-1].node).hp),
         stages=stages,
         resume=resume,
         begin=None if resume else begin_of(plan, study),

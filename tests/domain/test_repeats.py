@@ -17,9 +17,12 @@ from app.domain import results
 from app.domain.accounting import cost
 from app.domain.decide.deciding import price_of
 from app.domain.evolve import fold
+from app.domain.schedule import segment_at
 from app.domain.search_plan import Node
 from app.domain.terms import Refused, StudyId, TrialEventKind, TrialState
 from app.events.codec import decode, encode
+from app.scheduling.assignment import assignment_of
+from app.scheduling.frontier import Frontier
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
 from stagetree.limits import LIMITS
@@ -106,6 +109,17 @@ def test_a_trial_waits_for_all_of_its_repeats_and_fails_with_any() -> None:
     assert trial.state == TrialState.ACTIVE and story.plan.metrics(trial, 5) is None
     story.happen(e.Evaluated(node=second.id, step=5, metrics={METRIC: None}))
     assert trial.state == TrialState.FAILED
+
+
+def test_each_repeat_is_trained_by_its_own_seed() -> None:
+    story = Story()
+    study = story.submit((WSD, 25), repeats={"seeds": 3, "from": "branch"})
+    trial = story.plan.studies[study].trials[0]
+    frontier = Frontier(story.plan)
+    for number, run in enumerate(trial.runs):
+        stage = e.Stage(node=run.path[-1], start=21, end=25, study=study)
+        hp = assignment_of(frontier, trial, (stage,), None).hp
+        assert segment_at(hp, 21).values(21)["data_seed"] == number
 
 
 def test_a_seed_of_its_own_is_refused_beside_repeats() -> None:

@@ -88,6 +88,10 @@ class Trial:
         """The nodes on the way of any of its runs."""
         return {name for run in self.runs for name in run.path}
 
+    def run_in(self, node: NodeId) -> TrialRun:
+        """The first of its runs that passes a node; of one that none of them passes, the first run."""
+        return next((run for run in self.runs if node in run.path), self.runs[0])
+
     def alone(self) -> Iterator[Trial]:
         """The trial with each of its runs, as if that were the only one."""
         return (replace(self, runs=(run,)) for run in self.runs) if len(self.runs) > 1 else iter((self,))
