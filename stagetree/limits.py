@@ -28,7 +28,7 @@ MOST_LANES = 64
 MOST_METRICS = 1_000
 """Of one evaluation: all of them stay on record, and are in every answer about the trial."""
 
-BATCH_SIZES = ("bs", "batch_size")
+BATCH_SIZES = ("bs", "batch_size", "seq_len")
 """Hyper-parameters by which trials read other batches; such trials are not packed together."""
 
 DATA_SEED = "data_seed"

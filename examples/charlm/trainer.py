@@ -19,7 +19,7 @@ TEXT = Path(__file__).with_name("alice.txt")
 
 
 class CharLM(TorchTrainer):
-    """Hyper-parameters: `lr`, `weight_decay`, `bs`. A step is `batches_per_step` batches.
+    """Hyper-parameters: `lr`, `weight_decay`, `bs`, `seq_len`, `data_seed`. A step is `batches_per_step` batches.
 
     Shapes in the comments: B windows in a batch, T characters in a window, C features, H heads, V letters.
     """
@@ -59,6 +59,9 @@ class CharLM(TorchTrainer):
         vectors = [p for p in self.model.parameters() if p.dim() <= 1]
         groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
         return torch.optim.AdamW(groups, lr=hp["lr"], betas=(0.9, 0.95))
+
+    def shorten(self, batch: list[Tensor], seq_len: int) -> Any:
+        return super().shorten(batch, seq_len + 1)  # the last letter is only predicted
 
     def loss(self, batch: list[Tensor]) -> Tensor:
         window = batch[0].long()  # [B, T + 1]

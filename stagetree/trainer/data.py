@@ -20,7 +20,7 @@ from stagetree.trainer.order import LARGE, ORDER, Batching, BatchSpan, Indices, 
 from stagetree.trainer.reading import Loading, SampleReader, Samples, reader
 from stagetree.trainer.stock import sharding_of
 from stagetree.trainer.streaming import StreamBatches, TrainData, is_stream
-from stagetree.trainer.tensors import Mean, one_number, sum_and_count
+from stagetree.trainer.tensors import Mean, one_number, shortened, sum_and_count
 
 
 class DataTrainer(Trainer):
@@ -33,7 +33,8 @@ class DataTrainer(Trainer):
 
     batch_size: int = 32
     """Used where the study has no hyper-parameter `bs` or `batch_size`."""
-
+    seq_len: int | None = None
+    """Positions of a training sample that are learned from; None for all of them."""
     eval_batch_size: int = 1000
     """Samples measured at once. It is no hyper-parameter: a metric does not depend on how a trial is trained."""
 
@@ -101,6 +102,10 @@ class DataTrainer(Trainer):
         """A batch of samples of a map-style data set, or of a stream: a nest of dicts and lists of tensors."""
         return default_collate(samples)
 
+    def shorten(self, batch: Any, seq_len: int) -> Any:
+        """A training batch of samples cut to a study's `seq_len`: of each tensor (B, T, ...), T. Raises ValueError."""
+        return shortened(batch, seq_len)
+
     def transform_batch(self, batch: Any, generator: Generator) -> Any:
         """Augment one training batch, already on the device: the fast way for data in memory.
 
@@ -160,6 +165,8 @@ class DataTrainer(Trainer):
             batch = self._stream.read(span)
         else:
             batch = self._train_reader.read(span, partial(self._following, span))
+        if self.seq_len is not None:
+            batch = self.shorten(batch, self.seq_len)
         return self.transform_batch(batch, generator_of(self.data_seed, "batch", span.epoch, span.offset))
 
     def _following(self, first: BatchSpan) -> Iterator[BatchSpan]:
@@ -191,9 +198,8 @@ class DataTrainer(Trainer):
         if (self._stream is not None) != ("stream" in place):
             raise ValueError("the checkpoint is of a trainer whose data was read in another way: begin the study anew")
         if self._is_computed() and place.get("order") != ORDER:
-            raise ValueError(
-                "the checkpoint is of another order of the data than this version has: begin the study anew"
-            )
+            text = "another order of the data than this version has: begin the study anew"
+            raise ValueError(f"the checkpoint is of {text}")
         self.epoch, self.offset = place["epoch"], place["offset"]
         if self._stream is not None:
             self._stream.stream.load_state_dict(place["stream"])
@@ -207,9 +213,7 @@ class DataTrainer(Trainer):
 
     def _take_batch_size(self, name: str, value: Any) -> None:
         if self._stream is not None and self._stream.is_loader:
-            raise ValueError(
-                f"{name}: train_data is a loader, which makes the batches itself: give the samples' stream"
-            )
+            raise ValueError(f"{name}: train_data is a loader, which makes the batches: give the samples' stream")
         self.batch_size = whole_number(name, value)
 
     def _take_data_seed(self, name: str, value: Any) -> None:

@@ -27,6 +27,15 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return value
 
 
+def shortened(batch: Any, length: int) -> Any:
+    """The first positions of each sample: of each tensor (B, T, ...), T. Raises ValueError where there are fewer."""
+    there: list[int] = []
+    map_tensors(batch, lambda tensor: there.extend(tensor.shape[1:2]))
+    if length > max(there, default=0):
+        raise ValueError(f"seq_len must be at most the positions of a sample, {max(there, default=0)}, not {length}")
+    return map_tensors(batch, lambda tensor: tensor[:, :length] if tensor.dim() > 1 else tensor)
+
+
 def first_tensor(value: Any) -> Tensor | None:
     """The first of a nest's tensors, if there is one."""
     if isinstance(value, Tensor):

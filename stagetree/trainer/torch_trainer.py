@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
-from stagetree.trainer.base import changed
+from stagetree.trainer.base import changed, whole_number
 from stagetree.trainer.modelled import ModelTrainer, clip_grad_norm, load_model, load_optimizer
 from stagetree.trainer.optimizing import Precision, Rates
 from stagetree.trainer.order import Batching, BatchSpan, noting_one_sample, parts
@@ -40,9 +40,9 @@ class TorchTrainer(ModelTrainer):
                 images, labels = batch
                 return cross_entropy(self.model(images), labels)
 
-    Hyper-parameters it knows: `bs` or `batch_size`, `optimizer` (a change of it makes a new one), what `build` reads,
-    and whatever the optimizer keeps in its parameter groups, such as `lr`, `momentum` and `weight_decay`. For more,
-    override `apply`.
+    Hyper-parameters it knows: `bs` or `batch_size`, `data_seed`, `seq_len`, `optimizer` (a change makes a new one), the
+    ones that `build` reads, and whatever the optimizer keeps in its parameter groups, such as `lr`, `momentum` and
+    `weight_decay`. For more, override `apply`.
 
     Data is a `TensorDataset`, moved to the device once, any map-style data set, or a stream with a `state_dict`.
 
@@ -156,6 +156,8 @@ class TorchTrainer(ModelTrainer):
             self._take_batch_size(name, value)
         elif name == "data_seed":
             self._take_data_seed(name, value)
+        elif name == "seq_len":
+            self.seq_len = whole_number(name, value)
         elif name != "optimizer":
             self._rates.apply(name, {**self.hp, name: value})
         self._known_names.add(name)

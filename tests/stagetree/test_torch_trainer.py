@@ -148,6 +148,39 @@ def test_a_data_seed_decides_order_and_noise() -> None:
         plain.setup({"data_seed": -1})
 
 
+class Windows(Tiny):
+    """Samples of six positions; what is learned from is noted."""
+
+    name = "windows"
+
+    def __init__(self, *, seed: int, device: str, **how: Any) -> None:
+        super().__init__(seed=seed, device=device, **how)
+        data = TensorDataset(torch.arange(23.0 * 6).reshape(23, 6, 1) / 100, torch.arange(23.0))
+        given = {"seed": seed, "device": device, "train_data": data, "valid_data": data}
+        TorchTrainer.__init__(self, model=self.model, **given, **how)
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return mse_loss(self.model(batch[0]), batch[0])
+
+    def transform_batch(self, batch: list[Tensor], generator: Generator) -> list[Tensor]:
+        self.seen.append(list(batch[0].shape) + list(batch[1].shape))
+        return batch
+
+
+def test_the_length_of_sequences_changes_on_the_way(tmp_path: Path) -> None:
+    """Through a break; the place in the data, labels and what is evaluated are as without."""
+    hp = {"lr": 0.1, "bs": 4, "seq_len": {"family": "values", "values": [2, 6, 4], "milestones": [2, 4]}}
+    check_resumes(Case(__file__, "Windows", {"batches_per_step": 2}, hp, broken=3, steps=6), tmp_path)
+    trainer = Windows(seed=0, device="cpu", batches_per_step=1)
+    for length in (2, 6):
+        trainer.setup({"lr": 0.1, "bs": 4, "seq_len": length})
+        trainer.train()
+    assert trainer.seen == [[4, 2, 1, 4], [4, 6, 1, 4]] and trainer.offset == 8
+    trainer.setup({"seq_len": 7})
+    with pytest.raises(ValueError, match="seq_len must be at most the positions of a sample, 6, not 7"):
+        trainer.train()
+
+
 def test_the_order_depends_on_the_seed_alone() -> None:
     one, same, other = tiny(), tiny(), Tiny(seed=1, device="cpu")
     other.setup({"lr": 0.1, "bs": 4})
