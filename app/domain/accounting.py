@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections import ChainMap, Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.domain.search_plan import Node, SearchPlan, Study, Trial
+from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, StudyState, TrialState
 from stagetree.space import LENGTH
 
@@ -196,53 +196,6 @@ def steps_left(plan: SearchPlan, study: Study) -> float:
     chains = (chain for chain in plan.chains.values() if chain.proof is None)
     stages = (stage for chain in chains for stage in chain.stages[chain.index :] if stage.study == study.id)
     return float(max(0, most - study.executed - sum(stage.end - stage.start for stage in stages)))
-
-
-# --------------------------------------------------------------------------------------------------------- the price
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What a trial of so many `steps` would cost, in steps.
-
-    shared: trained already, or asked for by other trials of the study. new: the others. again: trained once more, since
-    no state is kept where the new ones begin.
-    """
-
-    steps: int
-    shared: int
-    new: int
-    again: int
-
-
-def price(plan: SearchPlan, study: Study, ways: Sequence[Mapping[NodeId, int]], steps: int) -> Price:
-    """ways: of each repeat of the trial, the nodes that it passes, each with its start, root first."""
-    asked = ChainMap[NodeId, int]({}, {} if study.is_final else study.max_step_by_node)
-    total, new, again = steps * len(ways), 0, 0
-    for way in ways:
-        fresh, once_more = _price_of(plan, asked, way, steps)
-        new, again = new + fresh, again + once_more
-        asked.update(zip(way, [*list(way.values())[1:], steps], strict=True))
-    return Price(total, total - new, new, again)
-
-
-def _price_of(plan: SearchPlan, asked: Mapping[NodeId, int], way: Mapping[NodeId, int], steps: int) -> tuple[int, int]:
-    """The steps that are new, and the steps that are trained once more."""
-    ends, new, kept = [*list(way.values())[1:], steps], 0, 0
-    needed: int | None = None  # the step whose state training must begin with
-    node: Node | None = None
-    for (name, start), end in zip(way.items(), ends, strict=True):
-        node = plan.nodes.get(name)
-        trained = start if node is None else max(start, min(end, node.reached))
-        reached = max(trained, min(end, asked.get(name, 0)))
-        new += end - reached
-        if needed is None and node is not None:
-            kept = max((step for step in node.resumable if step <= trained), default=kept)
-        if needed is None and trained < end:
-            needed = trained if reached == trained else kept  # steps asked for leave their state
-    if needed is None and node is not None and steps not in node.metrics:
-        needed = steps  # which was never evaluated
-    return new, max(0, (needed or 0) - kept)
 
 
 # ---------------------------------------------------------------------------------------------- the price of a choice

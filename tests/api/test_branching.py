@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import commands as c
-from app.domain.accounting import price
 from app.domain.asking import branched
 from app.domain.decide import decide
+from app.domain.pricing import price
 from app.domain.schedule import path
 from app.domain.terms import Refused, StateConflict
 from app.simulation.simulator import Simulator

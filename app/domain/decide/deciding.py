@@ -9,10 +9,11 @@ from typing import assert_never
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
-from app.domain.accounting import Price, price, steps_left
+from app.domain.accounting import steps_left
 from app.domain.asking import Trials, branched
 from app.domain.decide import studies
 from app.domain.decide.studies import reopened
+from app.domain.pricing import Price, price
 from app.domain.search_plan import SearchPlan, Study, Trial, open_study_of, study_of, trial_of
 from app.domain.terms import FailureKind, Refused, StateConflict, StudyState, TrialState
 from stagetree.limits import LIMITS, Limits

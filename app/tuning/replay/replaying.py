@@ -20,7 +20,7 @@ from app.tuning.tuners.base import context_of as context_at
 from app.tuning.tuners.driver import TunerDriver
 from stagetree.spec import StudySpec
 
-NOT_DERIVED = ("by", "sample", "asked")
+NOT_DERIVED = ("by", "sample", "asked", "price", "alpha")
 """What the reason of a trial holds beside the tuner's: who wanted it, and how its configuration came about."""
 
 

@@ -9,10 +9,17 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
-from app.tuning.samplers.base import Enqueued, Grid, Proposal, QMCSampler, Random, Sampler
+from app.tuning.samplers.base import Enqueued, Grid, KnowsTree, Proposal, QMCSampler, Random, Sampler
 from app.tuning.samplers.optuna_sampler import OptunaSampler
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import SamplingTuner
+
+
+def _trunks(spec: StudySpec) -> Sampler:
+    from app.tuning.samplers.trunks import TrunkSampler  # scipy takes long to import
+
+    return TrunkSampler(spec)
+
 
 SAMPLERS: dict[str, Callable[[StudySpec], Sampler]] = {
     "random": Random,
@@ -22,10 +29,16 @@ SAMPLERS: dict[str, Callable[[StudySpec], Sampler]] = {
     "tpe": partial(OptunaSampler, kind="tpe"),
     "cmaes": partial(OptunaSampler, kind="cmaes"),
     "gp": partial(OptunaSampler, kind="gp"),
+    "trunks": _trunks,
 }
 
-NEEDED = {"tpe": ("optuna",), "cmaes": ("optuna", "cmaes"), "gp": ("optuna",)}
-"""The packages that samplers need beyond what is always installed."""
+NEEDED: dict[str, tuple[str, ...]] = {
+    "tpe": ("optuna",),
+    "cmaes": ("optuna", "cmaes"),
+    "gp": ("optuna",),
+    "trunks": (),
+}
+"""The samplers that learn, each with the packages that it needs beyond what is always installed."""
 
 
 def unavailable(spec: StudySpec) -> str | None:
@@ -44,4 +57,10 @@ def sampler_of(spec: StudySpec) -> Sampler | None:
     return Enqueued(spec, sampler) if spec.first else sampler
 
 
-__all__ = ["NEEDED", "SAMPLERS", "Enqueued", "Proposal", "Sampler", "sampler_of", "unavailable"]
+def priced(sampler: Sampler | None) -> KnowsTree | None:
+    """The part of a sampler that goes by prices, if one does."""
+    inner = sampler.then if isinstance(sampler, Enqueued) else sampler
+    return inner if isinstance(inner, KnowsTree) else None
+
+
+__all__ = ["NEEDED", "SAMPLERS", "Enqueued", "Proposal", "Sampler", "priced", "sampler_of", "unavailable"]

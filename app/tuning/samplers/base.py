@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any, Protocol
+from random import Random as Chance
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from app.domain.pricing import TrainedTree
 from app.domain.search_plan import TrialEvent
-from stagetree.sequences import Sequence, SequenceError
-from stagetree.space.distinct import Distinct
+from stagetree.sequences import Sequence, SequenceError, parse
+from stagetree.space import Choose, Distribution, drawing
+from stagetree.space.distinct import Configuration, Distinct
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import PbtTuner
 
@@ -49,6 +52,15 @@ class Sampler(Protocol):
 
     def observe(self, event: TrialEvent) -> None:
         """Take in what happened to a trial. What costs something waits until a proposal needs it."""
+        ...
+
+
+@runtime_checkable
+class KnowsTree(Protocol):
+    """A sampler that goes by prices."""
+
+    def look(self, tree: TrainedTree) -> bool:
+        """Prices are by this tree from now on; whether the tree is another one."""
         ...
 
 
@@ -147,6 +159,69 @@ def distinct_of(spec: StudySpec) -> Distinct | None:
     if not tuner.distinct or isinstance(tuner, PbtTuner):
         return None
     return Distinct(spec.search_space, getattr(tuner, "max_steps", None), spec.first)
+
+
+Made = tuple[Values, Configuration]
+"""A configuration, and the values that it was made of."""
+
+DRAWS = 1000
+
+
+class Maker:
+    """Makes the configurations of samplers that learn, by choice and by chance, and knows which are new."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._space, self._seed, self._distinct = spec.search_space, spec.sampling_seed, distinct_of(spec)
+        self.size = None if self._distinct is None else self._distinct.size()
+
+    def take(self, hp: Mapping[str, Any]) -> None:
+        """A trial has this configuration, in JSON."""
+        if self._distinct is not None:
+            self._distinct.take({name: parse(value) for name, value in hp.items()})
+
+    def is_new(self, configuration: Configuration) -> bool:
+        """Whether no trial has it, if that matters."""
+        return self._distinct is None or self._distinct.is_new(configuration)
+
+    def made(self, choose: Choose) -> Made | None:
+        """The chosen configuration; None where it makes no sequence, or `where` refuses it."""
+        sample: Values = {}
+
+        def kept(place: str, free: Distribution) -> Any:
+            if free.low == free.high:
+                return free.low
+            sample[place] = choose(place, free)
+            return sample[place]
+
+        try:
+            configuration = self._space.compose(kept)
+        except SequenceError:
+            return None
+        return (sample, configuration) if self._space.allows(configuration) else None
+
+    def by_chance(self, number: int) -> tuple[Values | None, Configuration] | None:
+        """A configuration for proposal `number`; None where none is left. Its values, unless they are not in the space.
+
+        Raises `SequenceError` where none can be found.
+        """
+        if self._distinct is not None and self._distinct.is_listable:
+            return self._left(self._distinct, number)
+        repeated: Made | None = None
+        for attempt in range(DRAWS):
+            if (made := self.made(drawing(Chance(f"{self._seed}/{number}/{attempt}")))) is not None:
+                repeated = made
+                if self.is_new(made[1]):
+                    return made
+        if repeated is None:
+            raise SequenceError("", f"must hold configurations that can be found: none of {DRAWS} draws is one")
+        return repeated
+
+    def _left(self, distinct: Distinct, number: int) -> tuple[Values | None, Configuration] | None:
+        """One of those that are left, all alike."""
+        if not (left := distinct.left()):
+            return None
+        configuration = left[int(Chance(f"{self._seed}/{number}").random() * len(left))]
+        return self._space.values(configuration), configuration
 
 
 def to_json(configuration: Mapping[str, Sequence]) -> Hp:

@@ -16,15 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
-from app.tuning.samplers.base import Proposal, Values, distinct_of, to_json
-from stagetree.sequences import SequenceError, parse
-from stagetree.space import Choice, Choose, Distribution, drawing
-from stagetree.space.distinct import Configuration, Distinct
+from app.tuning.samplers.base import Maker, Proposal, Values, to_json
+from stagetree.space import Choice, Choose, Distribution
 from stagetree.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -37,8 +34,6 @@ ATTEMPTS = 50
 
 REPEATS = 10
 """How often it is asked again for what was drawn before: a model that is sure of its best names it again and again."""
-
-DRAWS = 1000
 
 _ENDS = frozenset({"result", "fail", "stop", "cancel"})
 
@@ -53,20 +48,19 @@ class OptunaSampler:
     adaptive = True
 
     def __init__(self, spec: StudySpec, kind: str) -> None:
-        self._spec, self._kind, self._space = spec, kind, spec.search_space
+        self._spec, self._kind = spec, kind
         self._seen: list[TrialEvent] = []
-        self._distinct = distinct_of(spec)
-        self._size = None if self._distinct is None else self._distinct.size()
+        self._maker = Maker(spec)
         self.mirror: OptunaMirror | None = None
         self._last: tuple[tuple[int, int], Proposal | None] | None = None
 
     def size(self) -> int | None:
-        return self._size
+        return self._maker.size
 
     def observe(self, event: TrialEvent) -> None:
         self._seen.append(event)
-        if self._distinct is not None and event.kind == TrialEventKind.START:
-            self._distinct.take({name: parse(value) for name, value in event.hp.items()})
+        if event.kind == TrialEventKind.START:
+            self._maker.take(event.hp)
 
     def propose(self, number: int) -> Proposal | None:
         now = (number, len(self._seen))
@@ -79,59 +73,18 @@ class OptunaSampler:
         self.mirror.catch_up(self._seen)
         asked = repeats = 0
         while asked < ATTEMPTS and repeats < REPEATS:
-            sample, choose = _keeping(self.mirror.ask(f"{number}/{asked}"))
-            configuration, asked = self._made_of(choose), asked + 1
-            if configuration is not None and self._is_new(configuration):
-                return Proposal(to_json(configuration), {"sample": sample, "asked": asked})
-            repeats += configuration is not None
+            made, asked = self._maker.made(self.mirror.ask(f"{number}/{asked}")), asked + 1
+            if made is not None and self._maker.is_new(made[1]):
+                return Proposal(to_json(made[1]), {"sample": made[0], "asked": asked})
+            repeats += made is not None
         return self._drawn(number, asked)
 
     def _drawn(self, number: int, asked: int) -> Proposal | None:
         """A configuration by chance; None where none is left."""
-        if self._distinct is not None and self._distinct.is_listable:
-            return self._left(self._distinct, number, asked)
-        repeated: Proposal | None = None
-        for attempt in range(DRAWS):
-            sample, choose = _keeping(drawing(Random(f"{self._spec.sampling_seed}/{number}/{attempt}")))
-            if (configuration := self._made_of(choose)) is not None:
-                repeated = Proposal(to_json(configuration), {"sample": sample, "asked": asked})
-                if self._is_new(configuration):
-                    return repeated
-        if repeated is None:
-            raise SequenceError("", f"must hold configurations that can be found: none of {DRAWS} draws is one")
-        return repeated
-
-    def _left(self, distinct: Distinct, number: int, asked: int) -> Proposal | None:
-        """One of those that are left, all alike."""
-        if not (left := distinct.left()):
+        if (drawn := self._maker.by_chance(number)) is None:
             return None
-        configuration = left[int(Random(f"{self._spec.sampling_seed}/{number}").random() * len(left))]
-        sample = self._space.values(configuration)
+        sample, configuration = drawn
         return Proposal(to_json(configuration), {} if sample is None else {"sample": sample, "asked": asked})
-
-    def _is_new(self, configuration: Configuration) -> bool:
-        return self._distinct is None or self._distinct.is_new(configuration)
-
-    def _made_of(self, choose: Choose) -> Configuration | None:
-        """The configuration that is chosen; None where it makes no sequence, or `where` refuses it."""
-        try:
-            configuration = self._space.compose(choose)
-        except SequenceError:
-            return None
-        return configuration if self._space.allows(configuration) else None
-
-
-def _keeping(choose: Choose) -> tuple[Values, Choose]:
-    """Choose where there is a choice, and keep what was chosen."""
-    sample: Values = {}
-
-    def kept(place: str, free: Distribution) -> Any:
-        if free.low == free.high:
-            return free.low
-        sample[place] = choose(place, free)
-        return sample[place]
-
-    return sample, kept
 
 
 class OptunaMirror:

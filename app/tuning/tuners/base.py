@@ -37,10 +37,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from app.domain.accounting import Spent, seconds_until_spent, spent
 from app.domain.commands import Extend, Prioritize, Start, Stop
+from app.domain.pricing import NOTHING, TrainedTree, tree_of
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.terms import TrialEventKind
 from stagetree.spec import Problem, SpecError, StudySpec
@@ -78,6 +80,7 @@ class Context:
 
     elapsed: seconds since the study was submitted. seconds_per_step: of a trial, 0 while nothing is known.
     spent: on a study with a budget, until now. seconds_left: before its seconds of slots are spent, as it is going on.
+    tree: the trained and kept nodes, for samplers that go by prices; its caller holds the plan.
     """
 
     elapsed: float = 0.0
@@ -85,6 +88,7 @@ class Context:
     seconds_per_step: Callable[[int], float] = _unknown
     spent: Spent = field(default_factory=Spent)
     seconds_left: float = math.inf
+    tree: Callable[[], TrainedTree] = lambda: NOTHING
 
     @classmethod
     def recorded(cls, reason: Mapping[str, Any]) -> Context:
@@ -147,7 +151,8 @@ def context_of(plan: SearchPlan, study: Study, now: float, slots: int) -> Contex
     """
     elapsed = round(max(0.0, now - study.submitted_at), 3)
     paid, left = spent(plan, study, now), seconds_until_spent(plan, study, now)
-    return Context(elapsed, slots, lambda trial: _seconds_per_step(plan, study, trial), paid, left)
+    seconds = partial(_seconds_per_step, plan, study)
+    return Context(elapsed, slots, seconds, paid, left, partial(tree_of, plan, study))
 
 
 def _seconds_per_step(plan: SearchPlan, study: Study, trial: int) -> float:

@@ -12,7 +12,7 @@ from app.domain.commands import Start, TunerAction
 from app.domain.cooldowns import Cooldowns
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.terms import StudyId, TrialEventKind
-from app.tuning.samplers import Sampler, sampler_of
+from app.tuning.samplers import Sampler, priced, sampler_of
 from app.tuning.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner, check_action
 from app.tuning.tuners.kinds import tuner_of
 from stagetree.spec import SpecError, StudySpec
@@ -99,6 +99,7 @@ class TunerDriver:
         parsed = StudySpec.from_dict(dict(spec), limits=None)  # it was accepted once
         with _blaming("the tuner", but=SpecError):
             self._sampler = sampler or sampler_of(parsed)
+            self._priced = priced(self._sampler)
             self._tuner: Tuner = tuner_of(parsed)
             if self._sampler is not None and (size := self._sampler.size()) is not None:
                 self._tuner.set_max_trials(size)
@@ -115,11 +116,14 @@ class TunerDriver:
         return self._tuner
 
     def observe(self, study: Study, context: Context = NOWHERE) -> bool:
-        """Note what is new in the history, and in what context; whether there is anything new in the history.
+        """Note what is new in the history, and in what context; whether that may change a decision.
 
-        It costs next to nothing: who calls holds the plan.
+        That is the history and, where configurations come by their prices, the tree. It costs next to nothing: its
+        caller holds the plan.
         """
         self._context = context
+        is_other = self._priced is not None and self._priced.look(context.tree())
+        self._suggested = None if is_other else self._suggested
         news = [(event, self._cooldowns.read(event)) for event in study.history[self._position :]]
         self._unread += news
         for event, understood in news:
@@ -127,7 +131,7 @@ class TunerDriver:
                 self._endings.observe(event)
         self._position += len(news)
         self._active = study.active
-        return bool(news)
+        return bool(news) or is_other
 
     def suggest(self, room: int) -> tuple[TunerAction, ...]:
         """What the study wants next: one action if fewer than `room` of its trials are active; many of an eager tuner.

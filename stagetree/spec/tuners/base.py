@@ -59,9 +59,9 @@ class TunerSpec(SpecPart):
 class SamplingTuner(TunerSpec):
     """What tuners have in common that take configurations one by one from a sampler."""
 
-    sampler: Literal["random", "grid", "sobol", "halton", "tpe", "cmaes", "gp"] = Field(
+    sampler: Literal["random", "grid", "sobol", "halton", "tpe", "cmaes", "gp", "trunks"] = Field(
         default="random",
-        description="random, grid, sobol, halton, tpe, cmaes or gp: where configurations come from",
+        description="random, grid, sobol, halton, tpe, cmaes, gp or trunks: where configurations come from",
     )
     sampling_seed: Seed | None = sampling_seed_field()
     first: list[Sequences] | None = first_field()

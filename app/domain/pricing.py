@@ -1,0 +1,113 @@
+"""The price of a trial, in steps, before anybody asks for one.
+
+All of it is reckoned from names. Trials share the nodes that have the same name, and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.domain import schedule
+from app.domain.search_plan import SearchPlan, Study
+from app.domain.terms import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The cost of a trial of `steps` steps.
+
+    shared: trained already, or asked for by other trials of the study. new: the others. again: trained once more, since
+    no state is kept where the new ones begin.
+    """
+
+    steps: int
+    shared: int
+    new: int
+    again: int
+
+
+class Trained(Protocol):
+    """How far a node was trained, the steps at which its state is kept, and those at which it was evaluated."""
+
+    @property
+    def reached(self) -> int: ...
+    @property
+    def resumable(self) -> Iterable[int]: ...
+    @property
+    def metrics(self) -> Container[int]: ...
+
+
+def price(plan: SearchPlan, study: Study, ways: Sequence[Mapping[NodeId, int]], steps: int) -> Price:
+    """ways: of each repeat of the trial, the nodes that it passes, each with its start, root first."""
+    asked = ChainMap[NodeId, int]({}, {} if study.is_final else study.max_step_by_node)
+    total, new, again = steps * len(ways), 0, 0
+    for way in ways:
+        fresh, once_more = _price_of(plan.nodes, asked, way, steps)
+        new, again = new + fresh, again + once_more
+        asked.update(zip(way, [*list(way.values())[1:], steps], strict=True))
+    return Price(total, total - new, new, again)
+
+
+def _price_of(
+    nodes: Mapping[NodeId, Trained], asked: Mapping[NodeId, int], way: Mapping[NodeId, int], steps: int
+) -> tuple[int, int]:
+    """The steps that are new, and the steps that are trained once more."""
+    ends, new, kept = [*list(way.values())[1:], steps], 0, 0
+    needed: int | None = None  # the step whose state training must begin with
+    node: Trained | None = None
+    for (name, start), end in zip(way.items(), ends, strict=True):
+        node = nodes.get(name)
+        trained = start if node is None else max(start, min(end, node.reached))
+        reached = max(trained, min(end, asked.get(name, 0)))
+        new += end - reached
+        if needed is None and node is not None:
+            kept = max((step for step in node.resumable if step <= trained), default=kept)
+        if needed is None and trained < end:
+            needed = trained if reached == trained else kept  # steps asked for leave their state
+    if needed is None and node is not None and steps not in node.metrics:
+        needed = steps  # which was never evaluated
+    return new, max(0, (needed or 0) - kept)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedNode:
+    """A node, as it was at one moment."""
+
+    reached: int
+    resumable: tuple[int, ...]
+    metrics: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedTree:
+    """The nodes of a plan, as a study finds them at one moment; empty for a study whose trials share nothing.
+
+    asked: the last step of each node that the study asked for.
+    """
+
+    nodes: Mapping[NodeId, TrainedNode]
+    asked: Mapping[NodeId, int]
+
+    def price(self, hp: Mapping[str, Any], steps: int) -> int:
+        """The steps that would be trained for a trial of the study with these hyper-parameters, in JSON.
+
+        Raises `stagetree.sequences.SequenceError`.
+        """
+        return sum(_price_of(self.nodes, self.asked, schedule.path(hp, steps, ""), steps))
+
+
+NOTHING = TrainedTree({}, {})
+
+
+def tree_of(plan: SearchPlan, study: Study) -> TrainedTree:
+    """The whole plan, as the study finds it now."""
+    if study.isolated or not study.merges:
+        return NOTHING
+    nodes = {
+        name: TrainedNode(node.reached, tuple(sorted(node.resumable)), tuple(node.metrics))
+        for name, node in plan.nodes.items()
+    }
+    return TrainedTree(nodes, dict(study.max_step_by_node))

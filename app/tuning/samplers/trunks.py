@@ -1,0 +1,271 @@
+"""A search that knows the tree: branches of what is trained beside fresh trials, by what they bring for a step.
+
+A Gaussian process foretells the loss of any configuration. Some hundred are looked at: fresh draws, neighbours of the
+best, and branches, which have another trial's values but for some that change nothing until late. Each has a price in
+steps, by the names of the nodes that it would pass. The largest expected improvement over price^alpha is
+proposed (per unit of cost: Snoek et al. 2012, §3.2). alpha is 0 as long as the model foretells nothing, and rises with
+its skill to `MOST_ALPHA`: a model that knows nothing would ask for cheap trials alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from app.domain import schedule
+from app.domain.pricing import NOTHING, TrainedTree
+from app.domain.search_plan import TrialEvent
+from app.domain.terms import TrialEventKind
+from app.tuning.samplers.base import Maker, Proposal, Values, to_json
+from app.tuning.samplers.gaussian import GaussianProcess, Numbers, fitted
+from stagetree.space import Choice, Choose, Distribution, drawing
+from stagetree.space.distinct import Configuration
+from stagetree.space.distributions import Range
+from stagetree.spec import StudySpec
+
+FIRST = 4
+"""Trials that are drawn before the model is asked."""
+FRESH, BRANCHES, NEIGHBOURS = 200, 200, 60
+"""How many candidates of each kind are looked at."""
+BASES, BEST = 10, 3
+"""The best trials: how many have branches among the candidates, and how many have neighbours there."""
+NEAR = 0.15
+"""The standard deviation of what distinguishes a neighbour, in parts of a range."""
+LATE = 0.25
+"""A value is late in a trial if another one changes nothing for such a share of its steps."""
+MOST_ALPHA = 0.5
+MOST_POINTS = 100
+"""The model learns of no more trials, the best ones."""
+
+
+@dataclass(slots=True)
+class KnownTrial:
+    """A trial, as far as the sampler was told: the values it was made of, and its loss at each step that was asked for.
+
+    late: the values that may be another, and leave its beginning as it is; None until somebody asked.
+    """
+
+    number: int
+    sample: Values
+    hp: Mapping[str, Any]
+    losses: dict[int, float] = field(default_factory=dict)
+    has_failed: bool = False
+    is_over: bool = False
+    late: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A configuration that may be proposed; `price`: the steps that would be trained for it."""
+
+    sample: Values
+    configuration: Configuration
+    price: int
+
+
+class TrunkSampler:
+    """Proposals are a function of the study file, its history, and the tree that was looked at last.
+
+    With each trial is recorded `sample`: the values it was made of; and, where the model was asked, its `price` in
+    steps and `alpha`.
+    """
+
+    adaptive = True
+
+    def __init__(self, spec: StudySpec) -> None:
+        tuner: Any = spec.tuner
+        self._metric, self._sign, self._seed = spec.metric, -1.0 if spec.mode == "max" else 1.0, spec.sampling_seed
+        self._steps: int = getattr(tuner, "max_steps", None) or getattr(tuner, "min_steps", None) or 1
+        self._cube = Cube(spec.search_space.parameters())
+        self._maker = Maker(spec)
+        self._known = dict[int, KnownTrial]()
+        self._tree = NOTHING
+        self._last: tuple[int, Proposal | None] | None = None
+
+    def size(self) -> int | None:
+        return self._maker.size
+
+    def look(self, tree: TrainedTree) -> bool:
+        """Prices are by this tree from now on; whether the tree is another one."""
+        if has_changed := tree != self._tree:
+            self._tree, self._last = tree, None
+        return has_changed
+
+    def observe(self, event: TrialEvent) -> None:
+        self._last = None
+        known = self._known.get(event.trial)
+        match event.kind:
+            case TrialEventKind.START:
+                self._maker.take(event.hp)
+                if "sample" in event.reason:
+                    self._known[event.trial] = KnownTrial(event.trial, event.reason["sample"], event.hp)
+            case TrialEventKind.CANCEL:
+                self._known.pop(event.trial, None)
+            case TrialEventKind.RESULT if known and (value := event.metrics.get(self._metric)) is not None:
+                known.losses[event.steps] = self._sign * value
+            case TrialEventKind.STOP if known:
+                known.is_over = True
+            case TrialEventKind.FAIL if known:
+                known.has_failed = True
+
+    def propose(self, number: int) -> Proposal | None:
+        if self._last is None or self._last[0] != number:
+            self._last = (number, self._proposed(number))
+        return self._last[1]
+
+    def _proposed(self, number: int) -> Proposal | None:
+        process, ranked = self._model()
+        if process is not None:
+            alpha = MOST_ALPHA * process.skill()
+            if (best := self._best(Random(f"{self._seed}/{number}"), process, ranked, alpha)) is not None:
+                reason = {"sample": best.sample, "price": best.price, "alpha": round(alpha, 3)}
+                return Proposal(to_json(best.configuration), reason)
+        if (drawn := self._maker.by_chance(number)) is None:
+            return None
+        return Proposal(to_json(drawn[1]), {} if drawn[0] is None else {"sample": drawn[0]})
+
+    def _level(self) -> int | None:
+        """The highest step at which there are enough results for a model; None while there are nowhere.
+
+        Each rung has a model of its own, and the highest counts that has one (Falkner et al. 2018, BOHB, §3).
+        """
+        steps = {step for known in self._known.values() for step in known.losses}
+        enough = (step for step in steps if sum(step in known.losses for known in self._known.values()) >= FIRST)
+        return max(enough, default=None)
+
+    def _model(self) -> tuple[GaussianProcess | None, list[KnownTrial]]:
+        """What the results tell, and the trials that have one, the best first. A trial that failed is as the worst."""
+        level = self._level()
+        if level is None or not self._cube.width:
+            return None, []
+        ranked = sorted((k for k in self._known.values() if level in k.losses), key=lambda k: k.losses[level])
+        worst = ranked[-1].losses[level]
+        failed = [known for known in self._known.values() if known.has_failed and level not in known.losses]
+        learnt = [*ranked, *failed][:MOST_POINTS]
+        losses = np.array([known.losses.get(level, worst) for known in learnt])
+        process = fitted(self._points(learnt), losses, self._cube.groups)
+        waiting = [k for k in self._known.values() if not (level in k.losses or k.has_failed or k.is_over)]
+        return process.believing(self._points(waiting)), ranked
+
+    def _points(self, samples: Iterable[KnownTrial | Candidate]) -> Numbers:
+        return self._cube.points([each.sample for each in samples])
+
+    def _best(
+        self, chance: Random, process: GaussianProcess, ranked: list[KnownTrial], alpha: float
+    ) -> Candidate | None:
+        """Of all candidates, and then of the neighbours of the best of them; None where nothing new was found."""
+
+        def scores(candidates: list[Candidate]) -> Numbers:
+            prices = np.array([max(1, candidate.price) for candidate in candidates])
+            return np.asarray(process.log_improvement(self._points(candidates)) - alpha * np.log(prices))
+
+        best = list(self._candidates(chance, ranked))
+        for _ in range(2):
+            order = np.argsort(-scores(best), kind="stable")[:BEST] if best else np.array([], int)
+            best = [best[place] for place in order]
+            near = [self._near(chance, candidate.sample) for candidate in best for _ in range(NEIGHBOURS // BEST)]
+            best += self._made(near)
+        return best[int(np.argmax(scores(best)))] if best else None
+
+    def _candidates(self, chance: Random, ranked: list[KnownTrial]) -> Iterator[Candidate]:
+        """Fresh draws, neighbours of the best trials, and branches of them."""
+        yield from self._made(drawing(chance) for _ in range(FRESH))
+        near = (self._near(chance, known.sample) for known in ranked[:BEST] for _ in range(NEIGHBOURS // BEST))
+        yield from self._made(near)
+        bases = [(known, late) for known in ranked[:BASES] if (late := self._late(known))]
+        for known, late in bases:
+            yield from self._made(self._branch(chance, known, late) for _ in range(BRANCHES // len(bases)))
+
+    def _made(self, ways: Iterable[Choose]) -> Iterator[Candidate]:
+        """The configurations that are new, each with its price."""
+        for choose in ways:
+            made = self._maker.made(choose)
+            if made is not None and self._maker.is_new(made[1]):
+                yield Candidate(*made, self._tree.price(to_json(made[1]), self._steps))
+
+    def _near(self, chance: Random, sample: Values) -> Choose:
+        return lambda place, free: _moved(chance, free, sample[place]) if place in sample else free.at(chance.random())
+
+    def _branch(self, chance: Random, base: KnownTrial, late: tuple[str, ...]) -> Choose:
+        """The values of a trial, but for one late value or more."""
+        drawn = {late[int(chance.random() * len(late))]} | {place for place in late if chance.random() < 0.5}
+        return lambda place, free: (
+            base.sample[place] if place in base.sample.keys() - drawn else free.at(chance.random())
+        )
+
+    def _late(self, base: KnownTrial) -> tuple[str, ...]:
+        """The values of a trial that change nothing until late, by name: each is tried with another one."""
+        if base.late is None:
+            chance = Random(f"{self._seed}/late/{base.number}")
+            places = (place for place in base.sample if self._parting(chance, base, place) >= LATE * self._steps)
+            base.late = tuple(places)
+        return base.late
+
+    def _parting(self, chance: Random, base: KnownTrial, drawn: str) -> int:
+        """The step at which a trial parts from one that has another value in a place; 0 where there is none."""
+        made = self._maker.made(
+            lambda place, free: free.at(chance.random()) if place == drawn else base.sample.get(place, free.at(0.5))
+        )
+        return 0 if made is None else parting(base.hp, to_json(made[1]), self._steps)
+
+
+def parting(hp: Mapping[str, Any], other: Mapping[str, Any], steps: int) -> int:
+    """The step at which two trials part, or `steps`: before it, they pass the same nodes."""
+    ways = [list(schedule.path(each, steps, "").items()) for each in (hp, other)]
+    for one, two in zip(*ways, strict=False):
+        if one != two:
+            return int(min(one[1], two[1]))
+    shorter, longer = sorted(ways, key=len)
+    return longer[len(shorter)][1] if len(shorter) < len(longer) else steps
+
+
+class Cube:
+    """The unit cube of a space's parameters: a column for each number, and one for each option of a choice.
+
+    groups: of each column, the number of its parameter.
+    """
+
+    def __init__(self, free: Mapping[str, Distribution]) -> None:
+        self._free = free
+        columns = [len(each.options) if isinstance(each, Choice) else 1 for each in free.values()]
+        self.width = sum(columns)
+        self.groups = np.repeat(np.arange(len(columns)), columns)
+
+    def points(self, samples: Iterable[Values]) -> Numbers:
+        """[n, width]; what has no say in a sample stands in the middle."""
+        rows = [
+            [u for place, free in self._free.items() for u in _columns(free, sample.get(place))] for sample in samples
+        ]
+        return np.array(rows, float).reshape(-1, self.width)
+
+
+def _columns(free: Distribution, value: Any) -> list[float]:
+    if isinstance(free, Choice):
+        return [0.7 * (number == value) for number in range(len(free.options))]  # two options are 1 apart
+    return [0.5 if value is None else _share(free, value)]
+
+
+def _share(free: Range, value: float) -> float:
+    """Where a value stands in its range, from 0 to 1, in the scale of the range."""
+    low, high, at = (math.log(each) if free.is_log else each for each in (free.low, free.high, value))
+    return float((at - low) / (high - low))
+
+
+def _deviation(chance: Random) -> float:
+    """Of a neighbour's number from the original; every other one stays. `Random.gauss` may change with Python."""
+    return NEAR * NormalDist().inv_cdf(chance.random() or 0.5) * (chance.random() < 0.5)
+
+
+def _moved(chance: Random, free: Distribution, value: Any) -> Any:
+    """The value, or another one not far from it."""
+    if isinstance(free, Choice):
+        return free.at(chance.random()) if chance.random() < NEAR else value
+    share = min(1.0, max(0.0, _share(free, value) + _deviation(chance)))
+    low, high = (math.log(each) if free.is_log else each for each in (free.low, free.high))
+    return free.near(math.exp(low + share * (high - low)) if free.is_log else low + share * (high - low))

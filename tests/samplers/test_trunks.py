@@ -1,0 +1,187 @@
+"""The search that knows the tree: its prices are what is trained, its model is what its papers say, and it replays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.evolve import fold
+from app.domain.pricing import tree_of
+from app.domain.search_plan import Node, TrialEvent
+from app.domain.terms import TrialEventKind
+from app.simulation.simulator import Simulator
+from app.tuning.replay import replay
+from app.tuning.samplers import SAMPLERS, gaussian, trunks
+from app.tuning.tuners.base import context_of
+from app.tuning.tuners.driver import TunerDriver
+from stagetree.sequences import parse
+from stagetree.spec import StudySpec
+from tests.tuners.worlds import STUDY
+
+WSD = {"family": "wsd", "peak": 0.1, "warmup": 2}
+SPACE: dict[str, Any] = {
+    "lr": {**WSD, "peak": {"loguniform": [0.01, 1]}, "decay": {"randint": [2, 12]}, "shape": ["linear", "sqrt"]},
+    "wd": {"uniform": [0, 1]},
+}
+SPACE["lr"]["shape"] = {"choice": ["linear", "sqrt"]}
+
+
+@pytest.fixture(autouse=True)
+def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested here does not hang on how many are looked at."""
+    for name, number in {"FRESH": 12, "BRANCHES": 12, "NEIGHBOURS": 6}.items():
+        monkeypatch.setattr(trunks, name, number)
+
+
+def spec(**fields: Any) -> StudySpec:
+    tuner = {"kind": "asha", "num_trials": 12, "min_steps": 20, "max_steps": 20, "sampler": "trunks"}
+    tuner |= fields.pop("tuner", {})
+    study = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "space": SPACE, "tuner": tuner}
+    return StudySpec.from_dict({**study, **fields})
+
+
+def loss(node: Node, step: int) -> e.Metrics:
+    """Least at a decay of 6, whatever else."""
+    return {"loss": abs(node.hp["lr"]["decay"] - 6) / 10 + node.hp["wd"]["value"] / 1e3 + 1 / step}
+
+
+def simulated(slots: int = 1, keep_every: int | None = 2, **fields: Any) -> Simulator:
+    simulator = Simulator(slots=slots, measure=loss, keep_every=keep_every)
+    simulator.submit(STUDY, spec(**fields).to_json())
+    simulator.run()
+    return simulator
+
+
+decays = st.fixed_dictionaries({"decay": st.integers(1, 18), "shape": st.sampled_from(["linear", "sqrt"])})
+
+
+@settings(max_examples=20)
+@given(before=st.lists(decays, min_size=1, max_size=3), then=decays, keep=st.sampled_from([None, 1, 5]))
+def test_the_price_of_a_trial_is_what_is_trained_for_it(before: list[Any], then: Any, keep: int | None) -> None:
+    """By the name of each node, whatever was kept."""
+
+    def hp(fields: dict[str, Any]) -> dict[str, Any]:
+        return {"lr": parse({**WSD, **fields, "stable_until": 20 - fields["decay"]}).to_json()}
+
+    study = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "tuner": {"kind": "external"}}
+    simulator = Simulator(slots=1, measure=lambda node, step: {"loss": 1.0}, keep_every=keep)
+    simulator.submit(STUDY, StudySpec.from_dict(study).to_json())
+    for fields in (*before, then):
+        plan, known = simulator.plan, simulator.plan.studies[STUDY]
+        price, executed = tree_of(plan, known).price(hp(fields), 20), known.executed
+        simulator.give(c.AddTrial(study=STUDY, hp=hp(fields), steps=20))
+        simulator.run()
+        assert simulator.plan.studies[STUDY].executed - executed == price
+
+
+def test_studies_propose_branches_at_the_price_that_they_say() -> None:
+    simulator = simulated()
+    study = simulator.plan.studies[STUDY]
+    priced = [trial for trial in study.trials if "price" in trial.reason]
+    assert len(study.trials) == 12 and len(priced) == 12 - trunks.FIRST
+    assert sum(trial.reason["price"] for trial in priced) + 20 * trunks.FIRST == study.executed
+    assert any(trial.reason["price"] < 20 for trial in priced)
+    assert study.executed < 12 * 20
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_server_that_starts_again_proposes_what_the_first_would_have(slots: int) -> None:
+    simulator = simulated(slots)
+    events = simulator.events
+    assert replay(enumerate(events), STUDY).identical
+    for at in [at for at, event in enumerate(events) if isinstance(event, e.TrialAdded)]:
+        plan = fold(events[:at])
+        driver = TunerDriver(plan.studies[STUDY].spec)
+        driver.observe(plan.studies[STUDY], context_of(plan, plan.studies[STUDY], 0.0, slots))
+        [action] = driver.suggest(room=100)
+        recorded = events[at]
+        assert isinstance(recorded, e.TrialAdded) and isinstance(action, c.Start)
+        assert (action.hp, {"by": "tuner", **action.reason}) == (recorded.hp, recorded.reason)
+
+
+def test_a_study_that_does_not_merge_pays_for_every_step() -> None:
+    study = simulated(merge=False).plan.studies[STUDY]
+    assert {trial.reason["price"] for trial in study.trials if "price" in trial.reason} == {20}
+
+
+def test_rungs_have_models_of_their_own() -> None:
+    study = simulated(slots=2, tuner={"min_steps": 5, "num_trials": 20, "eta": 2}).plan.studies[STUDY]
+    assert len(study.trials) == 20 and sum("price" in trial.reason for trial in study.trials) > 10
+
+
+def test_a_space_that_is_used_up_has_no_more() -> None:
+    space = {"lr": {**WSD, "decay": {"choice": [2, 4, 6]}}, "wd": [0.1, 0.2]}
+    study = simulated(space=space, tuner={"distinct": True}).plan.studies[STUDY]
+    assert len(study.trials) == 6
+
+
+def told(*outcomes: float | None) -> trunks.TrunkSampler:
+    """A sampler whose trials came to these losses; None for those that failed."""
+    sampler = SAMPLERS["trunks"](spec())
+    assert isinstance(sampler, trunks.TrunkSampler)
+    for number, outcome in enumerate(outcomes):
+        proposal = sampler.propose(number)
+        assert proposal is not None
+        sampler.observe(TrialEvent(TrialEventKind.START, number, 20, hp=proposal.hp, reason=proposal.reason))
+        kind = TrialEventKind.FAIL if outcome is None else TrialEventKind.RESULT
+        sampler.observe(TrialEvent(kind, number, 20, metrics={} if outcome is None else {"loss": outcome}))
+    return sampler
+
+
+@pytest.mark.parametrize("outcomes", [[None] * 6, [1.0] * 6, [1e300, -1e300] * 3, [3.0, 2.0, 1.0, 4.0, None, None]])
+def test_whatever_trials_come_to_there_is_a_next_one(outcomes: list[float | None]) -> None:
+    sampler = told(*outcomes)
+    proposal = sampler.propose(len(outcomes))
+    assert proposal is not None and proposal == sampler.propose(len(outcomes))
+
+
+def test_trials_part_where_their_values_do() -> None:
+    one, other = ({"lr": {**WSD, "stable_until": at, "decay": 20 - at}} for at in (12, 16))
+    assert trunks.parting(one, other, 20) == 13  # the first step of a decay is at the peak
+    assert trunks.parting(one, one, 20) == 20
+    assert trunks.parting({"lr": 0.1}, {"lr": 0.2}, 20) == 0
+    assert trunks.parting({"lr": 0.1}, {"lr": {**WSD, "stable_until": 9, "decay": 3}}, 20) == 0
+
+
+# The model
+
+points = st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=4, max_size=8)
+
+
+@settings(max_examples=20)
+@given(points)
+def test_the_process_goes_through_what_it_saw_and_knows_how_sure_it_is(rows: list[list[float]]) -> None:
+    seen = np.unique(np.round(np.array(rows), 2), axis=0)
+    losses = np.sin(3 * seen[:, 0]) + seen[:, 1]
+    process = gaussian.fitted(seen, losses, np.array([0, 1, 2]))
+    mean, deviation = process.at(seen)
+    assert np.allclose(mean, process.losses, atol=0.5) and (deviation < 0.9).all()
+    assert 0 <= process.skill() <= 1
+    far = process.believing(seen[:1] + 5)
+    assert far.at(seen[:1] + 5)[1][0] < process.at(seen[:1] + 5)[1][0]
+
+
+def test_lengths_and_skill_tell_what_matters_from_what_does_not() -> None:
+    seen = np.random.default_rng(0).random((30, 2))
+    process = gaussian.fitted(seen, np.sin(6 * seen[:, 0]), np.array([0, 1]))
+    assert process.lengths[0] < process.lengths[1] / 3 and process.skill() > 0.9
+    noise = gaussian.fitted(seen, np.random.default_rng(1).random(30), np.array([0, 1]))
+    assert noise.skill() < 0.5
+
+
+def test_the_improvement_is_the_mean_of_what_may_come() -> None:
+    seen = np.random.default_rng(0).random((6, 2))
+    process = gaussian.fitted(seen, seen.sum(axis=1), np.array([0, 1]))
+    at = np.random.default_rng(1).random((4, 2)) / 4
+    mean, deviation = process.at(at)
+    drawn = mean + deviation * np.random.default_rng(2).standard_normal((200_000, 1))
+    assert np.allclose(
+        np.exp(process.log_improvement(at)), np.maximum(0, process.best - drawn).mean(axis=0), rtol=0.05, atol=1e-4
+    )
+    assert np.isfinite(process.log_improvement(np.array([[1e3, 1e3], [1.0, 1.0]]))).all()
