@@ -29,7 +29,7 @@ class Price:
     again: int
 
 
-class Trained(Protocol):
+class NodeProgress(Protocol):
     """How far a node was trained, the steps at which its state is kept, and those at which it was evaluated."""
 
     @property
@@ -52,12 +52,12 @@ def price(plan: SearchPlan, study: Study, ways: Sequence[Mapping[NodeId, int]], 
 
 
 def _price_of(
-    nodes: Mapping[NodeId, Trained], asked: Mapping[NodeId, int], way: Mapping[NodeId, int], steps: int
+    nodes: Mapping[NodeId, NodeProgress], asked: Mapping[NodeId, int], way: Mapping[NodeId, int], steps: int
 ) -> tuple[int, int]:
     """The steps that are new, and the steps that are trained once more."""
     ends, new, kept = [*list(way.values())[1:], steps], 0, 0
     needed: int | None = None  # the step whose state training must begin with
-    node: Trained | None = None
+    node: NodeProgress | None = None
     for (name, start), end in zip(way.items(), ends, strict=True):
         node = nodes.get(name)
         trained = start if node is None else max(start, min(end, node.reached))
