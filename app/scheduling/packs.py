@@ -174,6 +174,8 @@ def is_gathering(frontier: Frontier, first: Span, slot: str) -> bool:
 
     The path that begins with `first` waits for them: they come within the time of an upload, or their chains end.
     """
+    if not frontier.plan.packing:
+        return False
     trained = (each.stages[-1] for each in frontier.plan.chains.values() if each.slot == slot and each.is_trained)
     coming = (Span(last.node, last.start, last.end) for last in trained if last.end == first.start)
     return any(True for last in coming for _ in _onward(frontier, last))
