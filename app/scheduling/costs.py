@@ -15,7 +15,7 @@ from itertools import groupby
 
 import numpy as np
 
-from app.domain.assignment import shared_gpu
+from app.domain.assignment import gpu_of, shared_gpu
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.terms import NodeId
 
@@ -54,8 +54,11 @@ class Costs:
             return False
         return bool(measured)
 
-    def seconds_per_step(self, node: Node) -> float:
-        """The estimate for one node."""
+    def seconds_per_step(self, node: Node, gpu: str | None = None) -> float:
+        """The estimate for one node, on a kind of GPU; by default that on which it was trained last."""
+        steps, seconds = node.rates.get(node.gpu if gpu is None else gpu, (0, 0.0))
+        if steps and seconds > 0:
+            return seconds / steps
         if node.steps_run and node.seconds > 0:
             return node.seconds / node.steps_run
         if not self._fitted_at:
@@ -66,7 +69,8 @@ class Costs:
     def seconds_in_gang(self, plan: SearchPlan, node: Node, kind: str, ranks: int) -> float:
         """The same on so many devices of a kind: as it was there, or else by how much faster they were measured."""
         steps, seconds = node.paces.get((kind, ranks), (0, 0.0))
-        return seconds / steps if steps else self.seconds_per_step(node) / plan.times_faster(kind, ranks)
+        alone = self.seconds_per_step(node, gpu_of(kind))
+        return seconds / steps if steps else alone / plan.times_faster(kind, ranks)
 
     def revise(self, node: Node) -> bool:
         """Estimate a node anew, by what was learnt since; whether that makes a difference to anybody."""

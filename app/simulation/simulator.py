@@ -61,7 +61,7 @@ class Unit(Costs):
     def refit(self, plan: SearchPlan) -> bool:
         return False
 
-    def seconds_per_step(self, node: Node) -> float:
+    def seconds_per_step(self, node: Node, gpu: str | None = None) -> float:
         return 1.0
 
 

@@ -141,7 +141,7 @@ def test_an_estimate_that_fails_holds_up_its_plan_alone_and_forgets_nothing() ->
     broken = {"lame"}
 
     class Estimates(Costs):
-        def seconds_per_step(self, node: Node) -> float:
+        def seconds_per_step(self, node: Node, gpu: str | None = None) -> float:
             if broken and node.steps_run:
                 raise OverflowError("a number too large")
             return super().seconds_per_step(node)

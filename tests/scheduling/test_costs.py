@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.domain import events as e
 from app.domain.schedule import ScheduleSegment
 from app.domain.search_plan import Node, SearchPlan
-from app.domain.terms import NodeId
+from app.domain.terms import ChainId, NodeId
 from app.scheduling.costs import Costs
 from tests.plans import Story, tried
 
@@ -23,6 +23,24 @@ def measured(story: Story, bs: float, seconds_per_step: float, lr: float = 0.1) 
     (node,) = story.path(study)
     chain = story.assign((node, 0, 10), study=study)
     story.happen(e.StageCompleted(chain=chain.id, index=0, seconds=10 * seconds_per_step))
+
+
+def test_steps_cost_what_they_took_on_the_kind_where_they_go_on() -> None:
+    """Two kinds, one twice as fast: neither is reckoned with the mean of both."""
+    story, costs = Story(), Costs()
+    study = story.submit(({"bs": 64}, 40), devices=["A100", "H100"])
+    (node,) = story.path(study)
+    for number, (kind, seconds) in enumerate((("NVIDIA A100", 20.0), ("NVIDIA H100", 10.0))):
+        stage = e.Stage(node=node.id, start=10 * number, end=10 * number + 10, study=study)
+        chain = ChainId(f"on {kind}")
+        story.happen(e.ChainAssigned(chain=chain, slot="gpu0", stages=(stage,), at=0.0, kind=kind))
+        assert costs.seconds_per_step(node) == (2.0 if number else 1.0)  # nothing is known of this kind yet
+        story.happen(e.StageCompleted(chain=chain, index=0, seconds=seconds))
+        story.keep(node.id, stage.end)
+        assert costs.seconds_per_step(node) == seconds / 10
+    assert costs.seconds_per_step(node, "NVIDIA A100") == 2.0
+    assert costs.seconds_in_gang(story.plan, node, "NVIDIA A100, a share of 2", 1) == 2.0
+    assert costs.seconds_per_step(node, "NVIDIA L4") == 1.5  # of all that is known
 
 
 def estimate(story: Story, costs: Costs, bs: float, lr: float = 0.1) -> float:

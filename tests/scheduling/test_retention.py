@@ -24,7 +24,7 @@ class Seconds(Costs):
     def refit(self, plan: SearchPlan) -> bool:
         return False
 
-    def seconds_per_step(self, node: Any) -> float:
+    def seconds_per_step(self, node: Any, gpu: str | None = None) -> float:
         return 1.0
 
 

@@ -90,7 +90,10 @@ def _charge(plan: SearchPlan, chain: Chain, stage: e.Stage, steps: int, seconds:
     node.steps_run += steps
     plan.stages_run += 1
     if steps:
-        node.seconds += seconds * plan.times_faster(chain.kind, chain.ranks)
+        took, gpu = seconds * plan.times_faster(chain.kind, chain.ranks), gpu_of(chain.kind)
+        node.seconds += took
+        known = node.rates.get(gpu, (0, 0.0))
+        node.rates[gpu] = (known[0] + steps, known[1] + took)
     if steps and chain.members:
         before = node.paces.get((chain.kind, chain.ranks), (0, 0.0))
         node.paces[chain.kind, chain.ranks] = (before[0] + steps, before[1] + seconds)

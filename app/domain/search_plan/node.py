@@ -123,7 +123,8 @@ class Node:
     alone: whether nothing is trained on from its states: each chain begins at step 0. trials: how many pass it.
     resumed_from: the last step at which the state was kept that a chain began with which trained here; 0 if none did.
     broke: the first step at which training broke on the way of any of those chains.
-    seconds: that its steps have taken, or would have on one device where several trained them. paces: by kind of
+    seconds: that its steps have taken, or would have on one device where several trained them. rates: by kind of GPU,
+    the steps that it has trained, and their part of the seconds. paces: by kind of
     device and ranks, what several have trained: the steps, and the seconds that passed. gpu: the kind of GPU on which
     it was trained last; "" for none, or an unknown one.
     """
@@ -152,6 +153,7 @@ class Node:
     trials: int = 0
     resumed_from: int = 0
     broke: int = 0
+    rates: dict[str, tuple[int, float]] = field(default_factory=dict)
     paces: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
     gpu: str = ""
     reached: int = 0
