@@ -56,11 +56,16 @@ class Machine:
         with self.records.write() as rows:
             rows.chains.assign(CHAIN, "p", "a-gpu0", ChainAssignment(**work, meeting=meeting), 60.0)
         given = SimpleNamespace(records=self.records, start=self._start, sources=lambda: self.sources, clock=monotonic)
-        trainer = SimpleNamespace(end_process=lambda: None)
+        self.ended = 0
+        trainer = SimpleNamespace(end_process=self._end)
         me = SimpleNamespace(slot="b-gpu0", owner="its")
         slot = SimpleNamespace(me=me, given=given, trainer=trainer, retry=self.retry)
-        self._thread = Thread(target=Lending(slot, lambda: False).serve, args=[CHAIN])  # type: ignore[arg-type]
+        self.lending = Lending(slot, lambda: False)  # type: ignore[arg-type]
+        self._thread = Thread(target=self.lending.serve, args=[CHAIN])
         self._thread.start()
+
+    def _end(self) -> None:
+        self.ended += 1
 
     def _start(self, *, rank: dict[str, Any]) -> TrainerProcess:
         self.started.append(TrainerProcess.start(self._warm, rank=rank))
@@ -188,6 +193,15 @@ def test_a_chain_that_is_over_takes_its_rank_with_it(warm: Warm, door: Door, mac
         machine.take_back()
         assert machine.is_free()
         assert are_gone([machine.started[0].pid])
+
+
+def test_a_message_that_comes_too_late_ends_no_process(machine: Machine) -> None:
+    """Between two stages the slot has the model of another chain."""
+    machine.take_back()
+    assert machine.is_free()
+    before = machine.ended
+    machine.lending.serve(CHAIN)
+    assert machine.ended == before
 
 
 def test_a_worker_with_other_code_is_no_rank(warm: Warm, door: Door, machine: Machine) -> None:

@@ -46,8 +46,9 @@ class Lending:
 
     def serve(self, chain: str) -> None:
         """Be a rank of the chain for as long as the slot is lent to it."""
-        self._slot.trainer.end_process()  # the device is the rank's
         with suppress(NotLent, Closing):
+            self._work(chain)  # a late message must leave the model of another chain where it is
+            self._slot.trainer.end_process()  # the device is the rank's
             while not self._is_retiring():
                 work = self._work(chain)
                 try:
