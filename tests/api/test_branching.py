@@ -59,7 +59,7 @@ def test_a_branch_is_the_trial_that_writes_its_parts(at: int, more: int, tail: A
     assert [parse(hp["lr"]).at(step) for step in range(at + more)] == values
     assert hp["bs"] == trunk.hp["bs"]
     way = path(hp, at + more, "")
-    cost = price(world.plan, world.plan.studies[STUDY], way, at + more)
+    cost = price(world.plan, world.plan.studies[STUDY], [way], at + more)
     executed = world.plan.studies[STUDY].executed
     world.give(wanted)
     study = world.plan.studies[STUDY]
