@@ -63,7 +63,7 @@ def check(
     if job is None:
         fail("the study names no hyper-parameters to check with: give it a space", USAGE)
     worlds = _worlds(ranks)
-    report = _report({**job, "steps": steps, "broken": steps // 2, "ranks": worlds}, spec.metric)
+    report = _report({**job, "steps": steps, "broken": steps // 2, "ranks": worlds}, spec.to_json())
     if output is Format.json:
         print_json(report)
     else:
@@ -143,7 +143,7 @@ def _configuration(spec: StudySpec) -> Json | None:
     return chosen and {name: sequence.to_json() for name, sequence in chosen.items()}
 
 
-def _report(job: Json, metric: str) -> Json:
+def _report(job: Json, study: Json) -> Json:
     """What the check found, in a process of its own; what the trainer prints goes to stderr."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "report"
@@ -154,15 +154,15 @@ def _report(job: Json, metric: str) -> Json:
         if done.returncode or not result.exists():
             fail(f"the check {ending(done.returncode)}", FAILED)
         report: Json = json.loads(result.read_text())
-        _name_problem(report, metric)
+        _name_problem(report, study)
         return report
 
 
-def _name_problem(report: Json, metric: str) -> None:
+def _name_problem(report: Json, study: Json) -> None:
     """Metrics among which a study has no result are a failure, too."""
-    from app.domain.awaiting import problem_of
+    from app.domain.objectives import objectives_of
 
-    if not report["failed"] and (problem := problem_of(metric, report["metrics"], report["steps"])):
+    if not report["failed"] and (problem := objectives_of(study).problem(report["metrics"], report["steps"])):
         report["failed"] = problem["error"]
 
 

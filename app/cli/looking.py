@@ -126,19 +126,20 @@ NOT_YET = "not yet known"
 
 def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
     """The heading and the rows of the trials that are shown, without what all trials have in common."""
-    from app.cli.result import common_hp, varied
+    from app.cli.result import common_hp, judged_columns, judged_values, varied
 
     results = (study["value"], "best" if study["value"] == "last" else "last")
     predicted = PREDICTED if any(trial.get("prediction") for trial in every) else {}
-    common = common_hp(every)
+    common, judged = common_hp(every), judged_columns(study)
 
     def row(trial: Json) -> tuple[Any, ...]:
         numbers = [each for name in results for each in result_cells(trial[name])]
-        prediction = [_foretold(trial.get("prediction") or {}, name) for name in predicted]
-        return trial["trial"], *numbers, *prediction, trial["standing"], short_hp(varied(trial["hp"], common))
+        foretold = [_foretold(trial.get("prediction") or {}, name) for name in predicted]
+        middle = (*numbers, *foretold, *judged_values(trial, judged))
+        return trial["trial"], *middle, trial["standing"], short_hp(varied(trial["hp"], common))
 
-    header = ("trial", study["metric"], "step", results[1], "step", *predicted.values(), "standing", "hyper-parameters")
-    return header, map(row, shown)
+    heads = (study["metric"], "step", results[1], "step", *predicted.values(), *judged)
+    return ("trial", *heads, "standing", "hyper-parameters"), map(row, shown)
 
 
 def _foretold(prediction: Json, name: str) -> Any:

@@ -106,11 +106,16 @@ def sharing_text(on: Json) -> str:
 
 def print_best(study: Json) -> None:
     """The best trials, with what all trials have in common under them."""
+    if study.get("metrics"):
+        _print_front(study)
+        return
     cooled = {trial["cooldown_of"] for trial in study["trials"] if "cooldown_of" in trial}  # judged by these alone
-    valued = [trial for trial in study["trials"] if trial["value"] is not None and trial["trial"] not in cooled]
+    judged = (trial for trial in study["trials"] if trial["trial"] not in cooled and not trial.get("violation"))
+    valued = [trial for trial in judged if trial["value"] is not None]
     sign = 1 if study["mode"] == "min" else -1
     best = sorted(valued, key=lambda trial: (sign * trial["value"], trial["trial"]))[:BEST]
     if not best:
+        _print_broken(study)
         return
     common = common_hp(study["trials"])
     rows = [
@@ -119,6 +124,43 @@ def print_best(study: Json) -> None:
     print_table(("trial", study["metric"], "step", "hyper-parameters"), rows)
     if common:
         print(f"all trials: {one_line(short_hp(common))}")
+
+
+def _print_front(study: Json) -> None:
+    """The trials of the front, the first of them spread over it, with all that the study judges by."""
+    if not study["front"]:
+        _print_broken(study)
+        return
+    names, common = list(study["front"][0]["metrics"]), common_hp(study["trials"])
+    rows = [
+        (best["trial"], *best["metrics"].values(), best["steps"], short_hp(varied(best["hp"], common)))
+        for best in study["front"][:BEST]
+    ]
+    print_table(("trial", *names, "step", "hyper-parameters"), rows)
+    shown = f", of which {len(rows)} are shown" if len(rows) < len(study["front"]) else ""
+    print(f"front: no other trial is as good in all metrics and better in one; {len(study['front'])} trials{shown}")
+    if common:
+        print(f"all trials: {one_line(short_hp(common))}")
+
+
+def _print_broken(study: Json) -> None:
+    """Where no trial keeps to the constraints: which is nearest to that."""
+    if study["best"]:
+        wanted = one_line(" and ".join(study["constraints"]))
+        print(f"no trial keeps to {wanted}; trial {study['best']['trial']} is nearest to that")
+
+
+def judged_columns(study: Json) -> tuple[str, ...]:
+    """What a table of trials shows beside the value: what else it is judged by, and the front."""
+    first = study["best"]["metrics"] if (study["best"] or {}).get("metrics") else {}
+    return tuple(name for name in first if name != study["metric"]) + (("front",) if first else ())
+
+
+def judged_values(trial: Json, columns: tuple[str, ...]) -> list[Any]:
+    """The values of these columns; a star marks the front, and what breaks a constraint says so."""
+    metrics = trial.get("metrics") or {}
+    mark = "*" if trial.get("front") else "breaks a constraint" if trial.get("violation") else ""
+    return [*(metrics.get(name) for name in columns[:-1]), *([mark] if columns else [])]
 
 
 def common_hp(trials: list[Json]) -> Json:

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
-from app.domain.terms import FailureKind, NodeId, TrialEventKind, TrialState
+from app.domain.terms import NodeId, TrialEventKind, TrialState
 
 
 def wait(plan: SearchPlan, node: Node, step: int, trial: Trial) -> None:
@@ -85,7 +85,7 @@ def is_regular(study: Study, node: Node, step: int) -> bool:
 def answer(plan: SearchPlan, trial: Trial, step: int) -> None:
     """The result that the trial waited for at `step` is there."""
     study = plan.studies[trial.study]
-    if (problem := problem_of(study.metric, plan.metrics(trial, step) or {}, step)) is not None:
+    if (problem := study.objectives.problem(plan.metrics(trial, step) or {}, step)) is not None:
         end_trial(plan, trial, TrialState.FAILED, problem)
         return
     study.num_results += 1
@@ -115,17 +115,6 @@ def leave_unevaluated_by(plan: SearchPlan, trial: Trial, step: int) -> None:
     trial.unevaluated.discard(step)
     forget(plan, trial, step)
     settle(plan, trial)
-
-
-def problem_of(name: str, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
-    """Why there is no result among these metrics for a study of that metric, if there is none."""
-    if name not in metrics:
-        reported = ", ".join(sorted(metrics)) or "nothing"
-        text = f"the trainer does not report {name!r}, the metric of the study; it reports {reported}"
-        return {"kind": FailureKind.METRIC, "step": step, "error": text}
-    if metrics[name] is None:
-        return {"kind": FailureKind.NAN, "step": step, "error": f"{name} is not a finite number after step {step}"}
-    return None
 
 
 _EVENT_OF = {

@@ -14,13 +14,13 @@ was not there.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import stdev
 from typing import Any, NamedTuple
 
 from app.domain.events import Stage
+from app.domain.objectives import ResultScore, Scored, best_first, front_of
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId
 
@@ -37,6 +37,12 @@ class MeasuredValue(NamedTuple):
     repeats: int = 1
 
 
+def score(plan: SearchPlan, study: Study, trial: Trial) -> ResultScore | None:
+    """The trial's value by the study's choice, with its other metrics and constraints; None where it has none."""
+    value = result(plan, study, trial)
+    return None if value is None else study.objectives.score(plan.metrics(trial, value.step) or {})
+
+
 def sign(study: Study) -> int:
     """-1 where more is better, so that the smaller sign * value is better; 1 where less is."""
     return 1 if study.mode == "min" else -1
@@ -51,9 +57,10 @@ def last(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
 
 
 def best_of_curve(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
-    """The best of the metric at any step evaluated so far on the trial's path."""
-    results = (_result(plan, study, trial, step) for step, _ in plan.curve(trial))
-    return min(filter(None, results), key=lambda result: (sign(study) * result.value, result.step), default=None)
+    """The best of the metric at any step evaluated so far on the trial's path; what breaks no constraint is better."""
+    scored = ((study.objectives.score(plan.metrics(trial, step) or {}), step) for step, _ in plan.curve(trial))
+    best = min(((score, step) for score, step in scored if score is not None), default=None)
+    return None if best is None else _result(plan, study, trial, best[1])
 
 
 def result(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
@@ -62,11 +69,34 @@ def result(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None
 
 
 def ranked(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
-    """The trials that have a value, the best first, ties to the lower number; without those that have a cooldown."""
+    """The trials that have a value, the best first, ties to the lower number; without the trunks of cooldowns."""
+    return [_measured(plan, study, number) for _, number in best_first(_scored(plan, study))]
+
+
+def best_of(study: Study, measured: Mapping[int, Mapping[str, float | None]]) -> int | None:
+    """Of trials with their metrics, the number of the best; None where none has a result."""
+    scores = ((study.objectives.score(metrics), trial) for trial, metrics in measured.items())
+    order = best_first((score, trial) for score, trial in scores if score is not None)
+    return next((trial for _, trial in order), None)
+
+
+def front(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
+    """The trials whose results break no constraint and that none dominates; the first k of them are spread over it."""
+    return [_measured(plan, study, number) for _, number in front_of(_scored(plan, study))]
+
+
+def _scored(plan: SearchPlan, study: Study) -> Iterator[Scored]:
     trunks = {trial.cooldown_of for trial in study.trials if trial.cooldown_of is not None}
-    alone = (trial for trial in study.trials if trial.number not in trunks)
-    measured = [(trial, value) for trial in alone if (value := result(plan, study, trial)) is not None]
-    return sorted(measured, key=lambda each: (sign(study) * each[1].value, each[0].number))
+    for trial in study.trials:
+        if trial.number not in trunks and (found := score(plan, study, trial)) is not None:
+            yield found, trial.number
+
+
+def _measured(plan: SearchPlan, study: Study, number: int) -> tuple[Trial, MeasuredValue]:
+    trial = study.trials[number]
+    value = result(plan, study, trial)
+    assert value is not None
+    return trial, value
 
 
 def best(plan: SearchPlan, study: Study) -> tuple[Trial, MeasuredValue] | None:
@@ -75,11 +105,12 @@ def best(plan: SearchPlan, study: Study) -> tuple[Trial, MeasuredValue] | None:
 
 
 def _result(plan: SearchPlan, study: Study, trial: Trial, step: int) -> MeasuredValue | None:
-    value = (plan.metrics(trial, step) or {}).get(study.metric)
-    if value is None or not math.isfinite(value):
+    score = study.objectives.score(plan.metrics(trial, step) or {})
+    if score is None:
         return None
     each = [number for metrics in plan.measured_at(trial, step) if (number := metrics.get(study.metric)) is not None]
-    return MeasuredValue(step, value, stdev(each) if len(each) > 1 else None, len(each))
+    value, deviation = sign(study) * score.losses[0], stdev(each) if len(each) > 1 else None
+    return MeasuredValue(step, value, deviation, len(each))
 
 
 Json = dict[str, Any]

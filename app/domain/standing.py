@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from app.domain.cooldowns import AT, Cooldowns
 from app.domain.failures import failure_text
+from app.domain.objectives import FAILED, Objectives, ResultScore, best_first
 from app.domain.results import sign
 from app.domain.search_plan import Study, Trial, TrialEvent
 from app.domain.terms import StudyState, TrialEventKind, TrialState
@@ -28,13 +29,17 @@ UNPROVEN = ("p", "expected_seconds")
 
 @dataclass(slots=True)
 class RungRanking:
-    """One rung: the steps it stands at, how many trials were sent there, their values by trial, and who went on."""
+    """One rung: the steps it stands at, how many trials were sent there, their values by trial, and who went on.
+
+    scores: of the same trials, in a study with several metrics, or constraints.
+    """
 
     bracket: int
     number: int
     steps: int
     entered: int = 0
     values: dict[int, float] = field(default_factory=dict)
+    scores: dict[int, ResultScore] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     promoted: set[int] = field(default_factory=set)
 
@@ -45,7 +50,10 @@ class RungRanking:
 
     def best_first(self, sign: int) -> list[int]:
         """The trials that came here, ties to the lower number, those that failed on the way last."""
-        return [*sorted(self.values, key=lambda trial: (sign * self.values[trial], trial)), *sorted(self.failed)]
+        order = sorted(self.values, key=lambda trial: (sign * self.values[trial], trial))
+        if self.scores:
+            order = [trial for _, trial in best_first((self.scores[trial], trial) for trial in self.values)]
+        return [*order, *sorted(self.failed)]
 
 
 @dataclass(slots=True)
@@ -89,7 +97,7 @@ def standing(study: Study) -> Standing:
             case TrialEventKind.START | TrialEventKind.PROMOTE:
                 _send(stands, event)
             case TrialEventKind.RESULT | TrialEventKind.FAIL:
-                _arrive(stands, event, study.metric)
+                _arrive(stands, event, study.metric, study.objectives)
             case TrialEventKind.CANCEL if (rung := stands.rung(event.trial)) and event.trial not in rung.promoted:
                 rung.values.pop(event.trial, None)
             case TrialEventKind.STOP:
@@ -111,7 +119,7 @@ def _send(stands: Standing, event: TrialEvent) -> None:
     stands.at[event.trial] = place
 
 
-def _arrive(stands: Standing, event: TrialEvent, metric: str) -> None:
+def _arrive(stands: Standing, event: TrialEvent, metric: str, objectives: Objectives) -> None:
     rung = stands.rung(event.trial)
     if rung is None:
         return
@@ -119,6 +127,8 @@ def _arrive(stands: Standing, event: TrialEvent, metric: str) -> None:
         rung.failed.add(event.trial)
     elif event.steps == rung.steps and (value := event.metrics.get(metric)) is not None:
         rung.values[event.trial] = value
+        if not objectives.is_plain:
+            rung.scores[event.trial] = objectives.score(event.metrics) or FAILED
 
 
 def prediction(trial: Trial, stands: Standing) -> Mapping[str, object] | None:

@@ -49,7 +49,8 @@ def check(plan: SearchPlan) -> Proof | None:
     if root is None or trial is None:
         return None
     most = int(PROOF_SHARE * _steps(plan))
-    metrics = tuple(dict.fromkeys(each.metric for each in plan.studies.values() if each.is_running and each.metric))
+    running = (study for study in plan.studies.values() if study.is_running and study.metric)
+    metrics = tuple(dict.fromkeys(name for study in running for name in study.objectives.metrics))
     stage = Stage(node=root.id, start=0, end=min(FEW_STEPS, trial.steps), study=trial.study)
     return Proof(ProofKind.CHECK, trial, (stage,), None, ProofOrder(ProofKind.CHECK, (), most, metrics))
 

@@ -142,7 +142,7 @@ def _run(
     """The study after its run; without a profile, without packs, and without gangs, alone. Raises `PreviewTooLong`."""
     watch, packing = _watching(is_over), 0 if profile is None else spec.lanes
     simulator = Simulator(
-        slots=slots, measure=_measuring(spec.metric), limits=limits, watch=watch, profile=profile, ranks=gangs
+        slots=slots, measure=_measuring(spec.to_json()), limits=limits, watch=watch, profile=profile, ranks=gangs
     )
     opened = e.PlanOpened(
         trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed, packing=packing
@@ -197,11 +197,18 @@ def unguided(spec: dict[str, Any]) -> dict[str, Any]:
     return {**spec, "tuner": {**tuner, "sampler": "random"}} if tuner.get("sampler") in NEEDED else spec
 
 
-def _measuring(metric: str) -> Any:
+def _measuring(spec: dict[str, Any]) -> Any:
+    metrics: e.Metrics = dict.fromkeys(_judged_by(spec), 1.0)
+
     def measure(node: Node, step: int) -> e.Metrics:
-        return {metric: 0.0}
+        return metrics
 
     return measure
+
+
+def _judged_by(spec: dict[str, Any]) -> tuple[str, ...]:
+    """All the metrics that a study needs."""
+    return Study(StudyId(""), spec, 0.0).objectives.metrics
 
 
 def _watching(is_over: Callable[[], bool]) -> Callable[[int], None]:
@@ -267,7 +274,10 @@ def _shrink(tuner: dict[str, Any]) -> float:
 
 
 def _by_chance(spec: dict[str, Any]) -> Any:
+    metrics = _judged_by(spec)
+
     def measure(node: Node, step: int) -> e.Metrics:
-        return {spec["metric"]: Random(f"{node.id}/{step}").random()}
+        draws = Random(f"{node.id}/{step}")
+        return {name: draws.random() for name in metrics}
 
     return measure

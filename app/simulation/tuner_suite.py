@@ -20,7 +20,7 @@ from app.domain.terms import StudyId
 from app.registry import load
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
-from app.tuning.tuners.base import REGISTERED, Next, Registered, Tuner, check_action
+from app.tuning.tuners.base import REGISTERED, Next, Registered, Tuner, check_action, objectives_in
 from stagetree.spec import StudySpec
 
 STUDY = StudyId("study")
@@ -180,10 +180,13 @@ CHECKS: dict[str, Callable[[StudySpec, int], None]] = {
 def _world(spec: StudySpec, seed: int, nans: float = 0.0) -> Simulator:
     """The study on virtual slots, with results and times made up."""
 
+    others = [name for name in objectives_in(spec).metrics if name != spec.metric]
+
     def measure(node: Node, step: int) -> e.Metrics:
         rng = Random(f"{seed}/{node.id}/{step}")
         value = Random(f"{seed}/{node.id}").random() + 1 / math.sqrt(step) + rng.random() / 10
-        return {spec.metric: None if rng.random() < nans else round(value, 3)}
+        first = {spec.metric: None if rng.random() < nans else round(value, 3)}
+        return first | {name: round(rng.random(), 3) for name in others}
 
     def seconds(stage: e.Stage, number: int) -> float:
         return (stage.end - stage.start + 1) * Random(f"{seed}/{number}").uniform(0.1, 9.0)

@@ -177,8 +177,9 @@ class RecordedResults:
     def __init__(self, plan: SearchPlan, study: Study) -> None:
         self._plan, self.world = plan, SearchPlan()
         metric, sign = study.metric, results.sign(study)
-        values = [value for line in study.history if (value := line.metrics.get(metric)) is not None]
-        self._worst: e.Metrics = {metric: max(values, key=lambda value: sign * value, default=0.0)}
+        known: list[e.Metrics] = [dict(line.metrics) for line in study.history if line.metrics.get(metric) is not None]
+        default: e.Metrics = dict.fromkeys(study.objectives.metrics, 0.0)
+        self._worst: e.Metrics = max(known, key=lambda metrics: sign * (metrics[metric] or 0.0), default=default)
 
     def __call__(self, node: Node, step: int) -> e.Metrics:
         for ancestor, last in reversed(self.world.way(node.id, step)):
@@ -228,16 +229,14 @@ def _excess(plan: SearchPlan, study: Study, imagined: Study) -> Iterator[int]:
 
 def _best(recorded: RecordedResults, study: Study) -> Json | None:
     """The best last result of a trial, of those that were measured."""
-    metric, sign = study.metric, results.sign(study)
-    last: dict[int, tuple[float, int]] = {}
+    last: dict[int, TrialEvent] = {}
     for line in _results(study):
-        value = line.metrics.get(metric)
-        if value is not None and recorded.has(study.trials[line.trial], line.steps):
-            last[line.trial] = (value, line.steps)
-    if not last:
+        if study.objectives.score(line.metrics) is not None and recorded.has(study.trials[line.trial], line.steps):
+            last[line.trial] = line
+    trial = results.best_of(study, {number: line.metrics for number, line in last.items()})
+    if trial is None:
         return None
-    trial = min(last, key=lambda number: (sign * last[number][0], number))
-    return {"trial": trial, "value": last[trial][0], "steps": last[trial][1]}
+    return {"trial": trial, "value": last[trial].metrics[study.metric], "steps": last[trial].steps}
 
 
 def _results(study: Study) -> list[TrialEvent]:

@@ -32,6 +32,8 @@ class Best(Answer, needs=("trial", "value", "steps")):
     hp: Json
     last: Outcome | None
     best: Outcome | None
+    metrics: dict[str, float] = Field(default={}, description="as `metrics` of a trial")
+    violation: float | None = Field(default=None, description="as `violation` of a trial")
 
 
 class Cost(Answer, needs=()):
@@ -205,6 +207,9 @@ class StudyAnswer(Answer, needs=("study", "state")):
         default=None, description="the field of its tuner by which it can go on when it is completed; null: it cannot"
     )
     best: Best | None
+    metrics: list[dict[str, str]] = Field(default=[], description="the `name` and `mode` of each of several metrics")
+    constraints: list[str] = Field(default=[], description="what a result must keep to, as in the study file")
+    front: list[Best] = Field(default=[], description="of several metrics: the best trials, the first ones far apart")
     counts: dict[TrialState, int] = Field(description="trials by state")
     failed: int = Field(default=0, description="how many trials failed")
     failures: list[Failures] = Field(

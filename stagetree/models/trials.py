@@ -54,6 +54,17 @@ class Trial(Answer, needs=("trial", "state", "steps")):
     rung: int | None = Field(description="the rung at which it is, or to which it is on its way")
     rank: int | None = Field(description="its rank among the trials that came to the rung, from 1")
     hp: Json = Field(description="hyper-parameter to sequence")
+    metrics: dict[str, float] = Field(
+        default={},
+        description="with several metrics, or constraints: all that the study judges by, where it has its value",
+    )
+    violation: float | None = Field(
+        default=None, description="by how much it breaks constraints, each in parts of its bound: 0 if it keeps to them"
+    )
+    front: bool = Field(
+        default=False,
+        description="whether it keeps to them, and no other trial is as good in all metrics and better in one",
+    )
     prediction: Prediction | None = Field(default=None, description="only of a trial that a tuner judged so")
     cooldown_of: int | None = Field(
         default=None, description="only of a cooldown: the trial that it was branched off, whose value at a rung it has"

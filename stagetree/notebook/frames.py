@@ -106,10 +106,14 @@ def best(trials: Iterable[Json], mode: str) -> Json | None:
 
 
 def ranked(trials: Iterable[Json], mode: str) -> list[Json]:
-    """The trials that have a value, the best first."""
+    """The trials that have a value, the best first: feasible ones, and of these the front."""
     sign = -1 if mode == "max" else 1
     valued = [trial for trial in trials if trial["value"] is not None]
-    return sorted(valued, key=lambda trial: (sign * trial["value"], trial["trial"]))
+
+    def place(trial: Json) -> tuple[float, ...]:
+        return trial.get("violation") or 0.0, not trial.get("front"), sign * trial["value"], trial["trial"]
+
+    return sorted(valued, key=place)
 
 
 # ---------------------------------------------------------------------------------------------------------- data frames

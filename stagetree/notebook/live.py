@@ -275,6 +275,11 @@ class StudyView:
         best = frames.best(self._known.trials.values(), self.mode)
         return None if best is None else _listed(best)
 
+    def front(self) -> list[Trial]:
+        """With several metrics, the trials that no other is better than, when the server last said; else the best."""
+        front = [trial for trial in self.trials if trial.front]
+        return front or [best for best in (self.best,) if best is not None and not self._known.study.get("metrics")]
+
     def __repr__(self) -> str:
         return frames.text(type(self).__name__, self.url, self._known.study, self._known.trials.values())
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from stagetree.sequences import FAMILIES, Constant, Part, Sequence, SequenceError, did_you_mean
 
-__all__ = ["Where", "WhereError", "compile_where", "read_where"]
+__all__ = ["Where", "WhereError", "compile_where", "number_of", "parse_expression", "read_where"]
 
 Where = Callable[[Mapping[str, Sequence]], bool]
 
@@ -74,12 +74,13 @@ def compile_where(text: str, names: Iterable[str]) -> Where:
     Raises `WhereError`, and so does the test itself where it meets values that it cannot compute with.
     """
     text = text.replace("\n", " ").strip()
-    tree = _parse(text)
+    tree = parse_expression(text)
     _check(tree, tree, list(names), text)
     return lambda hp: _truth(tree, hp)
 
 
-def _parse(text: str) -> ast.expr:
+def parse_expression(text: str) -> ast.expr:
+    """The tree of an expression in one line, of which nothing is checked but its length. Raises `WhereError`."""
     if len(text) > _LONGEST:
         raise WhereError(f"must be at most {_LONGEST} characters long, got {len(text)}")
     try:
@@ -138,9 +139,9 @@ def _value(node: ast.expr, hp: Mapping[str, Sequence]) -> Any:
         case ast.UnaryOp(op=op, operand=operand):
             if isinstance(op, ast.Not):
                 return not _truth(operand, hp)
-            return _computed(node, _SIGNS[type(op)], _number(operand, hp))
+            return _computed(node, _SIGNS[type(op)], number_of(operand, hp))
         case ast.BinOp(left=left, op=op, right=right):
-            return _computed(node, _ARITHMETIC[type(op)], _number(left, hp), _number(right, hp))
+            return _computed(node, _ARITHMETIC[type(op)], number_of(left, hp), number_of(right, hp))
         case ast.Compare():
             return _compare(node, hp)
     raise AssertionError(node)
@@ -155,7 +156,8 @@ def _field(owner: Any, name: str, node: ast.expr) -> Any:
     return getattr(owner, name)
 
 
-def _number(node: ast.expr, hp: Mapping[str, Sequence]) -> float:
+def number_of(node: ast.expr, hp: Mapping[str, Any]) -> float:
+    """The number that a node comes to. Raises `WhereError` where it comes to none."""
     value = _scalar(node, hp)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise WhereError(f"arithmetic needs numbers, got {_shown(value)}", node)

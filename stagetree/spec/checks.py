@@ -15,6 +15,7 @@ from stagetree.space import LENGTH
 from stagetree.space.where import WhereError
 from stagetree.spec.errors import Problem, SpecError, joined
 from stagetree.spec.fields import OTHER_NAMES, part_of, sentence
+from stagetree.spec.objectives import MODES, Metric, name_first_metric
 from stagetree.spec.tuners import KINDS, FixedTuner, GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
 from stagetree.spec.tuners.early_stopping import MOST_DRAWS
@@ -36,6 +37,8 @@ AS_EVER: dict[str, Any] = {
     "devices": [],
     "keep_at": [],
     "repeats": 1,
+    "metrics": [],
+    "constraints": [],
 }
 """Fields that are left out where they say this, as in studies from before there was a choice."""
 
@@ -64,6 +67,8 @@ def _sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
 
 def _owner(loc: tuple[int | str, ...], study: type[BaseModel]) -> tuple[type[BaseModel], tuple[int | str, ...]]:
     """The model that a place belongs to, and the rest of the path in it."""
+    if loc[:1] == ("metrics",):
+        return (Metric, loc[2:]) if len(loc) > 2 else (study, loc)
     if len(loc) > 1 and (part := part_of(study, str(loc[0]))) is not None:
         return part, loc[1:]
     if loc[:1] != ("tuner",) or len(loc) == 1:
@@ -81,16 +86,13 @@ def _is_tag(loc: tuple[int | str, ...], number: int) -> bool:
     return (number == 1 and loc[0] == "tuner") or loc[number] == "[key]"
 
 
-MODES = {"maximize": "max", "minimize": "min"}
-"""What other tools call the modes."""
-
-
 def in_our_words(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a study where others write them elsewhere: `maximize`, `minimize`, and the tuner's `n_trials`.
+    """The fields of a study where others write them elsewhere: `maximize`, `minimize`, the tuner's `n_trials`.
 
     Raises `SpecError` where what they say is said already.
     """
     found = dict(written)
+    name_first_metric(found)
     problems = [*_objective(found), *_number_of_trials(found)]
     if problems:
         raise SpecError(problems)
@@ -122,11 +124,6 @@ def _number_of_trials(found: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(name, f"must be left out beside tuner.{said[0]}, which says it already")
         else:
             found["tuner"] = {**tuner, name: given}
-
-
-def as_mode(value: Any) -> Any:
-    """max or min, which others write in full."""
-    return MODES.get(value, value) if isinstance(value, str) else value
 
 
 def missing_length(written: Mapping[str, Any]) -> Iterator[Problem]:

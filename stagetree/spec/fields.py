@@ -282,7 +282,7 @@ def sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
             return f"is not a field here: there are {', '.join(known)}{did_you_mean(name, known)}"
         case "missing":
             return f"is missing: {_description(owner, name)}"
-        case "model_type" if not _description(owner, name).startswith("an object"):
+        case "model_type" if name == "trials":
             return f"must be an object with hp and steps, got {got}"
         case _ if detail["loc"][-1] == "[key]":
             return f"must be a string, as all keys, got {got}"

@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, model_validator
+from pydantic import Field, PlainValidator, ValidationError, model_validator
 
 from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import LENGTH, Space, Where, WhereError
-from stagetree.spec.checks import AS_EVER, as_mode, check_limits, in_our_words, missing_length, problem_in
+from stagetree.spec.checks import AS_EVER, check_limits, in_our_words, missing_length, problem_in
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
 from stagetree.spec.fields import (
     Count,
@@ -29,6 +29,14 @@ from stagetree.spec.fields import (
     Width,
     as_where,
     common,
+)
+from stagetree.spec.objectives import (
+    Constraints,
+    Metrics,
+    Mode,
+    check_objectives,
+    constraints_field,
+    metrics_field,
 )
 from stagetree.spec.reading import (
     BeginFrom,
@@ -92,9 +100,9 @@ class StudySpec(SettledStudy):
     )
     seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
-    mode: Annotated[Literal["max", "min"], BeforeValidator(as_mode)] = common(
-        "mode", "max or min: whether more or less of the metric is better"
-    )
+    mode: Mode = common("mode", "max or min: whether more or less of the metric is better")
+    metrics: Metrics = metrics_field()
+    constraints: Constraints = constraints_field()
     value: Literal["last", "best"] = Field(
         default="last", description="last or best: whether a trial's value is its last result, or the best on its way"
     )
@@ -186,6 +194,7 @@ class StudySpec(SettledStudy):
         check_ranks(self.ranks, self.shards, self.parallel, self.packing, self.max_slots)
         listed = (trial.hp for trial in self.tuner.trials) if isinstance(self.tuner, TrialsTuner) else ()
         check_repeats(self.repeats, {name for names in (self.space or {}, *listed) for name in names})
+        check_objectives(self)
         return self
 
     @model_validator(mode="after")

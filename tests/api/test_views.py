@@ -16,7 +16,7 @@ from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import ChainId, NodeId, StudyId
 from app.events.rows import ChainRecord, StudyRecord
-from app.service.views import documents, plans
+from app.service.views import documents, outcomes, plans
 from app.service.views.ordering import form_text
 from app.service.views.standing import progress
 from app.simulation.pace import even_packs
@@ -62,7 +62,7 @@ def test_the_best_by_mode_with_ties_to_the_lower_number(mode: str, best: int) ->
     plan = plan_of(*(({"lr": lr}, 10) for lr in (0.1, 0.2, 0.3, 0.4)), mode=mode)
     for trial, value in enumerate((0.1, 0.5, 0.5, 0.1)):
         evaluate(plan, trial, 10, value)
-    found = documents.best(plan, plan.studies[S])
+    found = outcomes.best(plan, plan.studies[S])
     assert found is not None
     assert found["trial"] == best
 

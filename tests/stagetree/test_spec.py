@@ -158,7 +158,7 @@ LR = {"lr": 0.1}
         (GRID | {"parallel": "ddp"}, "ranks", "must be 2, 4, 8, ... with parallel: ddp, got 1"),
         (GRID | {"ranks": 2, "parallel": "ddp", "packing": 4}, "packing", "must be left out where several devices"),
         (GRID | {"merge": "no"}, "merge", "must be true, or false to train every trial alone from step 0, got 'no'"),
-        (GRID | {"metrics": "x"}, "metrics", "did you mean metric?"),
+        (GRID | {"metrics": "x"}, "metrics", "must be a list of at most 10 objects with name and mode"),
         (GRID | {"space": []}, "space", "must be an object from hyper-parameter to values, got []"),
         (GRID | {"space": {}}, "space", "must name at least one hyper-parameter"),
         (GRID | {"space": {3: 4}}, "space[3]", "must be a string, as all keys, got 3"),

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from app.domain import awaiting
 from app.domain import events as e
+from app.domain.objectives import problem_of
 from app.domain.search_plan import CachedState, Chain, Checkpoint, KeptAt, Node, SearchPlan, Study, Witness
 from app.domain.terms import FailureKind, ProofKind, TrialState, digest
 
@@ -100,11 +101,12 @@ def take_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
 
 
 def _listen(plan: SearchPlan, node: Node, study: Study, event: e.Evaluated) -> None:
-    """The first evaluation on a study's way tells whether its metric is reported at all."""
-    if study.metric in event.metrics:
+    """The first evaluation on a study's way tells whether its metrics are reported at all."""
+    missing = next((name for name in study.objectives.metrics if name not in event.metrics), None)
+    if missing is None:
         del plan.unheard[study.id]
         return
-    problem = awaiting.problem_of(study.metric, event.metrics, event.step)
+    problem = problem_of(missing, event.metrics, event.step)
     for key in sorted(set(plan.waiting_beyond(node, event.step - 1))):
         if key[0] == study.id:
             awaiting.end_trial(plan, plan.trial(key), TrialState.FAILED, problem)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.domain.objectives import Objectives, objectives_of
 from app.domain.search_plan.trial import Note, Trial, TrialEvent
 from app.domain.terms import FINAL_STATES, InexactPolicy, NodeId, StateConflict, StudyId, StudyState, Unknown
 
@@ -78,6 +79,11 @@ class Study:
     def mode(self) -> str:
         """`max` or `min`: which values of the metric are better."""
         return str(self.spec.get("mode", ""))
+
+    @property
+    def objectives(self) -> Objectives:
+        """All that it wants of a result."""
+        return objectives_of(self.spec)
 
     @property
     def value(self) -> str:

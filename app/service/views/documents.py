@@ -7,7 +7,7 @@ heartbeat; a chain that is not in it has just begun.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypedDict, get_args
 
@@ -19,20 +19,22 @@ from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.terms import ChainId, ChainState, NodeId, ShownTrialState, StudyId, StudyState, TrialState
 from app.events import ChainRecord, StudyRecord
+from app.service.views import outcomes
 from app.service.views.ordering import json_safe
+from app.service.views.outcomes import front_fields, fronted, judged_by, outcomes_of
 from app.service.views.plans import point
 from app.service.views.standing import begins_shortly, ending_text, lineage, marks, packing, progress
 from app.service.views.standing import exactness as proven
 from app.simulation.preview import Forecast
 from stagetree.models.answer import unchecked
-from stagetree.models.studies import Best, Cost, Failures, Share, Steps, StudyAnswer, StudyListed
-from stagetree.models.trials import Failure, Note, Outcome, Prediction, Trial, TrialDetail
+from stagetree.models.studies import Cost, Failures, Share, Steps, StudyAnswer, StudyListed
+from stagetree.models.trials import Failure, Note, Prediction, Trial, TrialDetail
 
 Busy = Mapping[NodeId, Sequence[Stage]]
 """For each node, the stages of chains under way that are still to be trained in it."""
 
 UNUSED = Share(used=0, due=None)
-_make_trial, _make_outcome = unchecked(Trial), unchecked(Outcome)
+_make_trial = unchecked(Trial)
 
 # ------------------------------------------------------------------------------------------------------------- studies
 
@@ -55,6 +57,7 @@ def study(
     more: dict[str, Any] = {"spec": folded.spec, "trials": trials(plan, folded)} if with_trials else {}
     if plan.packing or plan.packing_reason:
         more["packing"] = packing(plan)
+    more |= front_fields(plan, folded)
     return StudyAnswer(
         study=folded.id,
         name=folded.name,
@@ -70,7 +73,7 @@ def study(
         value=folded.value,
         tuner=folded.tuner.get("kind", ""),
         grows_by=GROWS_BY.get(folded.kind),
-        best=best(plan, folded),
+        best=outcomes.best(plan, folded),
         counts=_counts(plan, folded),
         failed=sum(trial.state == TrialState.FAILED for trial in folded.trials),
         failures=failures(plan, folded),
@@ -131,38 +134,6 @@ def _failures(group: Group) -> Failures:
     )
 
 
-def best(plan: SearchPlan, study: Study) -> Best | None:
-    """The best trial by the study's mode, ties to the lower number; None as long as none has a value."""
-    result = results.best(plan, study)
-    if result is None:
-        return None
-    trial, outcome = result
-    last, best = _results(plan, study, trial)
-    return Best(trial=trial.number, value=outcome.value, steps=outcome.step, hp=trial.hp, last=last, best=best)
-
-
-def _results(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> tuple[Outcome | None, Outcome | None]:
-    """The trial's last and best results, each with its step."""
-    return _outcome(results.last(plan, study, trial)), _outcome(results.best_of_curve(plan, study, trial))
-
-
-def _outcome(result: results.MeasuredValue | None) -> Outcome | None:
-    if result is None:
-        return None
-    return _make_outcome(step=result.step, value=float(result.value), **_spread(result))
-
-
-class _Spread(TypedDict, total=False):
-    """What stands beside a mean."""
-
-    deviation: float
-    repeats: int
-
-
-def _spread(result: results.MeasuredValue) -> _Spread:
-    return {} if result.deviation is None else {"deviation": result.deviation, "repeats": result.repeats}
-
-
 def listed(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
     """A study in a list of them; `live` are the chains under way."""
     return StudyListed(
@@ -194,15 +165,16 @@ def _payer(chain: ChainRecord) -> str:
 
 def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = None) -> list[Trial]:
     """The trials of a study, or up to `limit` of them from number `after` on."""
-    busy, stands, mark = _busy(plan), standing(study), marks(plan, study)
+    busy, stands, mark, front = _busy(plan), standing(study), marks(plan, study), fronted(plan, study)
     wanted = study.trials[after : None if limit is None else after + limit]
-    return [_trial(plan, study, trial, busy, stands, mark(trial)) for trial in wanted]
+    return [_trial(plan, study, trial, busy, stands, mark(trial), front) for trial in wanted]
 
 
 def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
     """All there is to know of one trial."""
     study = plan.studies[trial.study]
-    shown = _trial(plan, study, trial, _busy(plan), standing(study), marks(plan, study)(trial))
+    mark = marks(plan, study)(trial)
+    shown = _trial(plan, study, trial, _busy(plan), standing(study), mark, fronted(plan, study))
     more: dict[str, Any] = {"failure": Failure(**json_safe(trial.error))} if trial.error else {}
     more |= {name: part for name, part in lineage(study).items() if name == "begins"}
     return TrialDetail(
@@ -223,14 +195,27 @@ class _Sometimes(TypedDict, total=False):
     cooldown_of: int
     error: str
     exactness: str
+    metrics: dict[str, float]
+    violation: float
+    front: bool
 
 
-def _trial(plan: SearchPlan, study: Study, trial: search_plan.Trial, busy: Busy, stands: Standing, mark: str) -> Trial:
-    state, rung, (last, best) = _state(plan, trial, busy), stands.rung(trial.number), _results(plan, study, trial)
+def _trial(
+    plan: SearchPlan,
+    study: Study,
+    trial: search_plan.Trial,
+    busy: Busy,
+    stands: Standing,
+    mark: str,
+    front: Collection[int],
+) -> Trial:
+    state, rung, (last, best) = _state(plan, trial, busy), stands.rung(trial.number), outcomes_of(plan, study, trial)
     text, result = json_safe(meaning(study, trial, state, stands)), best if study.spec.get("value") == "best" else last
     more = _Sometimes()
-    if (judged := prediction(trial, stands)) is not None:
-        more["prediction"] = Prediction.model_validate(judged)
+    if (judged := judged_by(plan, study, trial)) is not None:
+        more["metrics"], more["violation"], more["front"] = *judged, trial.number in front
+    if (foretold := prediction(trial, stands)) is not None:
+        more["prediction"] = Prediction.model_validate(foretold)
     if trial.cooldown_of is not None:
         more["cooldown_of"] = trial.cooldown_of
     if trial.error:

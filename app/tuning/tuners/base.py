@@ -42,6 +42,7 @@ from typing import Any, ClassVar
 
 from app.domain.accounting import Spent, seconds_until_spent, spent
 from app.domain.commands import Extend, Prioritize, Start, Stop
+from app.domain.objectives import FAILED, Objectives, ResultScore, objectives_of
 from app.domain.pricing import NOTHING, TrainedTree, tree_of
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.terms import TrialEventKind
@@ -65,6 +66,9 @@ class End:
 
 
 Next = NewTrial | Start | Extend | Stop | Prioritize
+
+Key = float | ResultScore
+"""What results are compared by, less being better: a number, infinite for a trial that failed, or a score."""
 
 
 def _unknown(trial: int) -> float:
@@ -107,14 +111,17 @@ class Tuner(ABC):
     What may depend on time or slots is given to it as a `Context`.
     eager: its actions are taken at once, and which trials it starts next does not depend on what comes meanwhile; the
     others are asked for one more whenever a slot could train it.
+    takes_objectives: it may have studies of several metrics, or with constraints: it goes by `key`, not by `loss`.
     open_ended: others add trials too, so that wanting nothing does not end the study.
     """
 
     eager: ClassVar[bool] = False
     open_ended: ClassVar[bool] = False
+    takes_objectives: ClassVar[bool] = False
 
     def __init__(self, spec: StudySpec) -> None:
         self.metric, self._sign = spec.metric, -1.0 if spec.mode == "max" else 1.0
+        self.objectives = objectives_in(spec)
 
     def set_context(self, context: Context) -> None:  # noqa: B027 - few look at clocks and slots
         """What `suggest` may look at beside the history, until this is called again."""
@@ -142,6 +149,17 @@ class Tuner(ABC):
         """The study's metric, turned so that less is better; infinite for a trial that failed."""
         value = event.metrics.get(self.metric) if event.kind == TrialEventKind.RESULT else None
         return math.inf if value is None else self._sign * value
+
+    def key(self, event: TrialEvent) -> Key:
+        """What a result is compared by: its loss, or its score where the study has several metrics, or constraints."""
+        if self.objectives.is_plain:
+            return self.loss(event)
+        return (self.objectives.score(event.metrics) if event.kind == TrialEventKind.RESULT else None) or FAILED
+
+
+def objectives_in(spec: StudySpec) -> Objectives:
+    """What a study wants of a result."""
+    return objectives_of(spec.model_dump(include={"metric", "mode", "metrics", "constraints"}))
 
 
 def context_of(plan: SearchPlan, study: Study, now: float, slots: int) -> Context:
@@ -181,6 +199,9 @@ def custom(spec: StudySpec) -> Tuner:
     if wanted not in (None, registered.version):
         problem = f"must be version {registered.version}, which is the one that this server has, got {wanted}"
         raise SpecError([Problem("tuner.version", problem)])
+    if (spec.metrics or spec.constraints) and not registered.tuner.takes_objectives:
+        problem = f"{spec.tuner.name} goes by one metric without constraints: its class does not set takes_objectives"
+        raise SpecError([Problem("tuner.name", problem)])
     return registered.tuner(spec)
 
 

@@ -13,7 +13,7 @@ from app.domain.cooldowns import Cooldowns
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.terms import StudyId, TrialEventKind
 from app.tuning.samplers import Sampler, priced, sampler_of
-from app.tuning.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner, check_action
+from app.tuning.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner, check_action, objectives_in
 from app.tuning.tuners.kinds import tuner_of
 from stagetree.spec import SpecError, StudySpec
 
@@ -28,6 +28,7 @@ class Endings:
 
     def __init__(self, spec: StudySpec) -> None:
         self._spec, self._sign = spec, 1 if spec.mode == "max" else -1
+        self._objectives = objectives_in(spec)
         self._best: Json = {}
         self._since = 0  # results since the best
         budgets = {name: getattr(spec, name) for name in BUDGETS}
@@ -49,10 +50,17 @@ class Endings:
         value = event.metrics.get(self._spec.metric)
         if event.kind != TrialEventKind.RESULT or value is None:
             return
-        if self._best and self._sign * value <= self._sign * self._best["value"]:
+        if not self._is_feasible(event):
+            self._since += bool(self._best)
+        elif self._best and self._sign * value <= self._sign * self._best["value"]:
             self._since += 1
         elif not self._has_reached_target():
             self._best, self._since = {"trial": event.trial, "steps": event.steps, "value": value}, 0
+
+    def _is_feasible(self, event: TrialEvent) -> bool:
+        """Whether a result breaks no constraint: no other one can be the best, or reach the target."""
+        score = None if self._objectives.is_plain else self._objectives.score(event.metrics)
+        return score is None or score.is_feasible
 
     def due(self, elapsed: float) -> Json | None:
         """Why the study ends now, `elapsed` seconds after its submission; None if it goes on."""

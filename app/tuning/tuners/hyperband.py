@@ -9,6 +9,7 @@ from typing import Any
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.tuning.tuners.base import NewTrial, Next, Tuner
+from app.tuning.tuners.rungs import rung_kind
 from app.tuning.tuners.sha import Bracket, SyncBracket
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.halving import log_floor, rungs_down_from, shares
@@ -16,6 +17,8 @@ from stagetree.spec.tuners.halving import log_floor, rungs_down_from, shares
 
 class _Brackets(Tuner):
     """Several brackets in one study. Every reason names its bracket, so that the history tells which trial is whose."""
+
+    takes_objectives = True
 
     def __init__(self, spec: StudySpec) -> None:
         super().__init__(spec)
@@ -25,7 +28,7 @@ class _Brackets(Tuner):
     def observe(self, event: TrialEvent) -> None:
         if event.kind == TrialEventKind.START:
             self._bracket_of[event.trial] = event.reason["bracket"]
-        self.brackets[self._bracket_of[event.trial]].observe(event, self.loss(event))
+        self.brackets[self._bracket_of[event.trial]].observe(event, self.key(event))
 
 
 class Hyperband(_Brackets):
@@ -48,7 +51,7 @@ class Hyperband(_Brackets):
         self._in_a_loop = len(widths)
         for s, width in [*enumerate(widths)] * tuner.loops:
             steps = rungs_down_from(tuner.max_steps, rungs - s, eta)
-            self.brackets.append(SyncBracket(width, steps, eta))
+            self.brackets.append(SyncBracket(width, steps, eta, rung_kind(self)))
 
     def set_max_trials(self, trials: int) -> None:
         for bracket in self.brackets:
@@ -83,7 +86,7 @@ class AsyncBrackets(_Brackets):
         tuner: Any = spec.tuner
         ladders = tuner.ladders()
         self._trials, self._rungs, self._eta = tuner.num_trials, len(ladders[0]), tuner.reduction_factor
-        self.brackets = [Bracket(steps, self._eta) for steps in ladders]
+        self.brackets = [Bracket(steps, self._eta, rung_kind(self)) for steps in ladders]
         self.set_max_trials(tuner.num_trials)
 
     def set_max_trials(self, trials: int) -> None:

@@ -22,7 +22,7 @@ from stagetree.spec.tuners import AshaTuner, FixedTuner, TrialsTuner
 class Fixed(Tuner):
     """Wants all its trials at once, in the order of the study file, and nothing after that."""
 
-    eager = True
+    eager = takes_objectives = True
 
     def __init__(self, spec: StudySpec) -> None:
         super().__init__(spec)
@@ -53,7 +53,7 @@ def _trials(spec: StudySpec) -> Iterable[tuple[Configuration, int]]:
 class External(Tuner):
     """Ask and tell from outside. The study stays open until it is closed on request (`CloseStudy`) or cancelled."""
 
-    open_ended = True
+    open_ended = takes_objectives = True
 
     def observe(self, event: TrialEvent) -> None:
         """Nothing to learn: whoever adds the trials decides."""

@@ -4,64 +4,24 @@ ASHA (Li et al. 2020, Algorithm 2) has no barriers: a trial goes up as soon as i
 its rung. Promotion type: each trial waits at its rung. When a slot is free, rungs are looked at from the top down and
 the best trial of the top 1/eta that has not gone on does; if there is none anywhere, a new configuration starts. A
 trial that was passed over may still go up when more results make the top 1/eta wider.
+
+With several metrics, or constraints, the order at a rung is that of `app.domain.objectives`.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections.abc import Sequence
-from heapq import heappop, heappush
 from typing import Any
 
 from app.domain.commands import Extend
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
-from app.tuning.tuners.base import NewTrial, Next, Tuner
+from app.tuning.tuners.base import Key, NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
+from app.tuning.tuners.rungs import RungScores, key_in_words, rung_kind
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.halving import rung_steps
-
-Scored = tuple[float, int]
-"""(loss, trial): less is better, ties go to the trial that was started first."""
-
-
-class RungScores:
-    """The results at one rung, best first, and who went on from there."""
-
-    def __init__(self) -> None:
-        self.scores: list[Scored] = []
-        self.promoted: set[int] = set()
-        self._waiting: list[Scored] = []
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def add(self, loss: float, trial: int) -> None:
-        """A trial came to this rung with this loss; infinite if it failed on the way: worst, and never to go on."""
-        insort(self.scores, (loss, trial))
-        if math.isfinite(loss):
-            heappush(self._waiting, (loss, trial))
-
-    def remove(self, trial: int) -> None:
-        """The trial does not count any more: a user cancelled it. Where it went on it took its place, and keeps it."""
-        if trial not in self.promoted:
-            self.scores = [scored for scored in self.scores if scored[1] != trial]
-            self._waiting = sorted(scored for scored in self._waiting if scored[1] != trial)
-
-    def promote(self, trial: int) -> None:
-        """The trial goes on."""
-        self.promoted.add(trial)
-
-    def best_waiting(self) -> Scored | None:
-        """The best result whose trial has not gone on."""
-        while self._waiting and self._waiting[0][1] in self.promoted:
-            heappop(self._waiting)
-        return self._waiting[0] if self._waiting else None
-
-    def rank(self, scored: Scored) -> int:
-        """How many results are better, from 0."""
-        return bisect_left(self.scores, scored)
 
 
 class SyncBracket:
@@ -72,14 +32,14 @@ class SyncBracket:
     cancelled.
     """
 
-    def __init__(self, width: int, steps: list[int], factor: int) -> None:
+    def __init__(self, width: int, steps: list[int], factor: int, rung: type[RungScores] = RungScores) -> None:
         self.width, self.steps, self.factor = width, steps, factor
-        self.rungs = [RungScores() for _ in steps]
+        self.rungs = [rung() for _ in steps]
         self.entered, self.settled = [0] * len(steps), [0] * len(steps)
         self._at: dict[int, int] = {}
         self._open: set[int] = set()  # trials on their way to their rung
 
-    def observe(self, event: TrialEvent, loss: float) -> None:
+    def observe(self, event: TrialEvent, loss: Key) -> None:
         """Take in an event about one of the bracket's trials."""
         match event.kind:
             case TrialEventKind.START:
@@ -144,26 +104,26 @@ class SyncBracket:
         best = rung.best_waiting()
         if best is None or (rank := rung.rank(best)) >= keep:
             return None
-        reason = {"rung": number + 1, "rank": rank + 1, "cut": keep, "of": len(rung), "loss": best[0]}
+        reason = {"rung": number + 1, "rank": rank + 1, "cut": keep, "of": len(rung), **key_in_words(best[0])}
         return Extend(trial=best[1], steps=self.steps[number + 1], reason=reason)
 
 
 class Sha(Tuner):
     """One bracket of synchronous successive halving."""
 
-    eager = True
+    eager = takes_objectives = True
 
     def __init__(self, spec: StudySpec) -> None:
         super().__init__(spec)
         tuner: Any = spec.tuner
         steps = rung_steps(tuner.min_steps, tuner.max_steps, tuner.reduction_factor, tuner.early_stopping_rate)
-        self._bracket = SyncBracket(tuner.num_trials, steps, tuner.reduction_factor)
+        self._bracket = SyncBracket(tuner.num_trials, steps, tuner.reduction_factor, rung_kind(self))
 
     def set_max_trials(self, trials: int) -> None:
         self._bracket.width = min(self._bracket.width, trials)
 
     def observe(self, event: TrialEvent) -> None:
-        self._bracket.observe(event, self.loss(event))
+        self._bracket.observe(event, self.key(event))
 
     def suggest(self) -> Next | None:
         return self._bracket.suggest()
@@ -175,12 +135,12 @@ class Sha(Tuner):
 class Bracket:
     """One bracket: its rungs, and at which of them each trial is."""
 
-    def __init__(self, steps: list[int], factor: int) -> None:
+    def __init__(self, steps: list[int], factor: int, rung: type[RungScores] = RungScores) -> None:
         self.steps, self.factor = steps, factor
-        self.rungs = [RungScores() for _ in steps]
+        self.rungs = [rung() for _ in steps]
         self.at: dict[int, int] = {}
 
-    def observe(self, event: TrialEvent, loss: float) -> None:
+    def observe(self, event: TrialEvent, loss: Key) -> None:
         """Take in an event about one of the bracket's trials."""
         match event.kind:
             case TrialEventKind.START:
@@ -194,7 +154,7 @@ class Bracket:
                 for rung in self.rungs:
                     rung.remove(event.trial)
 
-    def _arrive(self, event: TrialEvent, loss: float) -> None:
+    def _arrive(self, event: TrialEvent, loss: Key) -> None:
         rung = self.at[event.trial]
         if event.kind == TrialEventKind.FAIL or event.steps == self.steps[rung]:
             self.rungs[rung].add(loss, event.trial)
@@ -206,7 +166,7 @@ class Bracket:
             best = rung.best_waiting()
             cut = len(rung) // self.factor
             if best is not None and (rank := rung.rank(best)) < cut:
-                reason = {"rung": number + 1, "rank": rank + 1, "cut": cut, "of": len(rung), "loss": best[0]}
+                reason = {"rung": number + 1, "rank": rank + 1, "cut": cut, "of": len(rung), **key_in_words(best[0])}
                 return Extend(trial=best[1], steps=self.steps[number + 1], reason=reason)
         return None
 
@@ -214,11 +174,13 @@ class Bracket:
 class Asha(Tuner):
     """Promotion-type ASHA. With `max_steps` the horizon is finite, without it trials may climb forever."""
 
+    takes_objectives = True
+
     def __init__(self, spec: StudySpec) -> None:
         super().__init__(spec)
         tuner: Any = spec.tuner
         steps = rung_steps(tuner.min_steps, tuner.max_steps, tuner.reduction_factor, tuner.early_stopping_rate)
-        self._bracket = Bracket(steps, tuner.reduction_factor)
+        self._bracket = Bracket(steps, tuner.reduction_factor, rung_kind(self))
         self._limit, self._started = tuner.num_trials, 0
 
     def set_max_trials(self, trials: int) -> None:
@@ -226,7 +188,7 @@ class Asha(Tuner):
 
     def observe(self, event: TrialEvent) -> None:
         self._started += event.kind == TrialEventKind.START
-        self._bracket.observe(event, self.loss(event))
+        self._bracket.observe(event, self.key(event))
 
     def suggest(self) -> Next | None:
         promotion = self._bracket.promotion()

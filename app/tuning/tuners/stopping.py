@@ -18,7 +18,7 @@ from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.tuning.tuners.base import NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
-from app.tuning.tuners.sha import RungScores
+from app.tuning.tuners.rungs import RungScores
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.halving import rung_steps, steps_asked
 

@@ -23,8 +23,9 @@ from app.domain.commands import Extend, Start, Stop
 from app.domain.cooldowns import AT, Cooldowns, cooled
 from app.domain.search_plan import COOLDOWN_OF, TrialEvent
 from app.domain.terms import TrialEventKind
-from app.tuning.tuners.base import Context, NewTrial, Next, Tuner
+from app.tuning.tuners.base import Context, Key, NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
+from app.tuning.tuners.rungs import Scored, in_order, is_result, key_in_words
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.halving import boundary_of, steps_asked
 
@@ -153,7 +154,7 @@ class Finishing(Tuner):
         self.eager, self.open_ended = tuner.eager, tuner.open_ended  # type: ignore[misc]
         self._tuner, self._most, self._steps = tuner, fields.finish_best, fields.max_steps
         self._by_best = spec.value == "best"
-        self._asked, self._losses = dict[int, int](), dict[int, float]()  # by trial; losses of those that may go on
+        self._asked, self._losses = dict[int, int](), dict[int, Key]()  # by trial; losses of those that may go on
         self._open, self._finishing = set[int](), set[int]()
         self._held: dict[int, Stop] = {}
         self._granted = 0
@@ -191,7 +192,7 @@ class Finishing(Tuner):
                 self._asked[trial] = event.steps
                 self._open.add(trial)
             case TrialEventKind.RESULT:
-                self._losses[trial] = self._loss_of(trial, self.loss(event))
+                self._losses[trial] = self._loss_of(trial, self.key(event))
                 if event.steps >= self._asked[trial]:
                     self._open.discard(trial)
             case TrialEventKind.FAIL | TrialEventKind.STOP | TrialEventKind.CANCEL:
@@ -199,10 +200,10 @@ class Finishing(Tuner):
                 self._open.discard(trial)
         if event.kind == TrialEventKind.CANCEL:
             self._held.pop(trial, None)
-        if math.isinf(self._losses.get(trial, 0.0)):
+        if trial in self._losses and not is_result(self._losses[trial]):
             del self._losses[trial]
 
-    def _loss_of(self, trial: int, loss: float) -> float:
+    def _loss_of(self, trial: int, loss: Key) -> Key:
         return min(loss, self._losses.get(trial, loss)) if self._by_best else loss
 
     def suggest(self) -> Next | None:
@@ -212,7 +213,7 @@ class Finishing(Tuner):
             return action
         left = self._ended_early() if self._granted < self._most else []
         if left:
-            reason = {FINISH: self._granted + 1, "of": self._granted + len(left), "loss": self._losses[left[0]]}
+            reason = {FINISH: self._granted + 1, "of": self._granted + len(left), **key_in_words(self._losses[left[0]])}
             return Extend(trial=left[0], steps=self._steps, reason=reason)
         return next(iter(self._held.values()), None)
 
@@ -224,9 +225,9 @@ class Finishing(Tuner):
     def _ended_early(self) -> list[int]:
         """The trials that may be trained to the end, the best first."""
         early = (trial for trial in self._losses if self._asked[trial] < self._steps)
-        return sorted(early, key=self._place)
+        return [trial for _, trial in in_order((self._losses[trial], trial) for trial in early)]
 
-    def _place(self, trial: int) -> tuple[float, int]:
+    def _place(self, trial: int) -> Scored:
         return self._losses[trial], trial
 
 

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 from app.domain.assignment import ProofOrder
-from app.domain.awaiting import problem_of
+from app.domain.objectives import problem_of
 from app.domain.terms import FailureKind
 from app.workers.slot.bench import OFF, Bench, last_line
 from app.workers.state import State

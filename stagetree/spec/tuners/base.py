@@ -40,12 +40,14 @@ class TunerSpec(SpecPart):
     """What all tuners have in common.
 
     needs_space: whether the study has a space. trains_to_the_end: whether every trial is trained for as long as was
-    said at its start, so that it is known beforehand how many are trained side by side.
+    said at its start, so that it is known beforehand how many are trained side by side. takes_objectives: whether its
+    study may have several metrics, or constraints.
     """
 
     model_config = ConfigDict(json_schema_extra=_kind_is_required)
     needs_space: ClassVar[bool] = True
     trains_to_the_end: ClassVar[bool] = False
+    takes_objectives: ClassVar[bool] = False
 
     def configurations(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
         """The configurations this tuner begins with, in order."""

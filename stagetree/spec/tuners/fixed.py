@@ -53,6 +53,7 @@ class FixedTuner(TunerSpec):
     """Trains each configuration of a space for `max_steps`, or, without that, for the `max_steps` in the space."""
 
     trains_to_the_end: ClassVar[bool] = True
+    takes_objectives: ClassVar[bool] = True
     kind: str
     max_steps: Count | None = common(
         "max_steps",
@@ -113,6 +114,7 @@ class TrialsTuner(TunerSpec):
 
     needs_space: ClassVar[bool] = False
     trains_to_the_end: ClassVar[bool] = True
+    takes_objectives: ClassVar[bool] = True
     kind: Literal["trials"] = "trials"
     trials: list[TrialSpec] = Field(description="a list of at least one {hp: {...}, steps: n}", min_length=1)
 
@@ -124,6 +126,7 @@ class ExternalTuner(TunerSpec):
     """Wants nothing itself: trials come over the API, and the study ends when it is told to."""
 
     needs_space: ClassVar[bool] = False
+    takes_objectives: ClassVar[bool] = True
     kind: Literal["external"] = "external"
 
     def configurations(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
@@ -136,6 +139,7 @@ class ExternalTuner(TunerSpec):
 class CustomTuner(SamplingTuner):
     """A tuner that the server's operator registered from a file; a submitted study records its version."""
 
+    takes_objectives: ClassVar[bool] = True
     kind: Literal["custom"] = "custom"
     name: Text = Field(description="the name of a tuner that is registered on the server")
     version: Text | None = Field(default=None, description="the version of the tuner, set by the server")

@@ -6,7 +6,7 @@ And the steps at which tuners decide: rungs and brackets, and the boundaries of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -128,6 +128,7 @@ class HalvingTuner(SamplingTuner):
 class ShaTuner(HalvingTuner):
     """Synchronous successive halving: `num_trials` configurations, of which the best 1/eta go on from each rung."""
 
+    takes_objectives: ClassVar[bool] = True
     kind: Literal["sha"] = "sha"
     num_trials: Count = num_trials_field()
     min_steps: Count = min_steps_field()
@@ -151,6 +152,7 @@ class ShaTuner(HalvingTuner):
 class AshaTuner(HalvingTuner):
     """Asynchronous successive halving. Without `max_steps`, trials may climb forever (infinite horizon)."""
 
+    takes_objectives: ClassVar[bool] = True
     kind: Literal["asha"] = "asha"
     type: Literal["promotion", "stopping"] = Field(
         default="promotion", description="promotion (trials wait at their rung) or stopping (they go on or end)"
@@ -206,6 +208,7 @@ class AshaTuner(HalvingTuner):
 class HyperbandTuner(HalvingTuner):
     """Every bracket of successive halving; how many configurations that is follows from the steps."""
 
+    takes_objectives: ClassVar[bool] = True
     kind: Literal["hyperband"] = "hyperband"
     min_steps: Count = min_steps_field(default=1)
     max_steps: Count = max_steps_field()
@@ -227,6 +230,7 @@ class HyperbandTuner(HalvingTuner):
 class AsyncHyperbandTuner(HalvingTuner):
     """ASHA in several brackets. Without `min_steps` there are at most five rungs."""
 
+    takes_objectives: ClassVar[bool] = True
     kind: Literal["async_hyperband"] = "async_hyperband"
     num_trials: Count = num_trials_field()
     min_steps: Count | None = min_steps_field(default=None)

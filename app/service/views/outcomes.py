@@ -1,0 +1,88 @@
+"""What trials came to, as answers: the best, the front of several metrics, and what each result is judged by."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypedDict
+
+from app.domain import results, search_plan
+from app.domain.search_plan import SearchPlan, Study
+from stagetree.models.answer import unchecked
+from stagetree.models.studies import Best
+from stagetree.models.trials import Outcome
+
+_make_outcome = unchecked(Outcome)
+
+
+def best(plan: SearchPlan, study: Study) -> Best | None:
+    """The best trial by the study's mode, ties to the lower number; None as long as none has a value."""
+    result = results.best(plan, study)
+    if result is None:
+        return None
+    return _best(plan, study, *result)
+
+
+def _best(plan: SearchPlan, study: Study, trial: search_plan.Trial, result: results.MeasuredValue) -> Best:
+    last, best = outcomes_of(plan, study, trial)
+    judged = judged_by(plan, study, trial)
+    found = Best(trial=trial.number, value=result.value, steps=result.step, hp=trial.hp, last=last, best=best)
+    return found.with_fields(**(judged._asdict() if judged else {}))
+
+
+def front_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
+    """What a study with several metrics, or constraints, has beside others."""
+    if study.objectives.is_plain:
+        return {}
+    metrics, constraints = study.spec.get("metrics") or [], study.spec.get("constraints") or []
+    return {
+        "metrics": metrics,
+        "constraints": constraints,
+        "front": [_best(plan, study, *each) for each in results.front(plan, study)],
+    }
+
+
+class Judged(NamedTuple):
+    """What a result is judged by beside the one metric: metrics by name, and by how much it breaks constraints."""
+
+    metrics: dict[str, float]
+    violation: float
+
+
+def judged_by(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> Judged | None:
+    """None where the study has one metric and no constraints, or the trial no result."""
+    result = None if study.objectives.is_plain else results.result(plan, study, trial)
+    if result is None:
+        return None
+    measured = plan.metrics(trial, result.step) or {}
+    score = study.objectives.score(measured)
+    assert score is not None
+    metrics = {name: float(measured[name] or 0.0) for name in study.objectives.metrics}
+    return Judged(metrics, score.violation)
+
+
+def fronted(plan: SearchPlan, study: Study) -> frozenset[int]:
+    """The trials of the front, where the study has one."""
+    if study.objectives.is_plain:
+        return frozenset()
+    return frozenset(trial.number for trial, _ in results.front(plan, study))
+
+
+def outcomes_of(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> tuple[Outcome | None, Outcome | None]:
+    """The trial's last and best results, each with its step."""
+    return _outcome(results.last(plan, study, trial)), _outcome(results.best_of_curve(plan, study, trial))
+
+
+def _outcome(result: results.MeasuredValue | None) -> Outcome | None:
+    if result is None:
+        return None
+    return _make_outcome(step=result.step, value=float(result.value), **_spread(result))
+
+
+class _Spread(TypedDict, total=False):
+    """What stands beside a mean."""
+
+    deviation: float
+    repeats: int
+
+
+def _spread(result: results.MeasuredValue) -> _Spread:
+    return {} if result.deviation is None else {"deviation": result.deviation, "repeats": result.repeats}

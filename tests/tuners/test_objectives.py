@@ -1,0 +1,281 @@
+"""Several metrics and constraints: the order of results, what goes up from rungs, and which studies may have them."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import events as e
+from app.domain import results
+from app.domain.objectives import FAILED, ResultScore, Scored, best_first, dominates, front_of, fronts
+from app.domain.search_plan import Node
+from app.domain.standing import standing
+from app.domain.terms import TrialEventKind
+from app.service.views import documents
+from app.tuning.replay import replay
+from stagetree.sequences import SequenceError
+from stagetree.space.constraints import read_constraint
+from stagetree.spec import SpecError, StudySpec
+from tests.tuners.worlds import SPACE, STUDY, numbered, simulator, spec
+
+RUNGS: dict[str, dict[str, Any]] = {
+    "sha": {"kind": "sha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3},
+    "asha": {"kind": "asha", "num_trials": 14, "min_steps": 1, "max_steps": 9, "reduction_factor": 2},
+    "brackets": {
+        "kind": "asha",
+        "num_trials": 14,
+        "min_steps": 1,
+        "max_steps": 9,
+        "reduction_factor": 3,
+        "brackets": 2,
+    },
+    "hyperband": {"kind": "hyperband", "max_steps": 9, "reduction_factor": 3},
+    "async_hyperband": {"kind": "async_hyperband", "num_trials": 14, "max_steps": 16},
+}
+TWO = [{"name": "loss", "mode": "min"}, {"name": "speed", "mode": "max"}]
+
+
+def scores(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[list[Scored]]:
+    """Results of one study, with many ties, some of which break a constraint."""
+
+    def of(size: int) -> st.SearchStrategy[list[Scored]]:
+        losses = st.tuples(*[st.integers(0, 4).map(float)] * size)
+        found = st.lists(st.tuples(st.sampled_from([0.0, 0.0, 0.0, 0.5, 2.0]), losses), max_size=12)
+        return found.map(lambda many: [(ResultScore(*each), trial) for trial, each in enumerate(many)])
+
+    return sizes.flatmap(of)
+
+
+def measure(node: Node, step: int) -> e.Metrics:
+    """A loss, and a speed that is good where the loss is bad, but for some luck; memory that half of them keep to."""
+    rng = Random(f"{node.id}/{step}")
+    loss, memory = rng.random() + 1 / math.sqrt(step), Random(node.id).choice([10.0, 90.0])
+    return {"loss": round(loss, 3), "speed": round(loss + rng.random(), 3), "memory_gb": memory}
+
+
+# --------------------------------------------------------------------------------------------------------- the order
+
+
+@given(scores(st.integers(1, 4)))
+def test_the_rank_is_that_of_taking_away_front_after_front(scored: list[Scored]) -> None:
+    left, expected = [each for each in scored if each[0].is_feasible], []
+    while left:
+        front = [each for each in left if not any(dominates(other[0].losses, each[0].losses) for other in left)]
+        expected.append(sorted(front))
+        left = [each for each in left if each not in front]
+    assert fronts(each for each in scored if each[0].is_feasible) == expected
+
+
+@given(scores(st.integers(1, 3)), st.randoms())
+def test_the_order_is_a_function_of_the_results(scored: list[Scored], rng: Random) -> None:
+    order = [*best_first(scored)]
+    assert sorted(order) == sorted(scored)
+    assert order == [*best_first(rng.sample(scored, len(scored)))]
+    feasible = [score.is_feasible for score, _ in order]
+    assert feasible == sorted(feasible, reverse=True)
+    violations = [score.violation for score, _ in order]
+    assert violations == sorted(violations)
+    for place, (score, _) in enumerate(order):
+        ahead = order[:place] if score.is_feasible else []
+        assert not any(dominates(score.losses, other.losses) for other, _ in ahead)
+
+
+@given(scores(st.integers(2, 3)))
+def test_the_next_of_a_front_is_the_furthest_from_those_before_it(scored: list[Scored]) -> None:
+    front = front_of(scored)
+    if not front:
+        return
+    assert front[0] == min(front)
+    columns = zip(*(score.losses for score, _ in front), strict=True)
+    extents = [max(column) - min(column) or 1.0 for column in columns]
+
+    def far(each: Scored, place: int) -> float:
+        points = [
+            [loss / size for loss, size in zip(s.losses, extents, strict=True)] for s, _ in (each, *front[:place])
+        ]
+        return min(math.dist(points[0], other) for other in points[1:])
+
+    for place in range(1, len(front)):
+        assert far(front[place], place) == max(far(each, place) for each in front[place:])
+
+
+@given(scores(st.just(1)))
+def test_one_metric_is_in_the_order_of_the_best(scored: list[Scored]) -> None:
+    assert [*best_first([*scored, (FAILED, 99)])] == sorted([*scored, (FAILED, 99)])
+
+
+# ------------------------------------------------------------------------------------------------------- promotions
+
+
+def history(tuner: dict[str, Any], **fields: Any) -> list[tuple[Any, ...]]:
+    """Who was started, promoted and evaluated, in the order of the log."""
+    world = simulator(spec(tuner, **fields), measure=measure)
+    world.run()
+    return [(line.kind, line.trial, line.steps) for line in world.plan.studies[STUDY].history]
+
+
+@pytest.mark.parametrize("kind", RUNGS)
+def test_a_constraint_that_all_keep_to_changes_no_promotion(kind: str) -> None:
+    plain = history(RUNGS[kind])
+    assert any(line[0] == TrialEventKind.PROMOTE for line in plain)
+    assert history(RUNGS[kind], constraints=["memory_gb <= 100"]) == plain
+    assert history(RUNGS[kind], constraints=["loss < 1e9"]) == plain
+
+
+@pytest.mark.parametrize("kind", RUNGS)
+def test_decisions_on_several_metrics_and_constraints_can_be_derived_again(kind: str) -> None:
+    tuner = RUNGS[kind] | {"finish_best": 2}
+    world = simulator(spec(tuner, metrics=TWO, constraints=["memory_gb <= 70"]), measure=measure)
+    world.run()
+    study = world.plan.studies[STUDY]
+    assert study.state == "completed"
+    assert replay(numbered(world.events), STUDY).identical
+    for line in study.history:
+        if line.kind == TrialEventKind.PROMOTE and "rung" in line.reason:
+            assert len(line.reason["losses"]) == 2
+            assert line.reason["rank"] <= line.reason["cut"]
+    found = results.front(world.plan, study)
+    assert found
+    assert all(results.score(world.plan, study, trial).is_feasible for trial, _ in found)
+    assert results.best(world.plan, study) == found[0]
+
+
+def test_of_a_rung_the_front_goes_up_spread_and_what_breaks_a_constraint_last() -> None:
+    """Nine trials, three go up: both ends of the front, and what is furthest from them."""
+    tuner = {"kind": "sha", "num_trials": 9, "min_steps": 1, "max_steps": 3, "reduction_factor": 3}
+    rows = [
+        (0.9, 0.1),
+        (0.5, 0.5),
+        (0.52, 0.48),
+        (0.1, 0.9),
+        (0.95, 0.95),
+        (0.0, 0.0),
+        (0.6, 0.6),
+        (0.7, 0.7),
+        (0.8, 0.8),
+    ]
+
+    def table(node: Node, step: int) -> e.Metrics:
+        loss, time = rows[round(node.segment.values(0)["lr"])]
+        return {"loss": loss, "time": time, "memory_gb": 71.0 if loss == 0 else 1.0}
+
+    study = spec(
+        tuner | {"sampler": "grid"},
+        space={"lr": list(range(9))},
+        metrics=[{"name": "loss", "mode": "min"}, {"name": "time", "mode": "min"}],
+        constraints=["memory_gb <= 70"],
+    )
+    world = simulator(study, measure=table)
+    world.run()
+    promoted = [line.trial for line in world.plan.studies[STUDY].history if line.kind == TrialEventKind.PROMOTE]
+    assert promoted == [3, 0, 1]
+    stands = standing(world.plan.studies[STUDY])
+    assert [stands.rungs[0, 0].best_first(1)[place] for place in (0, 1, 2, 8)] == [3, 0, 1, 5]
+
+
+def test_a_trial_that_does_not_report_what_a_constraint_needs_fails_and_says_so() -> None:
+    study = spec({"kind": "grid", "max_steps": 1}, space={"lr": [0.1]}, constraints=["gigabytes <= 70"])
+    world = simulator(study, measure=measure)
+    world.run()
+    assert "gigabytes" in world.plan.studies[STUDY].trials[0].error["error"]
+
+
+def test_a_result_that_breaks_a_constraint_reaches_no_target() -> None:
+    tuner = {"kind": "grid", "max_steps": 1}
+    fields: dict[str, Any] = {"space": {"lr": [0.1, 0.2, 0.3]}, "target": 100.0}
+    ended = {}
+    for bound in (0, 100):
+        world = simulator(spec(tuner, constraints=[f"memory_gb <= {bound}"], **fields), measure=measure, slots=1)
+        world.run()
+        ended[bound] = world.plan.studies[STUDY].ending.get("by")
+    assert ended == {0: None, 100: "target"}
+
+
+# ------------------------------------------------------------------------------------------- what may be written down
+
+
+@pytest.mark.parametrize(
+    ("text", "metrics", "violation"),
+    [
+        ("a <= 70", {"a": 70.0}, 0.0),
+        ("a <= 70", {"a": 84.0}, 0.2),
+        ("70 >= a", {"a": 84.0}, 0.2),
+        ("a >= -2", {"a": -3.0}, 0.5),
+        ("a <= 0", {"a": 3.0}, 3.0),
+        ("a < 1", {"a": 1.0}, math.ulp(0.0)),
+        ("1 <= a <= 2", {"a": 4.0}, 1.0),
+        ("a + b <= 2 * 5", {"a": 10.0, "b": 5.0}, 0.5),
+        ("metrics['val/loss'] <= 1", {"val/loss": 1.5}, 0.5),
+    ],
+)
+def test_a_violation_is_the_excess_in_parts_of_the_bound(
+    text: str, metrics: dict[str, float], violation: float
+) -> None:
+    assert read_constraint(text).violation(metrics) == violation
+    assert set(read_constraint(text).names) == set(metrics)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "a == 1", "a.b <= 1", "f(a) <= 1", "a <= 1 and b <= 1", "1 <= 2", "a <= 1/0"]
+)
+def test_what_is_no_constraint_is_refused(text: str) -> None:
+    with pytest.raises(SequenceError):
+        read_constraint(text)
+
+
+def test_a_constraint_without_a_value_says_so() -> None:
+    with pytest.raises(SequenceError):
+        read_constraint("a / b <= 1").violation({"a": 1.0, "b": 0.0})
+
+
+BASE = {"name": "s", "trainer": "t", "space": SPACE, "tuner": RUNGS["asha"]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"metrics": [TWO[0], TWO[0]]}, "metrics"),
+        ({"metrics": TWO, "metric": "speed", "mode": "max"}, "metrics[0]"),
+        ({"metrics": [TWO[0], {"name": "x", "mode": "up"}]}, "metrics[1].mode"),
+        ({"metrics": TWO, "target": 1.0}, "target"),
+        ({"metrics": TWO, "patience": 1}, "patience"),
+        ({"metrics": TWO, "value": "best"}, "value"),
+        ({"metrics": TWO, "stop_hopeless": {}}, "stop_hopeless"),
+        ({"metrics": TWO, "tuner": RUNGS["asha"] | {"sampler": "tpe"}}, "tuner.sampler"),
+        ({"metrics": TWO, "tuner": RUNGS["asha"] | {"type": "stopping"}}, "tuner.type"),
+        ({"metrics": TWO, "tuner": RUNGS["asha"] | {"promote_by": "predicted"}}, "tuner.promote_by"),
+        ({"metrics": TWO, "tuner": {"kind": "median", "num_trials": 4, "max_steps": 4, "interval": 1}}, "tuner.kind"),
+        ({"metrics": TWO[:1], "constraints": ["loss == 1"]}, "constraints[0]"),
+    ],
+)
+def test_a_study_that_cannot_have_them_is_refused_in_one_sentence(fields: dict[str, Any], where: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        StudySpec.from_dict(BASE | fields)
+    assert [problem.field for problem in refused.value.problems] == [where]
+
+
+def test_a_study_of_one_metric_is_the_same_however_it_is_written() -> None:
+    one = StudySpec.from_dict(BASE | {"metrics": TWO[:1]})
+    assert one.to_json() == StudySpec.from_dict(BASE | {"metric": "loss", "mode": "min"}).to_json()
+    several = StudySpec.from_dict(BASE | {"metrics": TWO}).to_json()
+    assert (several["metric"], several["mode"]) == ("loss", "min")
+    assert StudySpec.from_dict(several).to_json() == several
+
+
+def test_the_front_is_in_the_answers() -> None:
+    world = simulator(spec(RUNGS["asha"], metrics=TWO, constraints=["memory_gb <= 70"]), measure=measure)
+    world.run()
+    answer = documents.study(world.plan, STUDY, now=0.0)
+    front = [best.trial for best in answer.front]
+    assert sorted(front) == [trial.trial for trial in answer.trials if trial.front]
+    assert answer.best == answer.front[0]
+    assert all(best.violation == 0 and set(best.metrics) == {"loss", "speed", "memory_gb"} for best in answer.front)
+    assert any(trial.violation for trial in answer.trials)
+    plain = simulator(spec(RUNGS["asha"]), measure=measure)
+    plain.run()
+    assert "front" not in documents.study(plain.plan, STUDY, now=0.0).to_json()
