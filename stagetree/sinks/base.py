@@ -67,13 +67,13 @@ class Began(RunRecord):
 
     @property
     def values(self) -> dict[str, bool | float | str]:
-        """The hyper-parameters as tables show them: a constant by its value, a sequence by its JSON."""
-        return {name: _shown(value) for name, value in self.hp.items()}
+        """The hyper-parameters as tables show them: a constant by its value, a sequence by its fields, `lr.init`."""
+        return dict(pair for name, value in self.hp.items() for pair in _flat(name, value))
 
 
 @dataclass(frozen=True)
 class Link(RunRecord):
-    """A trial shares its steps up to `end` with trial `other`: points missing in its run are in the other's."""
+    """A trial shares its steps up to `end` with trial `other`: they were trained once, and are in both runs."""
 
     other: int
     end: int
@@ -85,15 +85,26 @@ class Link(RunRecord):
     @property
     def sentence(self) -> str:
         """The link in words."""
-        return f"Shares its steps up to {self.end} with trial {self.other}: what is not in this run is in that one."
+        return (
+            f"Shares its steps up to {self.end} with trial {self.other}: they were trained once, and are in both runs."
+        )
+
+    @property
+    def is_parent(self) -> bool:
+        """Whether the trial is a branch of the other, and not the other way round: who came first is the parent."""
+        return self.other < self.trial
 
 
 @dataclass(frozen=True)
 class Point(RunRecord):
-    """Metrics after a step. A trial has one point at a step at most."""
+    """Metrics after a step. A trial has one point at a step at most.
+
+    shared_with: the trial in whose run it was written first, where that is another: it was measured once.
+    """
 
     step: int
     metrics: Mapping[str, float | None]
+    shared_with: int | None = field(default=None, kw_only=True)
 
     @property
     def key(self) -> Key:
@@ -137,14 +148,16 @@ class Struck(RunRecord):
 
 @dataclass(frozen=True)
 class Ended(RunRecord):
-    """The study is over. state: the trial's. exactness: a note for its numbers where they are not proven exact."""
+    """The study is over. state, value: the trial's. exactness: a note where its numbers are not proven exact."""
 
     state: str
     exactness: str = ""
+    value: float | None = None
 
     @property
     def key(self) -> Key:
-        return ("ended", self.run, self.state, *([self.exactness] if self.exactness else ()))
+        more = (self.exactness, "" if self.value is None else repr(self.value))
+        return ("ended", self.run, self.state, *filter(None, more))
 
 
 Record = Began | Link | Point | Struck | Ended
@@ -170,7 +183,11 @@ class Sink(Protocol):
         """Nothing more is written."""
 
 
-def _shown(value: Any) -> bool | float | str:
+def _flat(name: str, value: Any) -> Iterator[tuple[str, bool | float | str]]:
     if isinstance(value, dict) and value.get("family") == "constant":
-        value = value["value"]
-    return value if isinstance(value, bool | int | float | str) else json.dumps(value)
+        yield from _flat(name, value["value"])
+    elif isinstance(value, dict):
+        for field_name, inner in value.items():
+            yield from _flat(f"{name}.{field_name}", inner)
+    else:
+        yield name, value if isinstance(value, bool | int | float | str) else json.dumps(value)

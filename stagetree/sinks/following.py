@@ -185,12 +185,13 @@ class Follower:
         self._ledger.completed(at)
 
     def _ended(self, trial: Json, at: float) -> Ended:
-        return Ended(trial["trial"], trial["state"], trial.get("exactness", ""), at=at, is_alone=self._runs.is_alone)
+        exactness, value = trial.get("exactness", ""), trial.get("value")
+        return Ended(trial["trial"], trial["state"], exactness, value, at=at, is_alone=self._runs.is_alone)
 
     def _logged(self, number: int, at: float) -> Iterable[Record]:
-        """What a trial is the first to have passed."""
+        """All that was logged on a trial's way."""
         for point in map(_document, self._source.logged(self._study, number)):
-            if self._runs.is_first(number, point["node"], point["step"]):
+            if self._runs.passes(number, point["node"], point["step"]):
                 yield Logged(number, point["step"], point["metrics"], at=at, is_alone=self._runs.is_alone)
 
     def _write(self, position: int | None, records: Iterable[Record | StageRun]) -> None:

@@ -34,9 +34,9 @@ class _Trial:
 
 
 class Runs:
-    """Turns the events of a study into records: a point for each place, in the run of the first trial that passes it.
+    """Turns the events of a study into records: a point for each place, in the run of each trial that passes it.
 
-    `written` are the keys of the records that were written, up to now: no place is written twice. is_alone: whether
+    `written` are the keys of the records that were written, up to now: nothing is written twice. is_alone: whether
     the trials are those that began anew, since what the study had before was struck.
     """
 
@@ -81,18 +81,20 @@ class Runs:
     def _passing_at(self, node: str, step: int) -> list[int]:
         return [number for number in self._passing.get(node, ()) if self._trials[number].passes(node, step)]
 
-    def is_first(self, trial: int, node: str, step: int) -> bool:
-        """Whether what was logged at a place belongs in this trial's run, and is in no other's."""
-        passing = self._passing_at(node, step)
-        is_written = any(("logged", run_of(number, self.is_alone), step) in self._written for number in passing)
-        return trial == min(passing, default=None) and not is_written
+    def passes(self, trial: int, node: str, step: int) -> bool:
+        """Whether a trial's path leads through a node to a step."""
+        return trial in self._passing_at(node, step)
 
     def _points(self, node: str, step: int) -> list[Record]:
-        passing = self._passing_at(node, step)
-        if not passing or any(("point", run_of(number, self.is_alone), step) in self._written for number in passing):
-            return []
+        """In the runs that have none there yet; who had it first, or else began first, shares it with the others."""
+        passing = sorted(self._passing_at(node, step))
+        new = [n for n in passing if ("point", run_of(n, self.is_alone), step) not in self._written]
+        had = next((number for number in passing if number not in new), min(passing, default=None))
         metrics, at = self._measured[node][step]
-        return [Point(min(passing), step, metrics, at=at, is_alone=self.is_alone)]
+        return [self._point(number, step, metrics, at, None if number == had else had) for number in new]
+
+    def _point(self, number: int, step: int, metrics: Metrics, at: float, shared_with: int | None) -> Point:
+        return Point(number, step, metrics, at=at, is_alone=self.is_alone, shared_with=shared_with)
 
     def _grown(self, event: Json) -> list[Record]:
         data, at = event["data"], event["at"]

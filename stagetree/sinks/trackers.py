@@ -103,7 +103,7 @@ STEP = "step"
 MOST_OPEN = 32
 """Runs at once: each takes threads and memory."""
 
-_LAST = "stagetree/last"
+_LAST, _SHARED = "stagetree/last", "shared_with"
 
 
 class Wandb:
@@ -137,17 +137,21 @@ class Wandb:
             case Link():
                 run.config.update({"shared": record.sentence}, allow_val_change=True)
                 run.summary.update({"shares_with_trial": record.other, "shares_steps": record.end})
+                if record.is_parent:
+                    parent = {"parent_trial": record.other, "parent_step": record.end}
+                    run.config.update(parent, allow_val_change=True)
             case Point():
                 name = f"{record.key[0]} {record.step}"
                 if name != self._last[record.run]:
-                    run.log({**record.numbers, STEP: record.step, _LAST: name})
+                    shared = {} if record.shared_with is None else {_SHARED: record.shared_with}
+                    run.log({**record.numbers, **shared, STEP: record.step, _LAST: name})
             case Struck():
                 run.config.update({"struck": record.sentence}, allow_val_change=True)
                 self._finish(record, exit_code=1)
             case Ended():
                 if record.exactness or run.config.get("exactness"):
                     run.config.update({"exactness": record.exactness}, allow_val_change=True)
-                run.summary.update({"state": record.state})
+                run.summary.update({"state": record.state} | ({} if record.value is None else {"value": record.value}))
                 self._finish(record, exit_code=1 if record.state == "failed" else 0)
 
     def _finish(self, record: Record, exit_code: int) -> None:
@@ -233,6 +237,8 @@ class Mlflow:
                 self._client.set_tag(run, "stagetree.shares_steps", str(record.end))
                 self._client.set_tag(run, "stagetree.shares_with", self._runs[run_of(record.other, record.is_alone)])
                 self._client.set_tag(run, "mlflow.note.content", record.sentence)
+                if record.is_parent:  # MLflow shows the run below it
+                    self._client.set_tag(run, "mlflow.parentRunId", self._runs[run_of(record.other, record.is_alone)])
             case Point():
                 self._log(run, record)
             case Struck():
@@ -242,6 +248,8 @@ class Mlflow:
             case Ended():
                 self._mark(run, record.exactness)
                 self._client.set_tag(run, "stagetree.state", record.state)
+                if record.value is not None:
+                    self._client.set_tag(run, "stagetree.value", repr(record.value))
                 self._client.set_terminated(run, _status(record.state), end_time=_milliseconds(record.at))
 
     def _mark(self, run: str, exactness: str) -> None:

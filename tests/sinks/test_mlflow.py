@@ -39,6 +39,8 @@ def read(uri: str) -> dict[str, Any]:
         run.info.run_name: {
             "accuracy": [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "accuracy")],
             "loss": [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "train/loss")],
+            "parent": run.data.tags.get("mlflow.parentRunId", ""),
+            "id": run.info.run_id,
             "hp": run.data.params,
             "note": run.data.tags.get("mlflow.note.content", ""),
             "status": run.info.status,
@@ -48,25 +50,26 @@ def read(uri: str) -> dict[str, Any]:
     }
 
 
-def test_a_run_a_trial_and_what_is_shared_once(store: str) -> None:
+def test_a_run_a_trial_with_its_whole_curve(store: str) -> None:
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
     runs = read(store)
     assert runs["trial 0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
-    assert runs["trial 1"]["accuracy"] == [(30, 0.35), (40, 0.45)]
+    assert runs["trial 1"]["accuracy"] == [(10, 0.1), (20, 0.2), (30, 0.35), (40, 0.45)]
+    assert [run["parent"] for _, run in sorted(runs.items())] == ["", runs["trial 0"]["id"]]
     assert runs["trial 1"]["note"].startswith("Shares its steps up to 20 with trial 0")
     assert [(run["hp"], run["status"]) for run in runs.values()] == [({"lr": "0.1"}, "FINISHED")] * 2
 
 
-@pytest.mark.parametrize("writes", range(1, 14))
+@pytest.mark.parametrize("writes", range(1, 17))
 def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(store: str, writes: int) -> None:
     with pytest.raises(Killed):
         follow(Scripted(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink(f"mlflow:{store}"), writes)])
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
     runs = read(store)
-    assert [run["loss"] for _, run in sorted(runs.items())] == [[(7, 0.7), (25, 0.5)], [(27, 0.6)]]
+    assert [run["loss"] for _, run in sorted(runs.items())] == [[(7, 0.7), (25, 0.5)], [(7, 0.7), (27, 0.6)]]
     assert [run["accuracy"] for _, run in sorted(runs.items())] == [
         [(10, 0.1), (20, 0.2), (40, 0.4)],
-        [(30, 0.35), (40, 0.45)],
+        [(10, 0.1), (20, 0.2), (30, 0.35), (40, 0.45)],
     ]
 
 

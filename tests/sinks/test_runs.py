@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stagetree.errors import NotFound
-from stagetree.sinks import Link, Point, Record, follow
+from stagetree.sinks import Began, Link, Point, Record, follow
 from tests.sinks.scripted import STUDY, A, B, C, Scripted, added, busy_study, evaluated, events, extended
 
 Json = dict[str, Any]
@@ -42,9 +42,11 @@ def written(folder: Path, source: Scripted) -> Listing:
     return sink
 
 
-def test_a_place_is_written_once_in_the_run_of_the_first_trial_that_passes_it(tmp_path: Path) -> None:
+def test_a_place_is_in_the_run_of_each_trial_that_passes_it_and_marked_where_it_was_had(tmp_path: Path) -> None:
     sink = written(tmp_path, Scripted(busy_study()))
-    assert sink.points == [(0, 10), (0, 20), (1, 30), (0, 40), (1, 40)]
+    assert sink.points == [(0, 10), (1, 10), (0, 20), (1, 20), (1, 30), (0, 40), (1, 40)]
+    shared = [(each.trial, each.step, each.shared_with) for each in sink.records if isinstance(each, Point)]
+    assert [each for each in shared if each[2] is not None] == [(1, 10, 0), (1, 20, 0)]
     assert sink.links == [(1, 0, 20)]
 
 
@@ -58,7 +60,7 @@ def test_a_trial_that_is_extended_onto_what_another_measured_is_linked_with_it(t
         evaluated(A, 60, 0.6),
     )
     sink = written(tmp_path, Scripted(happened))
-    assert sink.points == [(0, 20), (1, 40), (0, 60)]
+    assert sink.points == [(0, 20), (1, 20), (1, 40), (0, 40), (0, 60)]
     assert sink.links == [(1, 0, 20), (0, 1, 40)]
 
 
@@ -85,14 +87,14 @@ def test_trials_that_share_nothing_are_not_linked(tmp_path: Path) -> None:
 def test_a_study_that_goes_on_is_written_on(tmp_path: Path) -> None:
     happened = busy_study()
     written(tmp_path, Scripted(happened[:4]))
-    assert written(tmp_path, Scripted(happened)).points == [(0, 20), (1, 30), (0, 40), (1, 40)]
+    assert written(tmp_path, Scripted(happened)).points == [(0, 20), (1, 20), (1, 30), (0, 40), (1, 40)]
 
 
 def test_several_sinks_each_go_on_where_they_were(tmp_path: Path) -> None:
     behind, ahead = Listing(tmp_path / "behind"), Listing(tmp_path / "ahead")
     follow(Scripted(busy_study()[:4]), STUDY, [ahead])
     follow(Scripted(busy_study()), STUDY, [behind, Listing(tmp_path / "ahead")])
-    assert len(behind.points) == 5 and ahead.points == [(0, 10)]
+    assert len(behind.points) == 7 and ahead.points == [(0, 10), (1, 10)]
 
 
 def test_what_a_trial_has_now_is_not_written_for_one_that_was_struck(tmp_path: Path) -> None:
@@ -108,3 +110,13 @@ def test_what_a_trial_has_now_is_not_written_for_one_that_was_struck(tmp_path: P
     happened = events(added(0, 40, {A: 0}), added(1, 40, {C: 0}), isolated, added(0, 40, {"node-alone": 0}), first=7)
     sink = written(tmp_path, Anew(happened))
     assert [(each.run, each.step) for each in sink.records if isinstance(each, Point)] == [("0-alone", 10)]
+
+
+def test_hyper_parameters_are_flat() -> None:
+    hp = {
+        "lr": {"family": "warmup", "steps": 5, "then": {"family": "constant", "value": 0.1}},
+        "milestones": [1, 2],
+        "bs": 64,
+    }
+    flat = {"lr.family": "warmup", "lr.steps": 5, "lr.then": 0.1, "milestones": "[1, 2]", "bs": 64}
+    assert Began(0, hp, at=0.0).values == flat

@@ -72,18 +72,20 @@ def points(run: Run, name: str = "accuracy") -> list[tuple[int, float]]:
 def check(runs: dict[str, Run]) -> None:
     first, second = runs[f"{STUDY}-0"], runs[f"{STUDY}-1"]
     assert points(first) == [(10, 0.1), (20, 0.2), (40, 0.4)]
-    assert points(second) == [(30, 0.35), (40, 0.45)]
-    assert [points(run, "train/loss") for run in (first, second)] == [[(7, 0.7), (25, 0.5)], [(27, 0.6)]]
+    assert points(second) == [(10, 0.1), (20, 0.2), (30, 0.35), (40, 0.45)]
+    assert points(second, "shared_with") == [(10, 0), (20, 0)] and not points(first, "shared_with")
+    assert [points(run, "train/loss") for run in (first, second)] == [[(7, 0.7), (25, 0.5)], [(7, 0.7), (27, 0.6)]]
+    assert (second.config["parent_trial"], second.config["parent_step"]) == (0, 20)
     assert (second.config["lr"], second.summary["shares_with_trial"], second.summary["shares_steps"]) == (0.1, 0, 20)
     assert [run.summary["state"] for run in runs.values()] == ["completed", "completed"]
 
 
-def test_a_run_a_trial_and_what_is_shared_once(runs: dict[str, Run]) -> None:
+def test_a_run_a_trial_with_its_whole_curve(runs: dict[str, Run]) -> None:
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
     check(runs)
 
 
-@pytest.mark.parametrize("writes", range(1, 14))
+@pytest.mark.parametrize("writes", range(1, 17))
 def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(
     runs: dict[str, Run], writes: int
 ) -> None:
