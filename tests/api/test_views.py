@@ -52,9 +52,9 @@ def test_the_value_is_that_of_the_last_step_asked_for_that_has_one() -> None:
     evaluate(plan, 0, 10, 0.4)
     give(plan, c.ApplyTunerActions(study=S, actions=(c.Extend(trial=0, steps=20),)))
     evaluate(plan, 0, 15, 0.8)
-    assert results.last(plan, plan.studies[S], plan.studies[S].trials[0]) == (10, 0.4)
+    assert results.last(plan, plan.studies[S], plan.studies[S].trials[0]) == results.MeasuredValue(10, 0.4)
     evaluate(plan, 0, 20, 0.6)
-    assert results.last(plan, plan.studies[S], plan.studies[S].trials[0]) == (20, 0.6)
+    assert results.last(plan, plan.studies[S], plan.studies[S].trials[0]) == results.MeasuredValue(20, 0.6)
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", 1), ("min", 0)])
