@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stagetree.client.asking import Asker, Hp, Known, Result
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator, chained, wait_all, wait_any
 from stagetree.client.client import AsyncClient, Folder, Holds
+from stagetree.client.composing import MadeOfTrials
 from stagetree.client.http import Json, body_of, path_of
 from stagetree.errors import StudyOver, TrialFailed
-from stagetree.models import Branch, Event, StudyAnswer
+from stagetree.models import Event, StudyAnswer
 from stagetree.notebook.live import Showing, StudyView
 from stagetree.results import Results
 from stagetree.space.distributions import plain
@@ -48,11 +49,13 @@ _LOOK_SECONDS = 0.5
 """How often a study that is waited for is looked at."""
 
 
-class AsyncStudy(StudyView):
+class AsyncStudy(StudyView, MadeOfTrials):
     """A study on the server at `url`, or else at `$STAGETREE_URL`, or else on this machine.
 
     It is made with `AsyncStudy.create`, or found with `AsyncStudy.open`.
     """
+
+    _client: AsyncClient
 
     def __init__(self, client: AsyncClient, study: Json) -> None:
         self._client, self._known = client, Known(study)
@@ -205,17 +208,6 @@ class AsyncStudy(StudyView):
         """Many configurations at their steps, in one call, in order."""
         return await wait_all(self.eval(hp, step) for hp, step in asked)
 
-    async def branch(
-        self, trial: int, /, *, at: int, steps: int, hp: Hp | None = None, preview: bool = False, **values: Any
-    ) -> Branch:
-        """Branch off a trial after step `at`, to `steps` steps in all, with other values from there on.
-
-        lr=...: a sequence whose own t is 0 there, or a value; `hp` for names that are no keywords. With `preview`, only
-        the price is asked for. A study that is over goes on for it. Raises `Conflict`, `Invalid`, `NotFound`.
-        """
-        wanted = {"trial": trial, "at": at, "steps": steps, "hp": {**(hp or {}), **values}}
-        return await self._client.branch_trial(self.id, wanted, preview=preview)
-
 
 class Study(Blocking, StudyView):
     """`AsyncStudy` without `await`: each call returns when it is done, and `submit` at once."""
@@ -271,6 +263,7 @@ class Study(Blocking, StudyView):
     eval = blocking(AsyncStudy.eval)
     eval_all = blocking(AsyncStudy.eval_all)
     branch = blocking(AsyncStudy.branch)
+    soup = blocking(AsyncStudy.soup)
 
     progress = blocking_iterator(AsyncStudy.progress)
 

@@ -176,8 +176,14 @@ def missing(plan: SearchPlan, progress: Progresses = NO_PROGRESS) -> set[Place]:
 
 def _back(plan: SearchPlan, node: Node, step: int, progress: Progresses) -> Iterable[Place]:
     while not node.covers(step, progress) and step not in {*node.checkpoints, *node.coming(progress)}:
-        yield (node.id, step)
-        step -= 1
+        if step > node.start:
+            yield (node.id, step)
+            step -= 1
+        if step == node.start and node.id in plan.means and step not in node.checkpoints:
+            if not node.covers(step, progress) and step not in {*node.coming(progress)}:
+                for name, at in plan.origins(node):
+                    yield from _back(plan, plan.nodes[name], at, progress)
+            return
         if step == node.start:
             if node.parent is None:
                 return
@@ -188,15 +194,18 @@ def urgencies(
     plan: SearchPlan, costs: Costs, progress: Progresses = NO_PROGRESS
 ) -> dict[StudyId, dict[Place, Urgency]]:
     """For each study and ready place, its most urgent way from there to a request, by walking every way."""
-    ways: dict[Place, tuple[Place | None, float]] = {}
+    ways: dict[Place, dict[Place, float]] = {}  # to each place: from each head, the longest
     found: dict[StudyId, dict[Place, Urgency]] = {}
     for stage in build_stage_tree(plan, progress):
-        node, begins = plan.nodes[stage.node], (stage.node, stage.start) if stage.ready else None
-        head, before = ways[stage.parent] if stage.parent else (begins, 0.0)
-        after = before + (stage.end - stage.start) * costs.seconds_per_step(node)
-        ways[stage.node, stage.end] = head, after
+        node, here = plan.nodes[stage.node], {(stage.node, stage.start): 0.0} if stage.ready else {}
+        is_mean = node.id in plan.means and stage.parent is not None and stage.parent[0] != node.id
+        for place in plan.lacking(node) if is_mean else [stage.parent] if stage.parent else []:
+            for head, seconds in ways.get(place, {}).items():
+                here[head] = max(here.get(head, 0.0), seconds)
+        takes = (stage.end - stage.start) * costs.seconds_per_step(node)
+        ways[stage.node, stage.end] = here = {head: before + takes for head, before in here.items()}
         for study, number in node.waiting.get(stage.end, ()):
-            if head is not None and plan.studies[study].is_running:
+            for head, after in here.items() if plan.studies[study].is_running else ():
                 urgency, heads = (plan.trial((study, number)).priority, after), found.setdefault(study, {})
                 heads[head] = max(heads.get(head, urgency), urgency)
     return found

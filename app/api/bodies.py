@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
@@ -22,6 +22,7 @@ from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
 
 Json = dict[str, Any]
+Valid = TypeVar("Valid", bound=BaseModel)
 
 
 def study_of(body: Any, trainers: Catalogue, limits: Limits) -> tuple[StudySpec, TrainerSource]:
@@ -117,6 +118,13 @@ def branch_of(body: Any, study: StudyId, at: float) -> c.BranchTrial:
     return c.BranchTrial(study=study, time=at, **given)
 
 
+def average_of(body: Any, study: StudyId, at: float) -> c.AverageTrials:
+    """The average of trials that a body asks for. Raises `SpecError`."""
+    given = _valid(AverageWanted, body)
+    trials, weights = tuple(given.trials), tuple(given.weights)
+    return c.AverageTrials(study=study, time=at, **{**dict(given), "trials": trials, "weights": weights})
+
+
 _COUNTS_OF_A_BRANCH = (
     ("trial", "the number of a trial, from 0 on", 0),
     ("at", "the step after which it parts, at least 1", 1),
@@ -149,12 +157,16 @@ class TokenAsked:
 
 def token_of(body: Any) -> TokenAsked:
     """The token that a body asks for. Raises `SpecError`."""
+    given = _valid(TokenWanted, body)
+    return TokenAsked(given.name, Scope.of(given.scope), given.project, given.days)
+
+
+def _valid(kind: type[Valid], body: Any) -> Valid:
     try:
-        given = TokenWanted.model_validate(body)
+        return kind.model_validate(body)
     except ValidationError as wrong:
         fields = [(".".join(map(str, each["loc"])), each["msg"]) for each in wrong.errors()]
         raise SpecError([SpecProblem(field, f"is wrong: {problem}") for field, problem in fields]) from None
-    return TokenAsked(given.name, Scope.of(given.scope), given.project, given.days)
 
 
 def changes_of(body: Any) -> Json:
@@ -206,6 +218,18 @@ class Branching(BaseModel):
     steps: int = Field(ge=1, description="how many in all")
 
 
+class AverageWanted(BaseModel):
+    """A trial that begins with the mean of other trials' states."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    trials: list[Annotated[int, Field(ge=0)]] = Field(default=[], description="their numbers")
+    best: int | None = Field(default=None, ge=1, description="instead of them, so many of the best")
+    last: int | None = Field(default=None, ge=2, description="of one trial, so many of the last states that are kept")
+    weights: list[float] = Field(default=[], description="one for each state; none for equal ones")
+    steps: int | None = Field(default=None, ge=1, description="how many in all, where it is trained on")
+    hp: Json = Field(default={}, description="what changes then: sequences whose own t is 0 there")
+
+
 class Extension(BaseModel):
     model_config = ConfigDict(extra="forbid")
     steps: int = Field(ge=1, description="how many in all")
@@ -241,6 +265,7 @@ TrialBody = _typed(TrialSpec, TRIAL)
 AsksBody = _typed(TrialsAsked, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
 ChangesBody = _typed(Changes, {"changes": {"tuner.reduction_factor": 2}})
 BranchBody = _typed(Branching, BRANCH)
+AverageBody = _typed(AverageWanted, {"best": 3})
 ExtensionBody = _typed(Extension, {"steps": 80})
 NoteBody = _typed(NoteText, NOTE)
 TokenBody = _typed(TokenWanted, {"name": "ci", "scope": "submit", "project": "vision", "days": 90})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -100,7 +101,7 @@ def branch(
 
     A sequence that is set begins at the step where the trial parts. Shared steps are not trained again.
 
-    
+    \b
     Example:  stagetree branch last 3 --at 1000 --steps 1200 --set lr=0.01
     """
     from app.cli import stacks
@@ -119,10 +120,65 @@ def branch(
         print(f"trial {answer['trial']['trial']} parts from trial {trial} at step {at}")
 
 
+def soup(
+    id: StudyId,
+    trials: Annotated[str, typer.Option("--trials", metavar="N,N,...", help="The trials to average.")] = "",
+    best: Annotated[int | None, typer.Option("--best", metavar="K", min=1, help="So many of the best instead.")] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="K", min=2, help="Of one trial, so many of its last kept states.")
+    ] = None,
+    weights: Annotated[str, typer.Option("--weights", metavar="W,W,...", help="Of each; equal ones else.")] = "",
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", min=1, help="Train it on, for so many steps in all.")
+    ] = None,
+    set: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="With this from there on; may be repeated.")
+    ] = None,
+    preview: Annotated[bool, typer.Option("--preview", help="Only say what it would cost.")] = False,
+    server: Server = None,
+    output: Output = Format.table,
+) -> None:
+    """Average the weights of trials into a new trial, which is evaluated; a study that is over goes on for it.
+
+    \b
+    Example:  stagetree soup last --best 5
+    """
+    from app.cli import stacks
+    from app.cli.finding import study_id
+    from app.cli.specs import changes_of
+
+    wanted: dict[str, Any] = {"trials": _numbers(trials, int, "--trials"), "best": best, "last": last, "steps": steps}
+    wanted |= {"weights": _numbers(weights, float, "--weights"), "hp": changes_of(set or [], "--set")}
+    with stacks.server(server) as service:
+        answer = service.client.average_trials(study_id(service.client, id), wanted, preview=preview)
+    if output is Format.json:
+        print_json(answer)
+        return
+    again = f", and {answer['again']} once more for states that are not kept" if answer["again"] else ""
+    print(f"{plural(answer['new'], 'new step')}{again}")
+    if not preview:
+        parts = (f"{part['trial']} at step {part['step']} ({_value(part)})" for part in answer["trial"]["average_of"])
+        print(f"trial {answer['trial']['trial']} is the average of trials {', '.join(parts)}")
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _numbers(text: str, kind: type[Number], option: str) -> list[Number]:
+    try:
+        return [kind(part) for part in text.split(",")] if text else []
+    except ValueError:
+        raise typer.BadParameter(f"{option} must be numbers with commas between them, got {text!r}") from None
+
+
+def _value(part: Mapping[str, Any]) -> str:
+    return "no value yet" if part["value"] is None else f"{part['value']:.6g}"
+
+
 def add(id: StudyId, steps: StepsInAll, set: Values, server: Server = None, output: Output = Format.table) -> None:
     """Add a trial of your own to a study, beside the trials of its tuner.
 
-    
+    \b
     Example:  stagetree trials add last --set lr=0.1 --set bs=64 --steps 40
     """
     from app.cli.specs import changes_of
@@ -135,7 +191,7 @@ def extend(
 ) -> None:
     """Train a trial of your own longer, from where it is.
 
-    
+    \b
     Example:  stagetree trials extend last 12 --steps 80
     """
     _ask({"trial": trial, "steps": steps}, id, server, output)
@@ -144,7 +200,7 @@ def extend(
 def stop(id: StudyId, trial: TrialNumber, server: Server = None) -> None:
     """Want no more of a trial; steps that others share go on.
 
-    
+    \b
     Example:  stagetree trials stop last 12
     """
     from app.cli import stacks

@@ -90,6 +90,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         changing.cancel,
         changing.retry,
         changing.branch,
+        changing.soup,
         changing.note,
         deleting.delete,
         changing.strike,

@@ -73,14 +73,15 @@ class Waterfall:
 def cost(plan: SearchPlan, study: Study) -> Waterfall:
     """What the study cost so far."""
     ends = [horizon(study, trial) * len(trial.runs) for trial in study.trials]
+    begins = [plan.begins(trial) * len(trial.runs) for trial in study.trials]
     served = [_taken(plan, trial) for trial in study.trials]
     over = [(end, trial) for end, trial in zip(ends, study.trials, strict=True) if _is_over(study, trial)]
     stopped = sum(end - trial.steps * len(trial.runs) for end, trial in over)
     distinct = sum(_reached(plan, name, end) for name, end in study.max_step_by_node.items())
     return Waterfall(
-        alone=sum(ends),
+        alone=sum(ends) - sum(begins),
         stopped_early=stopped,
-        unfinished=sum(ends) - sum(served) - stopped,
+        unfinished=sum(ends) - sum(begins) - sum(served) - stopped,
         shared=sum(served) - distinct,
         known=distinct - study.first,
         repeated=study.executed - study.first - study.retried - study.lost - study.struck,

@@ -6,14 +6,14 @@ there have the same names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
 from app.domain import events as e
-from app.domain.schedule import path
+from app.domain.schedule import path, path_from
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, Refused, StudyId
 from stagetree.limits import DATA_SEED, Limits, check_trial
@@ -34,6 +34,25 @@ class BranchTrial:
     at: int
     hp: Json
     steps: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageTrials:
+    """A user's own trial, which is the mean of others; a study that is over goes on for that.
+
+    trials: their numbers. best: so many of the best instead. last: of the only one of them, so many of the last states
+    that are kept. weights: one for each state; empty for equal ones. steps: for how many in all it is trained on, if it
+    is. hp: of each hyper-parameter that changes there, its sequence from there on, as of a branch.
+    """
+
+    study: StudyId
+    trials: tuple[int, ...] = ()
+    best: int | None = None
+    last: int | None = None
+    weights: tuple[float, ...] = ()
+    steps: int | None = None
+    hp: Json = field(default_factory=dict)
     time: float
 
 
@@ -83,8 +102,8 @@ class Trials:
         self._asked: dict[int, tuple[int, list[NodeId]]] = {}  # of trials extended here: the steps, and the last nodes
         self._new: set[NodeId] = set()
 
-    def add(self, hp: Json, steps: int, reason: Json) -> e.TrialAdded:
-        """One more trial. Raises `Refused`."""
+    def add(self, hp: Json, steps: int, reason: Json, way: dict[NodeId, int] | None = None) -> e.TrialAdded:
+        """One more trial. way: its path, where it does not begin with these values at step 0. Raises `Refused`."""
         number = self._number
         if number >= self._limits.trials:
             raise Refused(f"a study may have {self._limits.trials:,} trials, and {self._study.id} has them")
@@ -93,11 +112,10 @@ class Trials:
         if not hp:
             raise Refused("hp: must name at least one hyper-parameter")
         self._check(hp, steps)
-        seeds = self._data_seeds(hp, steps, reason)
+        seeds = self._data_seeds(hp, steps, reason) if way is None else []
         hps = [hp | {DATA_SEED: seed} for seed in seeds] or [hp]
-        way, *others = [
-            self._new_in(path(each, steps, self._study.root_of(number, run))) for run, each in enumerate(hps)
-        ]
+        found = [path(each, steps, self._study.root_of(number, run)) for run, each in enumerate(hps)]
+        way, *others = map(self._new_in, found if way is None else [way])
         self._number += 1
         return e.TrialAdded(
             study=self._study.id,
@@ -126,14 +144,21 @@ class Trials:
         """More steps of a trial there is. Raises `Refused`."""
         trial = self._study.trials[number]
         before, lasts = self._asked.get(number, (trial.steps, [run.path[-1] for run in trial.runs]))
-        self._check(trial.hp, steps)
-        ways = [
-            self._new_in(path(run.hp, steps, last, after=before)) for run, last in zip(trial.runs, lasts, strict=True)
-        ]
+        ways = [self._onward(run.hp, before, steps, last) for run, last in zip(trial.runs, lasts, strict=True)]
         self._asked[number] = steps, [next(reversed(way), last) for way, last in zip(ways, lasts, strict=True)]
-        return e.TrialExtended(
-            study=self._study.id, trial=number, steps=steps, reason=reason, path=ways[0], repeats=ways[1:]
-        )
+        return self.longer(number, trial.hp, steps, reason, *ways)
+
+    def _onward(self, hp: Mapping[str, Any], before: int, steps: int, last: NodeId) -> dict[NodeId, int]:
+        """The nodes of more steps; an average has none of its own."""
+        if last in self._plan.means:
+            return path_from(hp, before, steps, last)
+        return path(hp, steps, last, after=before)
+
+    def longer(self, number: int, hp: Json, steps: int, reason: Json, *ways: dict[NodeId, int]) -> e.TrialExtended:
+        """More steps of a trial, which pass these nodes in each of its runs. Raises `Refused`."""
+        self._check(hp, steps)
+        way, *others = map(self._new_in, ways)
+        return e.TrialExtended(study=self._study.id, trial=number, steps=steps, reason=reason, path=way, repeats=others)
 
     def _check(self, hp: Json, steps: int) -> None:
         with refusing("hp"):

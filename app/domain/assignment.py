@@ -17,12 +17,12 @@ Ahead = tuple[int, tuple[int, ...]]
 
 Lent = tuple[()] | tuple[tuple[str, ...]] | tuple[tuple[str, ...], Mapping[str, str]]
 
-FORMAT = 14
-READABLE = (*range(2, 14), FORMAT)
+FORMAT = 15
+READABLE = (*range(2, 15), FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
 none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience, 8 no
 members, 9 no bound for them, 10 nothing kept for good, 11 no parts,
-12 no machines but one, 13 no states that are not in the store yet."""
+12 no machines but one, 13 no states that are not in the store yet, 14 no means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class ProofOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainAssignment:
-    """Train these stages in a row, from `resume` or from step 0, with the values of `hp`.
+    """Train these stages in a row, from `resume`, from the `mean` of states by their weights, or from step 0.
 
     study, trial: on whose behalf it runs; its log is kept under them. intermediate_bytes: how much the chain may keep
     in checkpoints inside its stages. branch_points: the numbers of the stages at whose ends others wait to begin.
@@ -136,6 +136,7 @@ class ChainAssignment:
     measures_ranks: Mapping[str, Any] | None = None
     most_ranks: int = 1
     meeting: Mapping[str, str] | None = None
+    mean: tuple[tuple[ResumePoint, float], ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -152,11 +153,13 @@ class ChainAssignment:
         return kind_apart(device) if self.meeting else device
 
     @property
-    def first_read(self) -> ResumePoint | None:
-        """What is read of the store before the chain trains: its checkpoint, or the weights that it begins with."""
+    def reads(self) -> tuple[ResumePoint, ...]:
+        """The states read of the store before the chain trains: its checkpoint, all states of its mean, or the
+        weights that it begins with.
+        """
         if self.resume is None and self.begin is not None:
-            return ResumePoint("", 0, self.begin["key"], self.begin["sha256"])
-        return self.resume
+            return (ResumePoint("", 0, self.begin["key"], self.begin["sha256"]),)
+        return (self.resume,) if self.resume else tuple(point for point, _ in self.mean)
 
     def ahead(self, step: int) -> Ahead:
         """What comes after a step within its stage, as far as was known when the chain was made."""
@@ -170,7 +173,8 @@ class ChainAssignment:
         plain = {name: getattr(self, name) for name in FIELDS}
         stages = [{name: getattr(stage, name) for name in STAGE_FIELDS} for stage in self.stages]
         values = {"resume": self.resume and asdict(self.resume), "proof": self.proof and asdict(self.proof)}
-        return {"format": FORMAT, **plain, "stages": stages, **values}
+        mean = [[asdict(point), weight] for point, weight in self.mean]
+        return {"format": FORMAT, **plain, "stages": stages, **values, "mean": mean}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ChainAssignment | Unreadable:
@@ -191,6 +195,7 @@ class ChainAssignment:
         fields["pack"] = tuple(fields.get("pack", ()))
         fields["members"] = tuple(fields.get("members", ()))
         fields["resume"] = fields["resume"] and ResumePoint(**_with_parts(fields["resume"]))
+        fields["mean"] = tuple((ResumePoint(**_with_parts(each)), weight) for each, weight in fields.get("mean", ()))
         fields["keep_at"] = tuple(fields.get("keep_at", ()))
         fields["keep_for_good"] = tuple(fields.get("keep_for_good", ()))
         fields["proof"] = _proof(fields.get("proof"))

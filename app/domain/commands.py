@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from app.domain.asking import AverageTrials as AverageTrials
 from app.domain.asking import BranchTrial as BranchTrial
 from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
 from app.domain.search_plan import KeptAt, Progresses
@@ -12,9 +13,8 @@ from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitStudy:
-    """begin, inputs, by: as in `StudySubmitted`.
-
-    has_new_weights: whether the object that `begin` names was just written; else another study of the plan has it.
+    """begin, inputs, by: as in `StudySubmitted`. has_new_weights: whether the object that `begin` names was just
+    written; else another study of the plan has it.
     """
 
     plan: PlanOpened
@@ -287,6 +287,6 @@ StudyCommand = (
     | DeleteStudy
     | AddNote
 )
-TrialCommand = ApplyTunerActions | AddTrial | AskForTrials | CancelTrial | RetryTrial | BranchTrial
+TrialCommand = ApplyTunerActions | AddTrial | AskForTrials | CancelTrial | RetryTrial | BranchTrial | AverageTrials
 ChainCommand = ChoosePacking | AssignChain | LoseChain
 Command = SubmitStudy | StudyCommand | TrialCommand | ChainCommand | ReleaseCheckpoints | RecordDeleted

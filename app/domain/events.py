@@ -1,8 +1,7 @@
 """What may happen to a search plan. `app.events` stores what did.
 
 These classes ARE the storage format: field names and meanings never change. A new shape is a new schema version with an
-upcaster in `app.events.codec`. Few big facts (law 8 of CONTRIBUTING.md): heartbeats and losses per step are rows.
-Times are Unix seconds, durations seconds, steps absolute.
+upcaster in `app.events.codec`. Few big facts (law 8): heartbeats are rows. Times are Unix seconds, steps absolute.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from app.domain.artifacts import StudyDeleted as StudyDeleted
 from app.domain.artifacts import StudyIsolated as StudyIsolated
 from app.domain.artifacts import StudyStruck as StudyStruck
 from app.domain.artifacts import WeightsDropped as WeightsDropped
+from app.domain.means import AverageNamed as AverageNamed
 from app.domain.terms import ChainId, ChainOutcome, FailureKind, NodeId, ProofKind, StudyId
 
 Json = dict[str, Any]
@@ -176,9 +176,8 @@ class StudyResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyReopened:
-    """A completed study goes on with another `spec`: the same search with more trials. What was decided stands.
-
-    at: None in logs of versions that did not record it.
+    """A completed study goes on with another `spec`: the same search with more trials. What was decided stands. at:
+    None in logs of versions that did not record it.
     """
 
     study: StudyId
@@ -280,6 +279,7 @@ class StageFailed:
 Event = (
     PlanOpened
     | StudySubmitted
+    | AverageNamed
     | TrialAdded
     | TrialExtended
     | TrialStopped

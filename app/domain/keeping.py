@@ -1,8 +1,8 @@
 """Which checkpoints must stay, and which serve nobody: what may be deleted is said here, what is in `scheduling`.
 
 A checkpoint must stay while a chain under way begins with it, while somebody waits for what follows from it, and while
-it is the final state of one of the best trials of a study, or at a step of its `keep_at`. It serves no study once every
-one whose trials came as far is deleted.
+it is the final state of one of the best trials of a study, an average, or at a step of its `keep_at`. It serves no
+study once every one whose trials came as far is deleted.
 """
 
 from __future__ import annotations
@@ -94,15 +94,20 @@ def states_of(plan: SearchPlan, trial: Trial) -> dict[int, KeptAt]:
     return states
 
 
-def latest_before(plan: SearchPlan, name: NodeId, step: int) -> KeptAt | None:
-    """The checkpoint from which a node is trained to a step: the last one on the way; None for from nothing."""
-    node: Node | None = plan.nodes[name]
-    while node is not None:
+def latest_before(plan: SearchPlan, name: NodeId, step: int) -> Iterator[KeptAt]:
+    """The checkpoint from which a node is trained to a step: the last one on the way, or none for from nothing.
+
+    Behind an average that is not kept, the last one on each way to it.
+    """
+    places = [(name, step)]
+    while places:
+        name, step = places.pop()
+        node = plan.node(name)
         at = max((at for at in node.checkpoints if at <= step), default=None)
         if at is not None:
-            return KeptAt(node.id, at, node.checkpoints[at])
-        step, node = node.start, plan.nodes[node.parent] if node.parent is not None else None
-    return None
+            yield KeptAt(node.id, at, node.checkpoints[at])
+        else:
+            places += plan.origins(node)
 
 
 def find(plan: SearchPlan, place: KeptAt) -> Checkpoint | None:
@@ -116,16 +121,15 @@ def _begun_with(plan: SearchPlan) -> Iterator[KeptAt]:
     """What the chains under way begin with."""
     for chain in plan.chains.values():
         first = chain.stages[0]
-        if first.node in plan.nodes and (place := latest_before(plan, first.node, first.start)) is not None:
-            yield place
+        if first.node in plan.nodes:
+            yield from latest_before(plan, first.node, first.start)
 
 
 def _waited_from(plan: SearchPlan) -> Iterator[KeptAt]:
     """What the steps that trials wait for are trained from, or evaluated."""
     for node in plan.nodes.values():
         for step in node.waiting:
-            if (place := latest_before(plan, node.id, step)) is not None:
-                yield place
+            yield from latest_before(plan, node.id, step)
 
 
 def kept_on_purpose(plan: SearchPlan, node: NodeId, begin: int, end: int) -> list[int]:
@@ -147,7 +151,9 @@ def _keeping(plan: SearchPlan) -> list[Study]:
 
 
 def _promised(plan: SearchPlan, study: Study) -> Iterator[KeptAt]:
-    """The final states of the best trials, and the states in which these were measured."""
+    """The final states of the best trials, and the states in which these were measured; and averages."""
+    for name in plan.means.keys() & study.max_step_by_node.keys():
+        yield from (KeptAt(name, step, state) for step, state in plan.nodes[name].checkpoints.items())
     for trial, result in results.ranked(plan, study)[: study.keep_best] if study.keep_best else []:
         states = states_of(plan, trial)
         yield from (states[step] for step in {max(states, default=0), result.step} & states.keys())

@@ -55,7 +55,7 @@ def _price_of(
     nodes: Mapping[NodeId, NodeProgress], asked: Mapping[NodeId, int], way: Mapping[NodeId, int], steps: int
 ) -> tuple[int, int]:
     """The steps that are new, and the steps that are trained once more."""
-    ends, new, kept = [*list(way.values())[1:], steps], 0, 0
+    ends, new, kept = [*list(way.values())[1:], steps], 0, next(iter(way.values()), 0)
     needed: int | None = None  # the step whose state training must begin with
     node: NodeProgress | None = None
     for (name, start), end in zip(way.items(), ends, strict=True):

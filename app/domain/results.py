@@ -132,7 +132,7 @@ def inexact_in_study(plan: SearchPlan, study: Study) -> list[str]:
 
 def inexact_in_trial(plan: SearchPlan, trial: Trial) -> list[str]:
     """Of the stages on its way."""
-    return [*_sentences(plan, plan.ends(trial)), *_alike(plan, [trial]), *_inputs(plan, plan.studies[trial.study])]
+    return [*_sentences(plan, plan.sources(trial)), *_alike(plan, [trial]), *_inputs(plan, plan.studies[trial.study])]
 
 
 def _alike(plan: SearchPlan, trials: Iterable[Trial]) -> Iterator[str]:

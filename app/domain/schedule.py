@@ -56,6 +56,13 @@ def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0, join
     return nodes
 
 
+def path_from(hp: Mapping[str, Any], begin: int, steps: int, parent: str) -> dict[NodeId, int]:
+    """As `path`, where a node begins after step `begin` under `parent`, also where no value changes."""
+    forms = segment_at(hp, begin).forms
+    first = node_id(parent, begin, {name: form.name for name, form in forms.items()})
+    return {first: begin, **path(hp, steps, first, after=begin + 1)}
+
+
 def ahead(hp: Mapping[str, Any], steps: int, last: str) -> Iterator[tuple[NodeId, int]]:
     """The nodes that a trial would pass after its first `steps` steps, each with the step at which it would leave it.
 

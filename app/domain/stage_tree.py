@@ -15,13 +15,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
+from operator import itemgetter
 
 from app.domain.schedule import ahead
 from app.domain.search_plan import NO_PROGRESS, Node, Progresses, SearchPlan, Study, Trial, TrialEvent
 from app.domain.terms import NodeId, StudyId, TrialEventKind, TrialState
-
-Place = tuple[NodeId, int]
-"""A node and a step in it, start < step; or a node and its start, for a root that begins from nothing."""
+from app.domain.terms import Place as Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class TreeStage:
     """Train `node` from `start` to `end`.
 
     parent: the stage that ends where this one begins, None when it begins at a checkpoint, at step 0, or where a stage
-    under way will end. ready: it can begin now.
+    under way will end. Of an average, the last of the stages that it waits for. ready: it can begin now.
     """
 
     node: NodeId
@@ -52,20 +51,30 @@ def build_stage_tree(plan: SearchPlan, progress: Progresses = NO_PROGRESS) -> li
         for step in node.waiting:
             if any(plan.wanted(node, step)):
                 _find_latest_checkpoint(plan, (node.id, step), begins, progress)
-    return sorted(_build_tree(plan, begins), key=lambda stage: (stage.start, stage.end, stage.node))
+    return sorted(
+        _build_tree(plan, begins),
+        key=lambda stage: (stage.start, stage.end, _averages_on_the_way(plan, stage.node), stage.node),
+    )
+
+
+def _averages_on_the_way(plan: SearchPlan, name: NodeId) -> int:
+    """How many averages are made one after the other, with this one: they may all be at one step."""
+    shares = plan.means.get(name, ())
+    return 1 + max(_averages_on_the_way(plan, share.node) for share in shares) if shares else 0
 
 
 def _find_latest_checkpoint(plan: SearchPlan, place: Place, begins: dict[Place, Place], progress: Progresses) -> None:
-    """FindLatestCheckpoint, as a loop over the ancestors."""
-    while place not in begins:
+    """FindLatestCheckpoint, as a loop over the ancestors; an average has several ways to go back."""
+    places = [place]
+    while places:
+        place = places.pop()
         node, step = plan.nodes[place[0]], place[1]
-        if node.covers(step, progress) or step in node.saving:
-            return
+        if place in begins or node.covers(step, progress) or step in node.saving:
+            continue
         resume = latest(node, step, progress)
         begins[place] = (node.id, node.start if resume is None else resume)
-        if resume is not None or node.parent is None or node.start in plan.nodes[node.parent].resumable:
-            return
-        place = (node.parent, node.start)
+        if resume is None:
+            places += plan.lacking(node)
 
 
 def latest(node: Node, step: int, progress: Progresses = NO_PROGRESS) -> int | None:
@@ -88,9 +97,9 @@ def _build_tree(plan: SearchPlan, begins: dict[Place, Place]) -> Iterator[TreeSt
 
 def _entry(plan: SearchPlan, node: Node, start: int, begins: dict[Place, Place]) -> Place | None:
     """The place that must be trained up to first, when `start` is the beginning of the node."""
-    if node.parent is None or start > node.start or plan.can_begin(node, start):
+    if start > node.start or plan.can_begin(node, start):
         return None
-    return (node.parent, start) if (node.parent, start) in begins else None
+    return max((place for place in plan.lacking(node) if place in begins), key=itemgetter(1), default=None)
 
 
 def critical_path_steps(stages: list[TreeStage]) -> int:

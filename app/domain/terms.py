@@ -87,6 +87,10 @@ def node_id(parent: str, start: int, form_ids: Mapping[str, str]) -> NodeId:
     return NodeId(hashlib.sha256(text.encode()).hexdigest()[:32])
 
 
+Place = tuple[NodeId, int]
+"""A node and a step in it, start < step; or a node and its start, for one that begins there without a parent."""
+
+
 def _escaped(name: str) -> str:
     """A hyper-parameter's name without the separators of an id; no two names become one. Ordinary names stay."""
     return name if name.isprintable() else name.translate(_ESCAPES)

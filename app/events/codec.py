@@ -12,6 +12,7 @@ from math import isfinite
 from typing import Any, get_args
 
 from app.domain.events import (
+    AverageNamed,
     ChainAssigned,
     ChainEnded,
     CheckpointCached,
@@ -23,6 +24,7 @@ from app.domain.events import (
     StageFailed,
     StoredPart,
 )
+from app.domain.means import MeanShare
 from app.domain.terms import ChainOutcome, FailureKind, ProofKind
 
 Data = dict[str, Any]
@@ -150,6 +152,14 @@ def _decode_chain(data: Data) -> ChainAssigned:
     return ChainAssigned(**(data | {"stages": stages, "proof": proof, "members": tuple(data["members"])}))
 
 
+def _encode_average(event: AverageNamed) -> Data:
+    return _plain(event) | {"shares": [list(share) for share in event.shares]}
+
+
+def _decode_average(data: Data) -> AverageNamed:
+    return AverageNamed(**(data | {"shares": tuple(MeanShare(*share) for share in data["shares"])}))
+
+
 def _encode_kept(event: CheckpointKept | CheckpointCached) -> Data:
     return _plain(event) | {"parts": [asdict(part) for part in event.parts]}
 
@@ -189,6 +199,7 @@ def _decoder(cls: type) -> Callable[[Data], Event]:
 
 
 _ENCODERS: dict[str, Callable[[Any], Data]] = {
+    "AverageNamed": _encode_average,
     "ChainAssigned": _encode_chain,
     "CheckpointCached": _encode_kept,
     "CheckpointKept": _encode_kept,
@@ -196,6 +207,7 @@ _ENCODERS: dict[str, Callable[[Any], Data]] = {
 }
 _DECODERS: dict[str, Callable[[Data], Event]] = {name: _decoder(cls) for name, cls in TYPES.items()}
 _DECODERS |= {
+    "AverageNamed": _decode_average,
     "ChainAssigned": _decode_chain,
     "ChainEnded": _decode_ended,
     "CheckpointCached": _decode_cached,

@@ -40,8 +40,8 @@ def lead_trial(plan: SearchPlan, span: Span) -> TrialKey:
     Every trial that shares the chain's stages has the same values there, so its values serve them all. Where the span
     was chosen for a study, it is one of that study's.
     """
-    waiting = list(_waiting_below(plan, plan.nodes[span.node], span.end))
-    waiting = [key for key in waiting if key[0] == span.study] or waiting
+    node = plan.nodes[span.node]
+    waiting = list(_waiting_below(plan, node, span.end, span.study)) or _waiting_below(plan, node, span.end)
     return min(waiting, key=lambda key: (-plan.studies[key[0]].priority, key))
 
 
@@ -69,20 +69,21 @@ def _shortened(path: Sequence[Span], steps: float, payer: StudyId) -> Iterator[S
         steps -= end - span.start
 
 
-def _waiting_below(plan: SearchPlan, node: Node, step: int) -> Iterable[TrialKey]:
-    """The trials of running studies that wait for a result at `step` in the node, or else for one beyond it."""
-    here = [key for key in node.waiting.get(step, ()) if _runs(plan, key)]
-    if here:
+def _waiting_below(plan: SearchPlan, node: Node, step: int, study: StudyId | None = None) -> Iterable[TrialKey]:
+    """The trials that wait for a result at `step` in the node, or else for one beyond it: of running studies, or of
+    one.
+    """
+
+    def wanted(keys: Iterable[TrialKey]) -> list[TrialKey]:
+        return [key for key in keys if plan.studies[key[0]].is_running and study in (None, key[0])]
+
+    if here := wanted(node.waiting.get(step, ())):
         return here
     for found in plan.beyond(node, step - 1):
-        later = [key for at, keys in found.waiting.items() if at > step for key in keys if _runs(plan, key)]
-        if later:
+        at_last = (keys for at, keys in found.waiting.items() if at > step or found is not node)
+        if later := wanted(key for keys in at_last for key in keys):
             return later
     return ()
-
-
-def _runs(plan: SearchPlan, key: TrialKey) -> bool:
-    return plan.studies[key[0]].is_running
 
 
 def assign(
@@ -91,8 +92,13 @@ def assign(
     """The assignment of a chain of these spans, which must be trained as `stages`."""
     plan, is_alone = frontier.plan, frontier.plan.nodes[spans[0].node].alone
     trial = plan.trial(lead_trial(plan, spans[-1]))
+    resume, mean = resume_point(plan, spans[0]), mean_of(plan, spans[0])
+    work = assignment_of(frontier, trial, stages, resume)
     return replace(
-        assignment_of(frontier, trial, stages, resume_point(plan, spans[0])),
+        work,
+        hp=trial.hp if spans[-1].node in trial.path else plan.nodes[spans[-1].node].hp,
+        begin=None if mean else work.begin,
+        mean=mean,
         packing=plan.packing or 0,
         inputs=tuple(plan.studies[trial.study].inputs),
         intermediate_bytes=0 if is_alone else intermediate_bytes,
@@ -150,11 +156,20 @@ def branch_points(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
 
 
 def resume_point(plan: SearchPlan, first: Span) -> ResumePoint | None:
-    """The checkpoint at which a chain begins; None for step 0."""
+    """The checkpoint at which a chain begins; None for step 0, and for a mean of several."""
     node, step = plan.beginning(plan.nodes[first.node], first.start), first.start
-    if node is None:
-        return None
-    checkpoint, is_cached = node.state_at(step), step in node.cached
+    return None if node is None else _point(node, step)
+
+
+def mean_of(plan: SearchPlan, first: Span) -> tuple[tuple[ResumePoint, float], ...]:
+    """The states, with their weights, whose mean a chain begins with; () where it begins with no mean."""
+    if plan.nodes[first.node].is_at_hand(first.start):
+        return ()
+    return tuple((_point(plan.nodes[name], step), weight) for name, step, weight in plan.means.get(first.node, ()))
+
+
+def _point(node: Node, step: int) -> ResumePoint:
+    checkpoint, is_cached = node.state_at(step), step in node.cached and step not in node.checkpoints
     return ResumePoint(node.id, step, checkpoint.key, checkpoint.sha256, checkpoint.parts, is_cached)
 
 

@@ -5,8 +5,6 @@ resumes at the latest checkpoint before it, or at the node's start: its *resume 
 for each study with needs there, the urgency of its most urgent path that begins there: the trial of the highest
 priority first, then the longest time (TreeML §4.3, critical path). A resume step with demand whose state is at hand is
 a *head*.
-
-Queues by urgency: the most urgent entry is at hand, however many there are.
 """
 
 from __future__ import annotations
@@ -170,7 +168,6 @@ NOTHING = NodeId("")
 State = tuple[int, NodeId]
 """The state of a node at a step."""
 
-
 InFlight = dict[ChainId, frozenset[Place]]
 """The states that are on their way to the store, of each chain: those that only its row knows of."""
 
@@ -194,36 +191,44 @@ class Demands:
         """The demand at a resume step; empty where there is none."""
         return self._demand.get(place[0], {}).get(place[1], {})
 
-    def update(self, node: Node) -> NodeId | None:
-        """Look at a node again; its parent if that must be looked at too."""
+    def update(self, node: Node) -> set[NodeId]:
+        """Look at a node again; the nodes that must be looked at too: its origins, and averages of its states."""
         before, demand = self._demand.get(node.id, {}), dict[int, Urgencies]()
         for need in self.needs(node):
             raise_to(demand.setdefault(need.resume_step, {}), need.urgencies)
-        kept = node.at_hand
+        kept, averages = node.at_hand, self._plan.averages.get(node.id, {})
         changed = set(self._kept.get(node.id, frozenset()) ^ kept)
+        also = {name for names in averages.values() for name in names}
         changed.update(step for step in before.keys() | demand.keys() if before.get(step) != demand.get(step))
         self._demand[node.id], self._kept[node.id] = demand, kept
         for step in changed:
             self._renew(node.id, step)
-        first, last = demand.get(node.start, {}), before.get(node.start, {})
-        return None if first == last else self._tell_parent(node, first)
+        if node.id in self._plan.means:
+            also |= self._tell_origins(node, demand.get(node.start, {}))
+        elif (first := demand.get(node.start, {})) != before.get(node.start, {}):
+            also |= self._tell((node.parent or NOTHING, node.start), node, first)
+        return also
 
-    def revise(self, node: Node) -> NodeId | None:
-        """Estimate anew how long a node takes; its parent if that must be looked at again."""
-        return self.update(node) if self._demand.get(node.id) and self._costs.revise(node) else None
+    def revise(self, node: Node) -> set[NodeId]:
+        """Estimate anew how long a node takes; the nodes that must be looked at again."""
+        return self.update(node) if self._demand.get(node.id) and self._costs.revise(node) else set()
 
-    def _tell_parent(self, node: Node, demand: Urgencies) -> NodeId | None:
-        """A node has this demand at its beginning; the parent if it is there that the demand must be met."""
-        parent = node.parent or NOTHING
-        branch = self.branches[parent].setdefault(node.start, ChildQueue())
-        if not branch.put(node.id, demand):
-            return None
-        if not branch:
-            del self.branches[parent][node.start]
-        if self._is_at_hand(parent, node.start):
-            self._renew(parent, node.start)
-            return None
-        return node.parent
+    def _tell_origins(self, average: Node, demand: Urgencies) -> set[NodeId]:
+        """The demand of an average is met where its states are not kept; once they all are, it can begin."""
+        plan, here = self._plan, (NOTHING, average.start)
+        places = [here] if plan.can_begin(average, average.start) else plan.lacking(average)
+        told = dict.fromkeys((*plan.origins(average), here), Urgencies()) | dict.fromkeys(places, demand)
+        return {name for place, each in told.items() for name in self._tell(place, average, each)}
+
+    def _tell(self, place: Place, node: Node, demand: Urgencies) -> set[NodeId]:
+        """A node has this demand where it begins; the node of that place if it is there that it must be met."""
+        (name, step), branches = place, self.branches[place[0]]
+        is_changed = branches.setdefault(step, ChildQueue()).put(node.id, demand)
+        if not branches[step]:
+            del branches[step]
+        if is_changed and self._is_at_hand(name, step):
+            self._renew(name, step)
+        return {name} if is_changed and not self._is_at_hand(name, step) else set()
 
     def _renew(self, name: NodeId, step: int) -> None:
         """What must be done from a state has changed, or whether it is at hand."""

@@ -109,9 +109,7 @@ class Frontier:
         self._estimates -= now
         for _ in range(now):
             self._outdated -= 1
-            parent = self.demands.revise(self.plan.nodes[self._nodes[self._outdated]])
-            if parent is not None:
-                self._pending.add(parent)
+            self._pending |= self.demands.revise(self.plan.nodes[self._nodes[self._outdated]])
 
     def _take_in_events(self) -> None:
         touched = self._pending | self.plan.touched
@@ -122,12 +120,12 @@ class Frontier:
         while queue:
             name = heapq.heappop(queue)[1]
             node = self.plan.nodes[name]
-            parent = self.demands.update(node)
+            others = self.demands.update(node)
             self.affected.update(chain for chain, _ in node.running)
             self._pending.discard(name)
-            if parent is not None and parent not in self._pending:
-                self._pending.add(parent)
-                heapq.heappush(queue, (-self.plan.nodes[parent].start, parent))
+            for other in (others & self.plan.nodes.keys()) - self._pending:
+                self._pending.add(other)
+                heapq.heappush(queue, (-self.plan.nodes[other].start, other))
 
     def _add_late_branches(self, name: NodeId, steps: set[int]) -> None:
         """Trials would branch off a node there, as is known now: chains that come by are to keep the state."""
@@ -189,7 +187,7 @@ class Frontier:
                     start = need.step
             branch = self.demands.branches[name].get(target)
             onward = branch and branch.top(study)
-            place = (onward[1], target) if onward else None
+            place = (onward[1], target) if onward and onward[1] not in self.plan.means else None
         return spans
 
     def children(self, spans: Sequence[Span]) -> list[int]:

@@ -119,11 +119,11 @@ def pack_members(
 def _heads(frontier: Frontier, passed_over: Container[Place], study: StudyId | None = None) -> Iterator[Place]:
     """Without those where the user's code has failed: on which slot it is tried again, is said with its own chain.
 
-    Nor those of stages that must be trained alone.
+    Nor those of stages that must be trained alone, nor averages.
     """
     plan = frontier.plan
     heads = (head for head in frontier.heads(study) if head not in passed_over and not plan.nodes[head[0]].failures)
-    heads = (head for head in heads if not plan.is_isolated(*head))
+    heads = (head for head in heads if not plan.is_isolated(*head) and head[0] not in plan.means)
     return islice(heads, MOST_HEADS)
 
 

@@ -160,6 +160,8 @@ def _proof(plan: SearchPlan, kind: ProofKind, begin: int, places: Sequence[Place
     """Train from a state that is kept at `begin`, or from nothing, through these places, and compare at each."""
     node, end = plan.nodes[places[-1][0]], places[-1][1]
     trial = _passing(plan, node, end)
+    if not begin and plan.ancestry(node.id)[0].id in plan.means:
+        return None  # an average is no training that can be done again from nothing
     resume = _resume(plan, node, begin) if begin else None
     if trial is None or (begin and resume is None) or _is_otherwise(plan, node, begin, end):
         return None
@@ -245,7 +247,7 @@ def _whole(plan: SearchPlan, device: str) -> Proof | None:
     known = {(test.node, test.step) for test in here if test.begin == 0}
     best: tuple[int, int, list[Place]] | None = None
     for study in [each for each in plan.studies.values() if each.may_be_proven]:
-        for trial in _longest(study):
+        for trial in _longest(plan, study):
             proven, states = compared_to(plan, trial, device), keeping.states_of(plan, trial).values()
             kept = [at for at in states if at.step > proven and (at.node, at.step) not in known]
             breaks = {at.checkpoint.since for at in kept} - {0, None}
@@ -255,9 +257,10 @@ def _whole(plan: SearchPlan, device: str) -> Proof | None:
     return None if best is None else _proof(plan, ProofKind.WHOLE, 0, best[2])
 
 
-def _longest(study: Study) -> list[Trial]:
-    """Those of a study's trials that were asked for most often, and for the most steps."""
-    trials = sorted(study.trials, key=lambda trial: (len(trial.requested_steps), trial.steps), reverse=True)
+def _longest(plan: SearchPlan, study: Study) -> list[Trial]:
+    """Those of a study's trials that were asked for most often, and for the most steps; no averages."""
+    whole = [trial for trial in study.trials if not plan.begins(trial)]
+    trials = sorted(whole, key=lambda trial: (len(trial.requested_steps), trial.steps), reverse=True)
     return trials[:MOST_LOOKED_AT]
 
 

@@ -127,7 +127,7 @@ def _last_on_its_way(plan: SearchPlan, study: Study, trial: Trial) -> KeptAt | N
     for place in branches_ahead(study, trial):
         if place[0] in plan.nodes:
             node, step = place
-    return keeping.latest_before(plan, node, step)
+    return next(keeping.latest_before(plan, node, step), None)
 
 
 def _by_value(entries: list[_Entry], used: set[Key]) -> Iterator[KeptAt]:

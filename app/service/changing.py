@@ -39,14 +39,14 @@ def ask(use: Services, row: StudyRecord, write: Write, asks: Sequence[c.Start | 
     return [each.trial if isinstance(each, c.Extend) else next(added) for each in asks]
 
 
-def branch_trial(use: Services, row: StudyRecord, write: Write, wanted: c.BranchTrial) -> int:
-    """One more trial, which begins as another one did; its number. Raises `Refused` and `StateConflict`."""
+def add_made_of(use: Services, row: StudyRecord, write: Write, wanted: c.BranchTrial | c.AverageTrials) -> int:
+    """One more trial, made of others: a branch, or an average; its number. Raises `Refused` and `StateConflict`."""
     recorded = write(row.stream, lambda plan: decide(plan, wanted, use.limits))
     return next(each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded))
 
 
-def branch_price(use: Services, row: StudyRecord, wanted: c.BranchTrial) -> Json:
-    """The steps that this trial would cost now. Raises as `branch_trial` does."""
+def price_of_trial(use: Services, row: StudyRecord, wanted: c.BranchTrial | c.AverageTrials) -> Json:
+    """The steps that this trial would cost now. Raises as `add_made_of` does."""
     with use.open_study(row) as (plan, _):
         return asdict(price_of(plan, wanted, use.limits))
 

@@ -162,13 +162,16 @@ class TrainerProcess(TrainerConnection):
         weights.lend()
         self._ask("begin", deadline, weights.fd, hp=dict(hp), whole=whole)
 
-    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline) -> tuple[str, ...]:
-        """Put the model where it was after `step` steps; `state` stays the caller's.
+    def load(
+        self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline, **mean: float
+    ) -> tuple[str, ...]:
+        """Put the model where it was after `step` steps; `state` stays the caller's. How this process differs from
+        the one that made the state: see `stagetree.runtime.inexact.changes`.
 
-        How this process differs from the one that made the state: see `stagetree.runtime.inexact.changes`.
+        mean: of one of several states with whose mean it begins, its `weight`, and how many are `left` to come.
         """
         state.lend()
-        answer, _ = self._ask("load", deadline, *state.fds, hp=dict(hp), step=step)
+        answer, _ = self._ask("load", deadline, *state.fds, hp=dict(hp), step=step, **mean)
         return tuple(answer["not_exact"])
 
     def train(

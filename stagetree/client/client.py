@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stagetree import models
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator
+from stagetree.client.composing import MakesTrials
 from stagetree.client.http import API, Http, Json, body_of, path_of
 from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
 
@@ -32,7 +33,7 @@ Holds = Literal["weights", "state"]
 __all__ = ["AsyncClient", "Client", "Conflict", "Invalid", "NotFound", "ProblemError", "StagetreeError", "Unreachable"]
 
 
-class AsyncClient:
+class AsyncClient(MakesTrials):
     """Talks to the server at `url`, or else at `$STAGETREE_URL`, or else on this machine.
 
     `timeout` is in seconds, for each try; `retries` is how often a call is tried again. `token` says who you are: by
@@ -195,11 +196,6 @@ class AsyncClient:
         answer = await self.http.post(f"{path_of(study)}/trials:batch", {"trials": list(trials)})
         return [models.TrialDetail.of(item) for item in answer["items"]]
 
-    async def branch_trial(self, study: str, branch: Json, *, preview: bool = False) -> models.Branch:
-        """Branch off a trial: `trial`, `at`, `hp`, `steps`. With `preview`, only hear the price."""
-        path = f"{path_of(study)}/trials:branch"
-        return models.Branch.of(await self.http.post(path, branch, preview=preview or None))
-
     async def retry_trial(self, study: str, number: int) -> models.TrialDetail:
         """Have a failed trial tried again; a study that is over goes on for that. Raises `Conflict` for any other."""
         return models.TrialDetail.of(await self.http.post(f"{path_of(study)}/trials/{number}:retry"))
@@ -288,6 +284,7 @@ class Client(Blocking):
     extend_trial = blocking(AsyncClient.extend_trial)
     ask_trials = blocking(AsyncClient.ask_trials)
     branch_trial = blocking(AsyncClient.branch_trial)
+    average_trials = blocking(AsyncClient.average_trials)
     retry_trial = blocking(AsyncClient.retry_trial)
     cancel_trial = blocking(AsyncClient.cancel_trial)
     events = blocking_iterator(AsyncClient.events)

@@ -110,6 +110,15 @@ class Note(Answer, needs=("event", "time", "text")):
     text: str
 
 
+class Averaged(Answer):
+    """A state that an average is made of."""
+
+    trial: int
+    step: int
+    weight: float
+    value: float | None = Field(description="of that trial")
+
+
 class TrialDetail(Trial, needs=()):
     """A trial with its curve."""
 
@@ -121,10 +130,13 @@ class TrialDetail(Trial, needs=()):
     begins: dict[str, Any] | None = Field(default=None, description="the weights that it begins from, as of its study")
     notes: list[Note] = Field(description="what people wrote down about it, in order")
     failure: Failure | None = None
+    average_of: list[Averaged] = Field(
+        default=[], description="of an average, what it is the mean of, in the order in which that is added up"
+    )
 
 
 class Branch(Answer):
-    """A trial that begins as another one did, and its price in steps before it was asked for."""
+    """A trial that is made of others, by branching or averaging, and its price in steps before it was asked for."""
 
     steps: int = Field(description="of the trial, in all")
     shared: int = Field(description="those that are trained already, or asked for by others")

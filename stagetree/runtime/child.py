@@ -151,7 +151,10 @@ class Child:
         reasons = inexact.changes(saved.get("machine", {}), self._machine)
         for reason in reasons:
             print(f"--- not exact: {reason}")
-        self._built.load(saved, self._values(message["hp"]), message["step"])
+        if "weight" in message:
+            saved = self._built.averaging.add(saved, message["weight"], message["left"])
+        if not message.get("left"):
+            self._built.load(saved, self._values(message["hp"]), message["step"])
         return {"not_exact": reasons}
 
     def _train(self, message: Message, fds: list[int]) -> Message:
@@ -229,18 +232,15 @@ class Child:
         return {"profile": profile, "unpackable_reason": self._lanes.unpackable_reason}
 
     def _leave(self, message: Message, fds: list[int]) -> Message:
-        """These lanes are no more."""
         self._lanes.drop(message["lanes"])
         return {}
 
     # ------------------------------------------------------------------------------------------------ proofs
 
     def _compare(self, message: Message, fds: list[int]) -> Message:
-        """Two states of this trainer: one made here, and one on record."""
         return compare(fds[: message["mine"]], fds[message["mine"] :])
 
     def _look(self, message: Message, fds: list[int]) -> Message:
-        """What the trainer has beside its state now, noted under a name."""
         self._looks.take(message["name"], self._built, self._file)
         return {}
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from stagetree.limits import MOST_METRICS
 from stagetree.runtime import state_format
+from stagetree.runtime.averaging import Averaging
 from stagetree.runtime.buffers import Buffer, Buffers
 from stagetree.runtime.failures import TrainerFailed, plain, user_code
 from stagetree.runtime.weight_files import load_weights
@@ -70,7 +71,7 @@ class Model:
 
     def __init__(self, trainer: Trainer, device: str) -> None:
         self.trainer, self.device, self.step = trainer, device, 0
-        self._generators = generators.state(device)
+        self._generators, self.averaging = generators.state(device), Averaging(trainer)
         self._set_up_at = -1  # the step that it was set up for without taking it
 
     @classmethod

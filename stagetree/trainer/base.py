@@ -20,7 +20,7 @@ generators. `evaluate` and `state_dict` may be called between any two steps, any
 
 An exception out of any method fails the trial, with its traceback, and never the study.
 
-Hyper-parameters that shape a model, and small checks of values.
+Hyper-parameters that shape a model, and whether they change.
 """
 
 from __future__ import annotations
@@ -207,6 +207,14 @@ class Trainer(ABC):
             f"trainer {self.name!r} has no method begin, which takes over the weights that a study begins from"
         )
 
+    def average(self, states: Iterable[tuple[dict[str, Any], float]]) -> dict[str, Any]:
+        """The mean of states, as `state_dict` might have returned it.
+
+        states: each with its weight. Go through all of them, once, and keep only the sums.
+        Values without a mean come from the first state, which no other was trained longer than.
+        """
+        raise NotImplementedError(f"trainer {self.name!r} has no method average, which takes the mean of states")
+
     def export(self, folder: Path) -> None:
         """Write the model as other programs load it, for `stagetree weights --export`.
 
@@ -289,11 +297,3 @@ class Recorded(dict[str, Any]):
 def changed(names: Iterable[str], before: Mapping[str, Any], hp: Mapping[str, Any]) -> bool:
     """Whether one of the names has another value than before."""
     return any(name in hp and hp[name] != before.get(name) for name in names)
-
-
-def whole_number(name: str, value: Any, least: int = 1) -> int:
-    """A whole number that is large enough; 32.0 is one. Raises ValueError."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or value < least or not float(value).is_integer():
-        raise ValueError(f"{name} must be a whole number from {least} on, not {value!r}")
-    return int(value)

@@ -15,12 +15,12 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset, default_collate
 
-from stagetree.trainer.base import Trainer, whole_number
+from stagetree.trainer.base import Trainer
 from stagetree.trainer.order import LARGE, ORDER, Batching, BatchSpan, Indices, Order, generator_of, parts, shuffled
 from stagetree.trainer.reading import Loading, SampleReader, Samples, reader
 from stagetree.trainer.stock import sharding_of
 from stagetree.trainer.streaming import StreamBatches, TrainData, is_stream
-from stagetree.trainer.tensors import Mean, one_number, shortened, sum_and_count
+from stagetree.trainer.tensors import Mean, one_number, shortened, sum_and_count, whole_number
 
 
 class DataTrainer(Trainer):

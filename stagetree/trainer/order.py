@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from stagetree.trainer.base import whole_number
+from stagetree.trainer.tensors import whole_number
 
 LARGE = 2**24
 """From so many samples on, an epoch's order is computed: drawn, it would take 128 MiB and more. It is another order, so

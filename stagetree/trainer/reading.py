@@ -21,9 +21,8 @@ from torch import Generator
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from stagetree.trainer import generators
-from stagetree.trainer.base import whole_number
 from stagetree.trainer.order import BatchSpan, generator_of, seed_of
-from stagetree.trainer.tensors import map_tensors
+from stagetree.trainer.tensors import map_tensors, whole_number
 
 
 class Samples(Protocol):

@@ -16,6 +16,14 @@ Mean = Tensor | tuple[Tensor, Tensor | int]
 """A mean in one number, or as the sum and the count that make it."""
 
 
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """A whole number that is large enough; 32.0 is one. Raises ValueError."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or value < least or not float(value).is_integer():
+        raise ValueError(f"{name} must be a whole number from {least} on, not {value!r}")
+    return int(value)
+
+
 def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """The same nest of dicts and lists (a tuple becomes a list, as in JSON) with every tensor changed."""
     if isinstance(value, Tensor):
@@ -166,6 +174,41 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def mean_of(states: Iterable[tuple[dict[str, Any], float]], names: Iterable[str]) -> dict[str, Any]:
+    """The first of some states, with the means of all floating tensors in these of its parts.
+
+    They are added up in double precision, in order, each times its weight, and divided by the sum of the weights: for
+    equal weights, that is `sum(tensor.double() for tensor in tensors) / len(tensors)`, rounded to the tensor's type.
+    Raises ValueError where they are not of one shape.
+    """
+    sums, first, weights = dict[tuple[str, str], Tensor](), dict[str, Any](), 0.0
+    for state, weight in states:
+        first, weights = first or state, weights + weight
+        for part in (part for part in names if part in first):
+            _refuse_others(first[part], state[part])
+            for name, tensor in ((name, each) for name, each in state[part].items() if _has_mean(each)):
+                share = tensor.to(torch.promote_types(tensor.dtype, torch.float64)) * weight
+                sums[part, name] = sums[part, name].add_(share) if (part, name) in sums else share
+    mean = {part: dict(first[part]) for part in names if part in first}
+    for (part, name), total in sums.items():
+        mean[part][name] = (total / weights).to(first[part][name].dtype)
+    return {**first, **mean}
+
+
+def _has_mean(value: Any) -> bool:
+    if isinstance(value, Parted):
+        raise ValueError("states that are divided among devices, by parallel: fsdp, cannot be averaged")
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _refuse_others(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Raises ValueError where two states are not of the same names and shapes."""
+    shapes, others = ({name: getattr(each, "shape", ()) for name, each in part.items()} for part in (first, other))
+    if odd := next((name for name in {**shapes, **others} if shapes.get(name) != others.get(name)), None):
+        text = " and ".join("missing" if odd not in each else f"of shape {[*each[odd]]}" for each in (shapes, others))
+        raise ValueError(f"models of different shapes have no mean: {odd} is {text}")
 
 
 class Average:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
-from stagetree.trainer.base import changed, whole_number
+from stagetree.trainer.base import changed
 from stagetree.trainer.modelled import ModelTrainer, clip_grad_norm, load_model, load_optimizer
 from stagetree.trainer.optimizing import Precision, Rates
 from stagetree.trainer.order import Batching, BatchSpan, noting_one_sample, parts
 from stagetree.trainer.reading import Loading, Samples
 from stagetree.trainer.sharding import refuse_inexact
 from stagetree.trainer.streaming import TrainData
-from stagetree.trainer.tensors import Mean, PartMeans, evaluating, export_model, map_tensors
+from stagetree.trainer.tensors import Mean, PartMeans, evaluating, export_model, map_tensors, mean_of, whole_number
 
 
 class TorchTrainer(ModelTrainer):
@@ -250,6 +250,13 @@ class TorchTrainer(ModelTrainer):
     def export(self, folder: Path) -> None:
         """See `Trainer.export`. A model with `save_pretrained`, as of Transformers and PEFT, writes itself."""
         export_model(self.model, folder, self._average)
+
+    def average(self, states: Iterable[tuple[dict[str, Any], float]]) -> dict[str, Any]:
+        """See `Trainer.average`. Floating parameters and buffers have means; all else is as in the first."""
+        mean = mean_of(states, ("model", "average"))
+        if any(name.endswith("num_batches_tracked") for name in mean["model"]):
+            print("--- running statistics of batch normalization are averaged: they may not fit the averaged weights")
+        return mean
 
     def state_dict(self) -> dict[str, Any]:
         """See `Trainer.state_dict`. It holds the live tensors."""

@@ -139,3 +139,27 @@ def test_a_body_that_is_wrong(http: TestClient, done: str) -> None:
     said = http.post(f"/studies/{done}/trials:branch", json={"trial": -1, "at": 1, "hp": 3, "steps": 2, "to": 1})
     assert said.status_code == 422
     assert {each["field"] for each in said.json()["errors"]} == {"trial", "hp", "to"}
+
+
+def test_averages_over_rest(http: TestClient, done: str) -> None:
+    """Its price first, then the trial with what it is the mean of; what is wrong with a body is said of its fields."""
+    made = http.post(f"/studies/{done}/trials:branch", json={"trial": 0, "at": 10, "hp": {"lr": 0.01}, "steps": 15})
+    assert made.status_code == 201
+    body = {"trials": [0, 1], "weights": [2, 1], "steps": 25}
+    said = http.post(f"/studies/{done}/trials:average", json=body, params={"preview": True})
+    assert (said.status_code, said.json()) == (200, {"steps": 25, "shared": 20, "new": 5, "again": 10})
+    assert len(http.get(f"/studies/{done}/trials").json()["items"]) == 2
+    answer = http.post(f"/studies/{done}/trials:average", json=body)
+    assert answer.status_code == 201, answer.text
+    trial = answer.json()["trial"]
+    assert trial["average_of"] == [
+        {"trial": 0, "step": 20, "weight": 2.0, "value": 0.5},
+        {"trial": 1, "step": 15, "weight": 1.0, "value": None},
+    ]
+    assert (trial["asked"], trial["reason"]["by"]) == ([20, 25], "user")
+    plan = http.get(f"/studies/{done}/plan").json()["nodes"]
+    assert {node["parent"] for node in plan if node["id"] in trial["path"]} == {None, trial["path"][0]}
+    wrong = http.post(f"/studies/{done}/trials:average", json={"best": 0, "trials": [-1], "of": 3})
+    assert wrong.status_code == 422
+    assert {each["field"] for each in wrong.json()["errors"]} == {"best", "trials.0", "of"}
+    assert http.get(f"/studies/{done}/stage-tree").status_code == 200

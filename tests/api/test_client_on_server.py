@@ -69,6 +69,17 @@ def test_a_branch_from_python(server: str, workers: Workers) -> None:
             study.branch(1, at=10, steps=15, rl=0.01)
 
 
+def test_an_average_from_python(server: str, workers: Workers) -> None:
+    with Study.create(changed(), url=server) as study:
+        workers.tune(study.id)
+        price = study.soup([0, 1], steps=50, hp={"lr": 0.5}, preview=True)
+        made = study.soup([0, 1], weights=[2, 1])
+        assert price.trial is None and made.trial is not None
+        assert {part.weight for part in made.trial.average_of} == {1, 2}
+        with pytest.raises(Invalid, match="best"):
+            study.soup(best=2)
+
+
 def test_trials_from_outside(client: Client, workers: Workers) -> None:
     external = {name: value for name, value in changed(tuner={"kind": "external"}).items() if name != "space"}
     study = client.submit(external)["study"]

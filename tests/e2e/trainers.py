@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -143,6 +145,26 @@ class Packable(TorchTrainer):
 
     def after_step(self) -> None:
         time.sleep(self.seconds)
+
+
+class Blended(Packable):
+    """Its average waits as long as there is a file `slow_while`, into which it writes its process."""
+
+    name = "blended"
+
+    def __init__(self, *, slow_while: str, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.slow_while = slow_while
+
+    def average(self, states: Iterable[tuple[dict[str, Any], float]]) -> dict[str, Any]:
+        def slowly() -> Iterator[tuple[dict[str, Any], float]]:
+            for each in states:
+                yield each
+                while os.path.exists(self.slow_while):
+                    Path(self.slow_while).write_text(str(os.getpid()))
+                    time.sleep(0.05)
+
+        return super().average(slowly())
 
 
 class Sharded(Trainer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -89,6 +90,16 @@ class Histories(RuleBasedStateMachine):
             self.story.give(command[kind])
             if kind != "extend":
                 self.is_settled(command[kind])
+
+    @rule(data=st.data(), more=st.integers(0, 4))
+    @precondition(lambda self: any(len(study.trials) > 1 for study in self.open()))
+    def average(self, data: st.DataObject, more: int) -> None:
+        study = data.draw(st.sampled_from([study for study in self.open() if len(study.trials) > 1]))
+        numbers = data.draw(st.sets(st.integers(0, len(study.trials) - 1), min_size=2, max_size=3))
+        last = max(study.trials[number].steps for number in numbers)
+        wanted = c.AverageTrials(study=study.id, trials=tuple(numbers), steps=last + more if more else None, time=1.0)
+        with suppress(Refused):  # they may have failed, or have one state
+            self.story.give(wanted)
 
     @rule(data=st.data())
     @precondition(lambda self: self.failed())

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from app.api.bodies import AsksBody, BranchBody, ExtensionBody, TrialBody, asks_of, branch_of, extension_of, start_of
+from app.api import bodies
 from app.api.errors import UNCHANGED, refusals
 from app.api.routes.plans import kept
 from app.api.services import ApiServices, ServicesDep, StudyRowDep, TrialPath, heavy
@@ -171,10 +171,10 @@ def get_trial_metrics(row: StudyRowDep, number: TrialPath, use: ServicesDep) -> 
     responses=refusals(400, 404, 409, 413, 415),
 )
 def add_trial(
-    request: Request, response: Response, row: StudyRowDep, given: TrialBody, use: ServicesDep, write: WriterDep
+    request: Request, response: Response, row: StudyRowDep, given: bodies.TrialBody, use: ServicesDep, write: WriterDep
 ) -> TrialDetail:
     """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
-    number = changing.add_trial(use, row, write, start_of(given))
+    number = changing.add_trial(use, row, write, bodies.start_of(given))
     response.headers["Location"] = f"{request.url.path}/{number}"
     return get_trial(row, number, use)
 
@@ -187,9 +187,9 @@ def add_trial(
     response_description="The trials, in the order asked for.",
     responses=refusals(400, 404, 409, 413, 415),
 )
-def ask_trials(row: StudyRowDep, given: AsksBody, use: ServicesDep, write: WriterDep) -> TrialBatch:
+def ask_trials(row: StudyRowDep, given: bodies.AsksBody, use: ServicesDep, write: WriterDep) -> TrialBatch:
     """Each is a trial of your own, `{hp, steps}`, or more steps of one there is, `{trial, steps}`. All or nothing."""
-    return TrialBatch(items=_asked(row, asks_of(given), use, write))
+    return TrialBatch(items=_asked(row, bodies.asks_of(given), use, write))
 
 
 def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, write: Write) -> list[TrialDetail]:
@@ -210,18 +210,51 @@ def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, w
 def branch_trial(
     response: Response,
     row: StudyRowDep,
-    given: BranchBody,
+    given: bodies.BranchBody,
     use: ServicesDep,
     write: WriterDep,
     preview: OnlyPrice = False,
 ) -> Branch:
     """Up to a step it is that trial, so that these steps are shared. A study that is over goes on for it."""
-    wanted = branch_of(given, StudyId(row.id), use.clock())
-    price = changing.branch_price(use, row, wanted)
+    return _priced(response, row, bodies.branch_of(given, StudyId(row.id), use.clock()), use, write, preview)
+
+
+@batch.post(
+    "/trials:average",
+    status_code=201,
+    summary="Average trials",
+    response_model=Branch,
+    response_model_exclude_unset=True,
+    response_description="Its price, and the trial.",
+    responses={**PRICED, **refusals(400, 404, 409, 413, 415)},
+)
+def average_trials(
+    response: Response,
+    row: StudyRowDep,
+    given: bodies.AverageBody,
+    use: ServicesDep,
+    write: WriterDep,
+    preview: OnlyPrice = False,
+) -> Branch:
+    """Its weights are the mean of those with which the others were measured; it is evaluated, and trained on if that is
+    asked for. A study that is over goes on for it.
+    """
+    return _priced(response, row, bodies.average_of(given, StudyId(row.id), use.clock()), use, write, preview)
+
+
+def _priced(
+    response: Response,
+    row: StudyRecord,
+    wanted: c.BranchTrial | c.AverageTrials,
+    use: ApiServices,
+    write: Write,
+    preview: bool,
+) -> Branch:
+    price = changing.price_of_trial(use, row, wanted)
     if preview:
         response.status_code = 200
         return Branch(**price)
-    return Branch(**price, trial=get_trial(row, changing.branch_trial(use, row, write, wanted), use))
+    return Branch(**price, trial=get_trial(row, changing.add_made_of(use, row, write, wanted), use))
 
 
 @router.post(
@@ -232,10 +265,10 @@ def branch_trial(
     responses=refusals(400, 404, 409, 413, 415),
 )
 def extend_trial(
-    row: StudyRowDep, number: TrialPath, given: ExtensionBody, use: ServicesDep, write: WriterDep
+    row: StudyRowDep, number: TrialPath, given: bodies.ExtensionBody, use: ServicesDep, write: WriterDep
 ) -> TrialDetail:
     """To so many steps in all: it goes on from where it is. Steps that it was asked for before change nothing."""
-    return _asked(row, [extension_of(given, number)], use, write)[0]
+    return _asked(row, [bodies.extension_of(given, number)], use, write)[0]
 
 
 @router.post(

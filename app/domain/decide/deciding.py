@@ -11,11 +11,12 @@ from app.domain import events as e
 from app.domain import keeping
 from app.domain.accounting import steps_left
 from app.domain.asking import Trials, branched
-from app.domain.decide import studies
-from app.domain.decide.studies import reopened
-from app.domain.pricing import Price, price
+from app.domain.decide import averages, studies
+from app.domain.decide.studies import going_on, reopened
+from app.domain.means import MeanShare
+from app.domain.pricing import Price
 from app.domain.search_plan import SearchPlan, Study, Trial, open_study_of, study_of, trial_of
-from app.domain.terms import FailureKind, Refused, StateConflict, StudyState, TrialState
+from app.domain.terms import FailureKind, NodeId, Refused, StateConflict, StudyState, TrialState
 from stagetree.limits import LIMITS, Limits
 
 EXTENDABLE = (TrialState.ACTIVE, TrialState.COMPLETED)
@@ -71,22 +72,25 @@ def _users_trial(study: Study, number: int) -> Trial:
     return trial
 
 
-def branch(study: Study, command: c.BranchTrial, trials: Trials) -> Iterator[e.Event]:
-    """The trial that begins as another one did. What a budget or a limit ended goes on without it."""
-    hp = branched(trial_of(study, command.trial), command.at, command.hp, command.steps)
-    if study.state == StudyState.CANCELLED:
-        raise StateConflict(f"study {study.id} was cancelled: nothing of it goes on")
-    if study.is_final:
-        yield reopened(study, study.tuner, command.time)
-    yield trials.add(hp, command.steps, {"by": "user", "branch_of": command.trial, "at": command.at})
+def branch(plan: SearchPlan, study: Study, command: c.BranchTrial, trials: Trials) -> Iterator[e.Event]:
+    """The trial that begins as another one did."""
+    of = trial_of(study, command.trial)
+    hp = branched(of, command.at, command.hp, command.steps)
+    way = averages.branch_of(plan, of, command.at, hp, command.steps)
+    yield from going_on(study, command.time)
+    yield trials.add(hp, command.steps, {"by": "user", "branch_of": command.trial, "at": command.at}, way)
 
 
-def price_of(plan: SearchPlan, command: c.BranchTrial, limits: Limits) -> Price:
-    """The steps that a branch would cost now. Raises `Refused` as `decide` does."""
-    added = decide(plan, command, limits)[-1]
-    assert isinstance(added, e.TrialAdded)
-    ways = [added.path or {}, *added.repeats]
-    return price(plan, plan.studies[command.study], ways, added.steps)
+def price_of(plan: SearchPlan, command: c.BranchTrial | c.AverageTrials, limits: Limits) -> Price:
+    """The steps that a branch or an average would cost now. Raises `Refused` as `decide` does."""
+    way, others, steps, shares = dict[NodeId, int](), list[dict[NodeId, int]](), 0, tuple[MeanShare, ...]()
+    for event in decide(plan, command, limits):
+        match event:
+            case e.AverageNamed():
+                shares = event.shares
+            case e.TrialAdded() | e.TrialExtended():
+                way, others, steps = {**way, **(event.path or {})}, event.repeats, event.steps
+    return averages.price_of(plan, plan.studies[command.study], [way, *others], steps, shares)
 
 
 def retry(study: Study, command: c.RetryTrial) -> Iterator[e.Event]:
@@ -190,9 +194,7 @@ def lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
 def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tuple[e.Event, ...]:
     """The events that follow from a command. Raises `Refused` with a sentence that says why."""
     match command:
-        case (
-            c.ApplyTunerActions() | c.AddTrial() | c.AskForTrials() | c.CancelTrial() | c.RetryTrial() | c.BranchTrial()
-        ):
+        case _ if isinstance(command, c.TrialCommand):
             return tuple(_of_trials(plan, command, limits))
         case c.ChoosePacking():
             return tuple(choose_packing(plan, command))
@@ -225,7 +227,10 @@ def _of_trials(plan: SearchPlan, command: c.TrialCommand, limits: Limits) -> Ite
             return retry(study_of(plan, command.study), command)
         case c.BranchTrial():
             study = study_of(plan, command.study)
-            return branch(study, command, Trials(plan, study, limits))
+            return branch(plan, study, command, Trials(plan, study, limits))
+        case c.AverageTrials():
+            study = study_of(plan, command.study)
+            return averages.average(plan, command, Trials(plan, study, limits))
         case _:
             assert_never(command)
 

@@ -29,13 +29,13 @@ def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
             yield e.StudyFailed(study=study.id, error=text, at=at)
         case InexactPolicy.ALONE:
             yield e.StudyIsolated(study=study.id, reason=judgement.reason, at=at)
-            users = [trial for trial in study.trials if trial.reason.get("by") == "user"]
+            users = [trial for trial in study.trials if trial.reason.get("by") == "user" and not plan.begins(trial)]
             for number, trial in enumerate(users):
                 yield from _again(study, trial, number)
 
 
 def _again(study: Study, trial: Trial, number: int) -> Iterator[e.Event]:
-    """What a user asked for is asked for once more; a tuner begins anew by itself."""
+    """What a user asked for is asked for once more, but averages; a tuner begins anew by itself."""
     last, before = f"{study.id}/{number}/alone", 0
     for steps in trial.requested_steps:
         way = path(trial.hp, steps, last, after=before)
@@ -173,6 +173,14 @@ def reopened(study: Study, tuner: Mapping[str, Any], at: float) -> e.StudyReopen
     """A study that is over goes on, without that which ended it before its tuner did."""
     spec = {name: value for name, value in study.spec.items() if name != study.ending.get("by")}
     return e.StudyReopened(study=study.id, spec={**spec, "tuner": dict(tuner)}, at=at)
+
+
+def going_on(study: Study, at: float) -> Iterator[e.Event]:
+    """A user asks for more: a study ended by a budget or a limit goes on without it; a cancelled study does not."""
+    if study.state == StudyState.CANCELLED:
+        raise StateConflict(f"study {study.id} was cancelled: nothing of it goes on")
+    if study.is_final:
+        yield reopened(study, study.tuner, at)
 
 
 def close(study: Study, at: float) -> Iterator[e.Event]:

@@ -39,14 +39,14 @@ def extend(plan: SearchPlan, event: e.TrialExtended) -> None:
 
 def _ask(plan: SearchPlan, trial: Trial, event: e.TrialAdded | e.TrialExtended) -> None:
     """The trial is wanted at `steps`: its paths grow as far as that, and it waits unless the result is there."""
-    study, before = plan.studies[trial.study], trial.requested_steps[-1] if trial.requested_steps else 0
-    steps = event.steps
+    study, steps = plan.studies[trial.study], event.steps
+    for run, path in zip(trial.runs, (event.path, *event.repeats), strict=True):
+        _lengthen(plan, study, run, steps, path)
+    before = trial.requested_steps[-1] if trial.requested_steps else plan.begins(trial)
     study.requested += (steps - before) * len(trial.runs)
     trial.requested_steps.append(steps)
     if trial.state != TrialState.ACTIVE:
         trial.state, study.active = TrialState.ACTIVE, study.active + 1
-    for run, path in zip(trial.runs, (event.path, *event.repeats), strict=True):
-        _lengthen(plan, study, run, steps, path)
     _count_unique(plan, study, trial)
     awaiting.await_evaluations(plan, study, trial, before)
     if plan.metrics(trial, steps) is not None:
@@ -55,12 +55,19 @@ def _ask(plan: SearchPlan, trial: Trial, event: e.TrialAdded | e.TrialExtended) 
         awaiting.wait_for(plan, trial, steps)
 
 
+def _end(plan: SearchPlan, event: e.TrialStopped | e.TrialCancelled) -> None:
+    """The tuner or a user ends a trial."""
+    reason = event.reason if isinstance(event, e.TrialStopped) else None
+    state = TrialState.CANCELLED if reason is None else TrialState.STOPPED
+    awaiting.end_trial(plan, plan.trial((event.study, event.trial)), state, reason=reason)
+
+
 def retry(plan: SearchPlan, trial: Trial) -> None:
     """It waits again for all that it was asked for and has not; what went wrong on its way is forgotten."""
     study, error = plan.studies[trial.study], trial.error or {}
     blamed = {trial.key, tuple(error.get("equal_to", ()))}
     plan.given_up = {what: given for what, given in plan.given_up.items() if given.trial not in blamed}
-    for name in sorted(trial.passes):
+    for name, _ in plan.sources(trial):
         plan.nodes[name].forget_failures()
         plan.touched.add(name)
     study.failed.remove(trial.number)
@@ -102,16 +109,25 @@ def _grow(plan: SearchPlan, name: NodeId, parent: NodeId | None, start: int, hp:
     node = plan.aside.pop(name, None) or Node(name, parent, start, hp)
     node.parent, node.start, node.hp = parent, start, hp
     plan.nodes[name] = node
-    siblings = plan.roots if parent is None else plan.nodes[parent].children
-    siblings.append(name)
+    if name not in plan.means:
+        siblings = plan.roots if parent is None else plan.nodes[parent].children
+        siblings.append(name)
     plan.touched.add(name)
     if node.steps_run:
         plan.measured.append(name)
 
 
+def _average(plan: SearchPlan, event: e.AverageNamed) -> None:
+    """A node that is not there yet will begin with the mean of other states, wherever a trial begins with it."""
+    if event.node not in plan.means:
+        plan.means[event.node] = event.shares
+        for share in event.shares:
+            plan.averages.setdefault(share.node, {}).setdefault(share.step, []).append(event.node)
+
+
 def _count_unique(plan: SearchPlan, study: Study, trial: Trial) -> None:
     for name, end in plan.ends(trial):
-        before = study.max_step_by_node.get(name, plan.nodes[name].start)
+        before = study.max_step_by_node.setdefault(name, plan.nodes[name].start)
         if end > before:
             study.max_step_by_node[name] = end
             study.unique += end - before
@@ -152,16 +168,16 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
     match event:
         case e.PlanOpened():
             plan.opened, plan.packing = event, event.packing
+        case e.AverageNamed():
+            _average(plan, event)
         case e.TrialAdded():
             add(plan, event)
         case e.TrialExtended():
             extend(plan, event)
-        case e.TrialStopped():
-            awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.STOPPED, reason=event.reason)
+        case e.TrialStopped() | e.TrialCancelled():
+            _end(plan, event)
         case e.TrialPrioritized():
             prioritize(plan, event)
-        case e.TrialCancelled():
-            awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.CANCELLED)
         case e.TrialRetried():
             retry(plan, plan.trial((event.study, event.trial)))
         case e.ChainAssigned():

@@ -54,7 +54,7 @@ def span(plan: SearchPlan, test: e.ExactnessTested) -> tuple[int, int] | None:
 def note(plan: SearchPlan, node: Node, step: int) -> None:
     """A state is kept there. Where its training can begin elsewhere than it did, that is a proof."""
     began = node.checkpoints[step].since
-    if began is None or node.alone or node.id not in plan.nodes:
+    if began is None or node.alone or node.id not in plan.nodes or node.id in plan.means:
         return
     inside = _latest(plan, node, step, began)
     if inside is None and began == 0:

@@ -11,6 +11,7 @@ from app.domain.search_plan.node import (
     MOST_FAILURES,
     NO_PROGRESS,
     CachedState,
+    Chain,
     ChainProgress,
     Checkpoint,
     GivenUp,
@@ -20,7 +21,6 @@ from app.domain.search_plan.node import (
     Raised,
 )
 from app.domain.search_plan.plan import (
-    Chain,
     SearchPlan,
     Witness,
     open_study_of,

@@ -8,40 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import events as e
-from app.domain.search_plan.node import MAX_LOST, Checkpoint, GivenUp, KeptAt, Node, Raised
+from app.domain.means import MeanShare
+from app.domain.search_plan.node import MAX_LOST, Chain, Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.study import Study, still_open
 from app.domain.search_plan.trial import Trial, means
-from app.domain.terms import ChainId, NodeId, ProofKind, StudyId, TrialKey, Unknown
-
-
-@dataclass(slots=True)
-class Chain:
-    """Stages under way on a slot; `index` is the one in training, past the last while checkpoints are written.
-
-    seconds: spent on the stages before that one. proof: what it proves by training steps again; None where it trains.
-    broke: the first step on the way to its end at which training went on from a state that was saved; 0 for none.
-    members: the slots that are lent to it. kind: that of their devices, where there are any.
-    """
-
-    id: ChainId
-    slot: str
-    stages: tuple[e.Stage, ...]
-    at: float
-    index: int = 0
-    seconds: float = 0.0
-    proof: ProofKind | None = None
-    broke: int = 0
-    members: tuple[str, ...] = ()
-    kind: str = ""
-
-    @property
-    def ranks(self) -> int:
-        """How many slots it has."""
-        return 1 + len(self.members)
-
-    @property
-    def is_trained(self) -> bool:
-        return self.index >= len(self.stages)
+from app.domain.terms import ChainId, NodeId, Place, ProofKind, StudyId, TrialKey, Unknown
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -75,7 +46,8 @@ class SearchPlan:
     packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that must be chosen.
     weights: the objects that studies begin with, by key. environments: what it was trained with, by kind of device.
     ranks_profiles: how long steps take on several devices, by their kind; needs: how many had too little memory.
-    gpus: the kinds of GPU that were given any stages.
+    gpus: the kinds of GPU that were given any stages. means: of each average, its states; it has no parent,
+    and only here the tree is a graph. averages: the other way round, of each node's states, by step.
     packing_reason: why it was chosen so. measurements: how many chains were assigned before, each to find that out.
     tests: what comparing states has shown. spans: by kind of device, from which break to which step training came out
     as it does without a break. proofs_in_vain: how many chains of each kind ended before they could tell.
@@ -120,6 +92,8 @@ class SearchPlan:
     ranks_profiles: dict[str, e.RanksProfiled] = field(default_factory=dict)
     needs: dict[str, list[e.NeedsMore]] = field(default_factory=dict)
     gpus: set[str] = field(default_factory=set)
+    means: dict[NodeId, tuple[MeanShare, ...]] = field(default_factory=dict)
+    averages: dict[NodeId, dict[int, list[NodeId]]] = field(default_factory=dict)
 
     @property
     def is_compared(self) -> bool:
@@ -160,11 +134,24 @@ class SearchPlan:
             node = self.nodes[node.parent]
         return node.parent is not None and step > node.start
 
+    def origins(self, node: Node) -> list[Place]:
+        """The states that a node begins with: its parent's, all states of its mean, or, at step 0, none."""
+        if (shares := self.means.get(node.id)) is not None:
+            return [(share.node, share.step) for share in shares]
+        return [] if node.parent is None else [(node.parent, node.start)]
+
+    def lacking(self, node: Node) -> list[Place]:
+        """The states among them that are not at hand."""
+        return [(name, step) for name, step in self.origins(node) if not self.node(name).is_at_hand(step)]
+
     def can_begin(self, node: Node, step: int) -> bool:
-        """Whether a chain may train the node from this step on: with its own state, its parent's or, at 0, none."""
-        if node.is_at_hand(step):
-            return True
-        return step == node.start and (node.parent is None or self.nodes[node.parent].is_at_hand(step))
+        """Whether a chain may train the node from this step on: with its own state, its parent's or, at 0, none; an
+        average, with its states once they are in the store."""
+        if node.is_at_hand(step) or step != node.start:
+            return node.is_at_hand(step)
+        if node.id in self.means:
+            return all(at in self.node(name).resumable for name, at in self.origins(node))
+        return not self.lacking(node)
 
     def beginning(self, node: Node, step: int) -> Node | None:
         """The node whose state a chain begins with that trains `node` from this step on; None for none, at 0."""
@@ -199,7 +186,11 @@ class SearchPlan:
 
     def _node_in(self, path: list[NodeId], step: int) -> Node:
         starts = [self.nodes[node].start for node in path]
-        return self.nodes[path[bisect_right(starts, step - 1) - 1]]
+        return self.nodes[path[max(0, bisect_right(starts, step - 1) - 1)]]
+
+    def begins(self, trial: Trial) -> int:
+        """The step at which the trial begins: 0 but of an average, and of what goes on from one."""
+        return self.nodes[trial.path[0]].start
 
     def ends(self, trial: Trial) -> Iterator[tuple[NodeId, int]]:
         """The nodes on the paths of the trial's runs, one path after the other, each with the last step taken there."""
@@ -211,6 +202,15 @@ class SearchPlan:
         """The metrics after `step` steps of each of the trial's runs; of runs that share the step, once."""
         found = (node.metrics.get(step) for node in self.nodes_of(trial, step))
         return [metrics for metrics in found if metrics is not None]
+
+    def sources(self, trial: Trial) -> Iterator[tuple[NodeId, int]]:
+        """As `ends`, after the ways to the states that the trial is an average of."""
+        places, ways = self.origins(self.nodes[trial.path[0]]), list[tuple[NodeId, int]]()
+        while places:
+            way = self.way(*places.pop())
+            ways += [(node.id, end) for node, end in way]
+            places += self.origins(way[0][0])
+        return iter(dict.fromkeys((*ways[::-1], *self.ends(trial))))
 
     def metrics(self, trial: Trial, step: int) -> Mapping[str, float | None] | None:
         """The metrics of the trial after `step` steps: the means, once all of its runs are measured there."""
@@ -252,7 +252,10 @@ class SearchPlan:
                     yield from ((key, at) for key in sorted(keys))
 
     def beyond(self, node: Node, step: int) -> Iterator[Node]:
-        """The node and, each before its own children, all nodes below it that begin after `step`, however deep."""
+        """The node and, each before its own children, all nodes below it that begin after `step`, however deep.
+
+        So do averages that wait for such a state.
+        """
         ways = [iter([node])]
         while ways:
             child = next(ways[-1], None)
@@ -260,7 +263,14 @@ class SearchPlan:
                 ways.pop()
             else:
                 yield child
-                ways.append(self.nodes[name] for name in child.children if self.nodes[name].start > step)
+                ways.append(self._behind(child, step))
+
+    def _behind(self, node: Node, step: int) -> Iterator[Node]:
+        yield from (self.nodes[name] for name in node.children if self.nodes[name].start > step)
+        for at, names in self.averages.get(node.id, {}).items():
+            if at > step and at not in node.resumable:
+                averages = (self.nodes[name] for name in names if name in self.nodes)
+                yield from (average for average in averages if average.start not in average.resumable)
 
 
 def speed_up(step_seconds: Mapping[str, float], ranks: int) -> float:

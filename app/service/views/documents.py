@@ -28,7 +28,7 @@ from app.service.views.standing import exactness as proven
 from app.simulation.preview import Forecast
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Cost, Failures, Share, Steps, StudyAnswer, StudyListed
-from stagetree.models.trials import Failure, Note, Prediction, Trial, TrialDetail
+from stagetree.models.trials import Averaged, Failure, Note, Prediction, Trial, TrialDetail
 
 Busy = Mapping[NodeId, Sequence[Stage]]
 """For each node, the stages of chains under way that are still to be trained in it."""
@@ -177,6 +177,8 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
     shown = _trial(plan, study, trial, _busy(plan), standing(study), mark, fronted(plan, study))
     more: dict[str, Any] = {"failure": Failure(**json_safe(trial.error))} if trial.error else {}
     more |= {name: part for name, part in lineage(study).items() if name == "begins"}
+    if parents := trial.reason.get("average_of"):
+        more["average_of"] = [_averaged(plan, study, each) for each in parents]
     return TrialDetail(
         **shown,
         asked=trial.requested_steps,
@@ -186,6 +188,11 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
         not_exact=json_safe(results.inexact_in_trial(plan, trial)),
         notes=[_note(study, each) for each in study.notes if each.trial == trial.number],
     ).with_fields(**more)
+
+
+def _averaged(plan: SearchPlan, study: search_plan.Study, part: dict[str, Any]) -> Averaged:
+    result = results.result(plan, study, study.trials[part["trial"]])
+    return Averaged(**part, value=None if result is None else result.value)
 
 
 class _Sometimes(TypedDict, total=False):

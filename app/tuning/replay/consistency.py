@@ -12,6 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from app.domain import events as e
 from app.domain import keeping
+from app.domain.means import name_of
 from app.domain.search_plan import Chain, SearchPlan, Trial
 from app.domain.terms import ChainOutcome, NodeId, StudyId
 from app.tuning.replay.report import Json
@@ -45,6 +46,8 @@ def check(plan: SearchPlan, event: e.Event) -> None:
             raise DoesNotFollow(f"no weights were kept under {event.key} that no study needs")
         case e.NoteAdded() if event.trial is not None:
             _trial(plan, event.study, event.trial)
+        case e.AverageNamed():
+            _check_average(plan, event)
         case e.TrialAdded():
             _check_added(plan, event)
         case e.TrialExtended():
@@ -166,14 +169,28 @@ def _check_path(plan: SearchPlan, path: Mapping[NodeId, int] | None, steps: int,
     """Nodes follow each other, and those that are known lie where they are; None is the path of an older log."""
     if path is None:
         return
-    after = -1 if parent is None else plan.nodes[parent].start
-    if parent is None and next(iter(path.values()), 1) != 0:
+    after, path = -1 if parent is None else plan.nodes[parent].start, dict(path)
+    if parent is None and next(iter(path), "") in plan.means:
+        parent, after = next(iter(path.items()))
+        del path[parent]  # an average, which has no steps of its own
+        if after != plan.means[parent][0].step:
+            raise DoesNotFollow(f"its path begins at step {after} with average {parent}, which is not its place")
+    elif parent is None and next(iter(path.values()), 1) != 0:
         raise DoesNotFollow("its path does not begin at step 0")
     for name, start in path.items():
-        node = plan.nodes.get(name)
-        if not after < start < steps or (node is not None and (node.parent, node.start) != (parent, start)):
+        node, before = plan.nodes.get(name), after - (parent in plan.means)
+        if not before < start < steps or (node is not None and (node.parent, node.start) != (parent, start)):
             raise DoesNotFollow(f"its path has node {name} at step {start}, which is not its place")
         parent, after = name, start
+
+
+def _check_average(plan: SearchPlan, event: e.AverageNamed) -> None:
+    """It has the name that follows from its states, which are some that may be there."""
+    at = max((share.step for share in event.shares), default=-1)
+    if (event.node, event.step) != (name_of(event.shares), at):
+        raise DoesNotFollow(f"average {event.node} is not what the mean of its states is called")
+    if missing := [share.node for share in event.shares if share.node not in plan.nodes and not plan.struck]:
+        raise DoesNotFollow(f"there is no node {missing[0]}")
 
 
 # -------------------------------------------------------------------------------------------------------------- chains

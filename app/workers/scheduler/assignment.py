@@ -141,7 +141,7 @@ class Assignment:
         is_alone = frontier.plan.nodes[spans[0].node].alone
         if is_alone or not (self._ports.packs and frontier.plan.packing):
             return Placed(frontier, [isolated(frontier.plan, spans)], slot, is_pack=False)
-        if frontier.plan.is_isolated(spans[0].node, spans[0].start):
+        if frontier.plan.is_isolated(spans[0].node, spans[0].start) or spans[0].node in frontier.plan.means:
             return Placed(frontier, [spans[:1]], slot, is_pack=True)
         most, more = allowed(frontier, spans[0].study, well, free)
         lead = until_branch(frontier, choose_leader(frontier, spans, passed_over, most, slot))

@@ -203,6 +203,8 @@ class ChainExecution:
         stage, step = self.stage, self.step
         if step in self.assignment.keep_for_good and step > stage.start:
             return Save(is_intermediate=False)
+        if self.assignment.mean and stage.start == step == stage.end:
+            return Save(is_intermediate=False)
         if step == stage.start or (self.assignment.alone and not (self.is_last_stage and step >= stage.end)):
             return None  # nothing goes on from a state of a trial alone, and keeping one may change its trainer
         if step >= stage.end or step in outside.flags.extra_eval_steps or outside.flags.end:

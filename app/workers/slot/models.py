@@ -129,12 +129,11 @@ class PackedModel:
         return self._host.call(do, tolerated=ITS_OWN)
 
     def _join(self, work: ChainAssignment, read: Callable[[ResumePoint], State]) -> None:
-        state = None if work.first_read is None else read(work.first_read)
         tolerated = NO_ROOM if self.number else ()
         try:
             self._host.build_lane(work, tolerated)
-            if state is not None:
-                self._host.load(work, state, tolerated)
+            self._host.load(work, read, tolerated)
+            if work.reads:
                 self.inexact_reasons = self._host.inexact_reasons
             deadline = self._host.deadline("join")
             self._host.call(lambda process: process.join(self.number, work.packing, deadline=deadline))
@@ -143,9 +142,6 @@ class PackedModel:
             if failed.kind in tolerated:
                 raise PackBroken(f"there is no room for it beside {self.number} others") from failed
             raise
-        finally:
-            if state is not None:
-                state.close()
 
 
 def train_together(

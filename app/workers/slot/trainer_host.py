@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -130,22 +131,27 @@ class TrainerHost:
         self._end_another(built.source)
         if self._process is None:
             self._fresh_process()
-        self._build(work, built, tolerated, names=sorted(work.hp), is_resumed=work.resume is not None)
+        self._build(work, built, tolerated, names=sorted(work.hp), is_resumed=bool(work.resume or work.mean))
         self._built = None  # it will be the pack's
 
-    def load(self, work: ChainAssignment, state: State, tolerated: Container[str] = ()) -> None:
-        """Have the model where the chain begins, whose state that is. tolerated: as of `call`. Raises `TrainerFailed`.
-
-        At step 0, `state` has the weights that it begins with.
+    def load(self, work: ChainAssignment, read: Callable[[ResumePoint], State], tolerated: Container[str] = ()) -> None:
+        """Have the model where the chain begins; of states whose mean that is, one is read after the other. tolerated:
+        as of `call`. Raises `TrainerFailed`, and what `read` does.
         """
+        for number, point in enumerate(work.reads):
+            with closing(read(point)) as state:
+                self._load(work, state, number, tolerated)
+
+    def _load(self, work: ChainAssignment, state: State, number: int, tolerated: Container[str]) -> None:
+        """At step 0, `state` has the weights that the chain begins with."""
         if work.resume is None and work.begin is not None:
             whole, waits = bool(work.begin["state"]), self.deadline("begin")
             self.call(lambda process: process.begin(state, work.hp, whole=whole, deadline=waits), tolerated)
             return
         step, deadline = work.stages[0].start, self.deadline("load")
-        self.inexact_reasons = self.call(
-            lambda process: process.load(state, work.hp, step, deadline=deadline), tolerated
-        )
+        mean = {"weight": work.mean[number][1], "left": len(work.mean) - number - 1} if work.mean else {}
+        reasons = self.call(lambda process: process.load(state, work.hp, step, deadline=deadline, **mean), tolerated)
+        self.inexact_reasons = tuple(dict.fromkeys((*(self.inexact_reasons if number else ()), *reasons)))
 
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> TrainedTo:
         """Train on until that step, or until `on_progress` says. Raises `TrainerFailed`."""
@@ -216,18 +222,12 @@ class TrainerHost:
         read: Callable[[ResumePoint], State],
         log: StageFiles | None,
     ) -> None:
-        state = None if work.first_read is None else read(work.first_read)
-        try:
-            if self._process is None:
-                self._fresh_process()
-            self.print_to(log)
-            if work.resume is None or not fits:
-                self._build(work, built)
-            if state is not None:
-                self.load(work, state)
-        finally:
-            if state is not None:
-                state.close()
+        if self._process is None:
+            self._fresh_process()
+        self.print_to(log)
+        if work.resume is None or not fits:
+            self._build(work, built)
+        self.load(work, read)
 
     def _build(self, work: ChainAssignment, built: _Built, tolerated: Container[str] = (), **lane: Any) -> None:
         self._built, self._source = None, built.source

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from app.domain import events as e
+from app.domain.assignment import ResumePoint
 from app.domain.terms import ChainOutcome, FailureKind, NodeId
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import NoTrainerProcess
@@ -27,6 +28,7 @@ from app.workers.slot.intermediates import ChainCheckpoints
 from app.workers.slot.lane import Lane, Stage, Wish
 from app.workers.slot.models import can_have_more, needs_more
 from app.workers.slot.outbox import Advance, End, Finish, Release, RowChange
+from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ class TrainingLane(Lane):
             self.claim, room, slot.given.records, slot.outbox, slot.saver, slot.me.host
         )
         self._facts: list[e.Event] = []
+        self._last_read = ResumePoint("", 0, "", "")
 
     @property
     def progress(self) -> Progress:
@@ -68,7 +71,7 @@ class TrainingLane(Lane):
         execution, slot, its = self._execution, self._slot, self._its
         execution.begin(its.seconds())
         log = slot.logs.begin(self.claim.chain, self.work, execution.index)
-        its.model.begin(self.work, execution.index, lambda resume: its.reader.read(resume, self._check_wanted), log)
+        its.model.begin(self.work, execution.index, self._read, log)
         seen, other_inputs = slot.around.look(self.claim, self.work, execution.index)
         self._facts += [*seen, *execution.not_exact((*its.model.inexact_reasons, *its.inexact_reasons, *other_inputs))]
         while True:
@@ -91,6 +94,10 @@ class TrainingLane(Lane):
                 case Stop():
                     self._stop()
                     return False
+
+    def _read(self, point: ResumePoint) -> State:
+        self._last_read = point
+        return self._its.reader.read(point, self._check_wanted)
 
     def _on_progress(self, step: int) -> int:
         if self.claim.over.is_set():
@@ -212,8 +219,9 @@ class TrainingLane(Lane):
         return True
 
     def _discard(self, problem: CheckpointUnreadable) -> bool:
-        """The checkpoint to resume from is struck from the plan, and its steps are trained again."""
-        if (resume := self.work.resume) is None:
+        """The checkpoint that was read is struck from the plan, and its steps are trained again."""
+        resume = self._last_read
+        if not resume.node:
             return self._fail(TrainerFailed("storage", f"the weights that it begins from: {problem}"))
         if resume.is_cached:  # the upload that is under way decides what becomes of it
             logger.info("%s: it is waited for", problem, extra=self.named)

@@ -1,0 +1,164 @@
+"""Averages: a node that begins with the mean of states of other nodes, evaluated and continued like any other.
+
+Its name is a hash of these states' names and weights, so equal averages are one for all studies. It has no
+steps of its own: its only state is the mean, at the last of their steps, and what goes on from it is its children. The
+states are added up in one order, the latest first, then by name, since the order decides the last bits; the first of
+them lends the rest, such as the optimizer's state, and its trial the values that it is evaluated with.
+
+Means of weights along a trajectory, or of several runs from one trunk, are what Izmailov et al. (2018, stochastic
+weight averaging) and Wortsman et al. (2022, model soups, eq. 1 with all weights equal) evaluate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from app.domain import events as e
+from app.domain import keeping, results
+from app.domain.asking import AverageTrials, Json, Trials, branched
+from app.domain.decide.studies import going_on
+from app.domain.means import MeanShare, name_of
+from app.domain.pricing import Price, price
+from app.domain.schedule import path_from
+from app.domain.search_plan import SearchPlan, Study, Trial, trial_of
+from app.domain.terms import NodeId, Place, Refused, TrialState
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A state of a trial that goes into a mean."""
+
+    trial: Trial
+    share: MeanShare
+
+
+def average(plan: SearchPlan, command: AverageTrials, trials: Trials) -> Iterator[e.Event]:
+    """The trial that begins with a mean, and ends with it unless more steps are asked for. Raises `Refused`."""
+    study = plan.studies[command.study]
+    if study.isolated:
+        raise Refused(f"each trial of study {study.id} is trained alone, and what others are made of is not kept")
+    sources = _ordered(_sources(plan, study, command))
+    shares = tuple(source.share for source in sources)
+    name, at, first = name_of(shares), shares[0].step, sources[0].trial
+    hp = first.hp
+    if command.hp and command.steps is None:
+        raise Refused("steps: must say for how many steps in all the average is trained on, as hp is given")
+    if command.steps is not None and command.steps <= at:
+        raise Refused(f"steps: must be more than the {at} at which the average is, got {command.steps}")
+    if command.hp and command.steps is not None:
+        hp = branched(first, at, command.hp, command.steps)
+    yield from going_on(study, command.time)
+    yield e.AverageNamed(node=name, step=at, shares=shares)
+    of = [{"trial": each.trial.number, "step": each.share.step, "weight": each.share.weight} for each in sources]
+    added = trials.add(hp, at, {"by": "user", "average_of": of}, {name: at})
+    yield added
+    if command.steps is not None:
+        way = path_from(hp, at, command.steps, name)
+        yield trials.longer(added.trial, hp, command.steps, {"by": "user"}, way)
+
+
+def _sources(plan: SearchPlan, study: Study, command: AverageTrials) -> Iterator[Source]:
+    """The states that are asked for, each with its weight."""
+    places = list(_places(plan, study, command))
+    weights = command.weights or (1.0,) * len(places)
+    if len(weights) != len(places):
+        raise Refused(f"weights: must be as many as the {len(places)} states, got {len(weights)}")
+    if not all(isfinite(weight) and weight > 0 for weight in weights):
+        raise Refused(f"weights: must be finite and more than 0, got {', '.join(map(str, weights))}")
+    for (trial, step), weight in zip(places, weights, strict=True):
+        for node in plan.nodes_of(trial, step):
+            yield Source(trial, MeanShare(node.id, step, float(weight)))
+
+
+def _places(plan: SearchPlan, study: Study, command: AverageTrials) -> Iterator[tuple[Trial, int]]:
+    """The trials that are meant, each with the step of its state."""
+    chosen = _chosen(plan, study, command)
+    if command.last is None:
+        yield from ((trial, _measured_at(plan, study, trial)) for trial in chosen)
+        return
+    if len(chosen) != 1:
+        raise Refused(f"last: must be of one trial, got {len(chosen)}")
+    kept = list(keeping.states_of(plan, chosen[0]))
+    if not 2 <= command.last <= len(kept):
+        text = f"trial {chosen[0].number} has {len(kept)} states that are kept; see keep_at and keep_every"
+        raise Refused(f"last: must be from 2 to the number of states, got {command.last}: {text}")
+    yield from ((chosen[0], step) for step in kept[-command.last :])
+
+
+def _chosen(plan: SearchPlan, study: Study, command: AverageTrials) -> list[Trial]:
+    if bool(command.trials) == (command.best is not None):
+        raise Refused("trials: must name the trials to average, or best say how many of the best, and not both")
+    if command.best is None:
+        chosen = [trial_of(study, number) for number in command.trials]
+    else:
+        chosen = [trial for trial, _ in _ranked(plan, study)[: command.best]]
+        if len(chosen) < command.best:
+            raise Refused(f"best: must be at most the {len(chosen)} trials that have a result, got {command.best}")
+    for trial in chosen:
+        if trial.state in (TrialState.FAILED, TrialState.CANCELLED):
+            raise Refused(f"trials: trial {trial.number} is {trial.state}, and has no state to average")
+    return chosen
+
+
+def _ranked(plan: SearchPlan, study: Study) -> list[tuple[Trial, results.MeasuredValue]]:
+    """The trials to choose from, the best first: no averages, which would count their parts twice."""
+    gone = (TrialState.FAILED, TrialState.CANCELLED)
+    ranked = results.ranked(plan, study)
+    return [each for each in ranked if not is_average(plan, each[0]) and each[0].state not in gone]
+
+
+def _measured_at(plan: SearchPlan, study: Study, trial: Trial) -> int:
+    """The step at which the trial has its value; without a value, the last step that was asked for."""
+    measured = results.result(plan, study, trial)
+    return trial.steps if measured is None else measured.step
+
+
+def _ordered(sources: Iterable[Source]) -> list[Source]:
+    """Each state once, in the order in which they are added up. Equal weights are 1. Raises `Refused`."""
+    found = dict[Place, Source]()
+    for each in sources:
+        name, step, weight = each.share
+        before = found[name, step].share.weight if (name, step) in found else 0.0
+        found[name, step] = Source(each.trial, MeanShare(name, step, before + weight))
+    if len(found) < 2:
+        raise Refused("an average is of two different states at least: these trials have one")
+    are_equal = len({each.share.weight for each in found.values()}) == 1
+    ordered = sorted(found.values(), key=lambda each: (-each.share.step, each.share.node))
+    return [Source(each.trial, each.share._replace(weight=1.0)) for each in ordered] if are_equal else ordered
+
+
+# ------------------------------------------------------------------------------------------------- consequences
+
+
+def is_average(plan: SearchPlan, trial: Trial) -> bool:
+    """Whether a trial begins with the mean of others."""
+    return trial.path[0] in plan.means
+
+
+def branch_of(plan: SearchPlan, trial: Trial, at: int, hp: Json, steps: int) -> dict[NodeId, int] | None:
+    """The way of a branch of an average; None for one of any other trial. Raises `Refused`."""
+    if not is_average(plan, trial):
+        return None
+    begin, name = plan.begins(trial), trial.path[0]
+    if at < begin:
+        raise Refused(f"at: must be at least {begin}, since trial {trial.number} begins there as an average, got {at}")
+    return {name: begin, **path_from(hp, begin, steps, name)}
+
+
+def price_of(
+    plan: SearchPlan, study: Study, ways: Sequence[dict[NodeId, int]], steps: int, shares: Sequence[MeanShare]
+) -> Price:
+    """The steps that it would cost now: behind it, and for lost states that must be made again."""
+    spans = dict[NodeId, tuple[int, int]]()
+    node = plan.nodes.get(next(iter(ways[0])))
+    for share in shares if node is None or not node.resumable else ():
+        kept = max((each.step for each in keeping.latest_before(plan, share.node, share.step)), default=0)
+        for each, leaves in plan.way(share.node, share.step):
+            begin, end = max(each.start, kept), min(leaves, each.reached)
+            if end > begin:
+                first, last = spans.get(each.id, (begin, end))
+                spans[each.id] = min(first, begin), max(last, end)
+    after = price(plan, study, ways, steps)
+    return replace(after, again=after.again + sum(end - begin for begin, end in spans.values()))

@@ -1,0 +1,75 @@
+"""Trials that are made of others: branches of one, and averages of several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from stagetree.client.asking import Hp
+from stagetree.client.http import Http, Json, path_of
+from stagetree.models import Branch
+
+
+class MakesTrials:
+    """What a client has for that."""
+
+    http: Http
+
+    async def branch_trial(self, study: str, branch: Json, *, preview: bool = False) -> Branch:
+        """Branch off a trial: `trial`, `at`, `hp`, `steps`. With `preview`, only hear the price."""
+        path = f"{path_of(study)}/trials:branch"
+        return Branch.of(await self.http.post(path, branch, preview=preview or None))
+
+    async def average_trials(self, study: str, average: Json, *, preview: bool = False) -> Branch:
+        """Average trials: `trials` or `best`, and if need be `last`, `weights`, `steps`, `hp`. As `branch_trial`."""
+        path = f"{path_of(study)}/trials:average"
+        return Branch.of(await self.http.post(path, average, preview=preview or None))
+
+
+class MadeOfTrials:
+    """What a study has for that. It knows its client, and its own id."""
+
+    _client: MakesTrials
+
+    @property
+    def id(self) -> str:
+        """The study's."""
+        raise NotImplementedError
+
+    async def branch(
+        self, trial: int, /, *, at: int, steps: int, hp: Hp | None = None, preview: bool = False, **values: Any
+    ) -> Branch:
+        """Branch off a trial after step `at`, to `steps` steps in all, with other values from there on.
+
+        lr=...: a sequence whose own t is 0 there, or a value; `hp` for names that are no keywords. With `preview`, only
+        the price is asked for. A study that is over goes on for it. Raises `Conflict`, `Invalid`, `NotFound`.
+        """
+        wanted = {"trial": trial, "at": at, "steps": steps, "hp": {**(hp or {}), **values}}
+        return await self._client.branch_trial(self.id, wanted, preview=preview)
+
+    async def soup(
+        self,
+        trials: Iterable[int] = (),
+        /,
+        *,
+        best: int | None = None,
+        last: int | None = None,
+        weights: Iterable[float] = (),
+        steps: int | None = None,
+        hp: Hp | None = None,
+        preview: bool = False,
+    ) -> Branch:
+        """Average the weights of trials, or of the `best` so many; the average is a trial of its own, and evaluated.
+
+        last: of one trial, so many of the last states that are kept. weights: one for each state; none for equal ones.
+        With `steps`, it is trained on to so many in all, with other values from there on if `hp` has them. With
+        `preview`, only the price is asked for. A study that is over goes on for it. Raises as `branch` does.
+        """
+        wanted: Json = {
+            "trials": list(trials),
+            "best": best,
+            "last": last,
+            "weights": [float(each) for each in weights],
+        }
+        wanted |= {"steps": steps, "hp": dict(hp or {})}
+        return await self._client.average_trials(self.id, wanted, preview=preview)
