@@ -247,6 +247,8 @@ HISTORY: Json = {
 }
 TOKEN: Json = {"name": "ci", "scope": "submit", "project": "vision", "created_at": 1789000000.0}
 TOKEN |= {"expires_at": 1796776000.0, "used_at": 1789000060.0, "revoked_at": None}
+IMPORTANCE = {"name": "hp.lr", "importance": 1.0, "interval": [0.97, 1.0]}
+SCHEDULE = {"name": "lr", "steps": [0, 19, 20, 39], "values": [0.1, 0.1, 0.01, 0.01], "text": "0.1 → 0.01"}
 READY = dict.fromkeys(["database", "schema", "broker", "store", "scheduler", "slots"], "ok")
 
 
@@ -263,13 +265,7 @@ EXAMPLES: dict[str, Json] = {
     "Health": {"status": "ok"},
     "History": HISTORY,
     "Imagined": IMAGINED,
-    "Importance": {
-        "method": "PED-ANOVA",
-        "rung": 0,
-        "trials": 32,
-        "note": None,
-        "items": [{"name": "hp.lr", "importance": 1.0, "interval": [0.97, 1.0]}],
-    },
+    "Importance": {"method": "PED-ANOVA", "rung": 0, "trials": 32, "note": None, "items": [IMPORTANCE]},
     "Listed": LISTED,
     "Logged": {"items": [{"step": 7, "metrics": {"train_loss": 0.41}, "node": "0f3a"}]},
     "Note": NOTE,
@@ -286,7 +282,7 @@ EXAMPLES: dict[str, Json] = {
     "Readiness": {"status": "ok", "checks": READY},
     "Replay": REPLAY,
     "Rungs": {"items": [RUNG | {"promoted": [1]}]},
-    "Schedules": {"items": [{"name": "lr", "steps": [0, 19, 20, 39], "values": [0.1, 0.1, 0.01, 0.01]}]},
+    "Schedules": {"items": [SCHEDULE]},
     "SlotPage": _page(SLOT),
     "Branch": {"steps": 30, "shared": 20, "new": 10, "again": 0, "trial": TRIAL_DETAIL},
     "StageTree": {"stages": [STAGE], "critical_path_steps": 20},
