@@ -249,6 +249,8 @@ TOKEN: Json = {"name": "ci", "scope": "submit", "project": "vision", "created_at
 TOKEN |= {"expires_at": 1796776000.0, "used_at": 1789000060.0, "revoked_at": None}
 IMPORTANCE = {"name": "hp.lr", "importance": 1.0, "interval": [0.97, 1.0]}
 SCHEDULE = {"name": "lr", "steps": [0, 19, 20, 39], "values": [0.1, 0.1, 0.01, 0.01], "text": "0.1 → 0.01"}
+PLAN: Json = {"plan": "plan-0f6a2c9d8b7e4a51", "trainer": "digits", "trainer_version": "1", "seed": 0}
+PLAN |= {"trainer_args": {"width": 32}, "studies": ["digits-grid-3f9c1a"], "nodes": [NODE_EXAMPLE]}
 READY = dict.fromkeys(["database", "schema", "broker", "store", "scheduler", "slots"], "ok")
 
 
@@ -269,15 +271,7 @@ EXAMPLES: dict[str, Json] = {
     "Listed": LISTED,
     "Logged": {"items": [{"step": 7, "metrics": {"train_loss": 0.41}, "node": "0f3a"}]},
     "Note": NOTE,
-    "Plan": {
-        "plan": "plan-0f6a2c9d8b7e4a51",
-        "trainer": "digits",
-        "trainer_version": "1",
-        "trainer_args": {"width": 32},
-        "seed": 0,
-        "studies": ["digits-grid-3f9c1a"],
-        "nodes": [NODE_EXAMPLE],
-    },
+    "Plan": PLAN,
     "Preview": PREVIEW,
     "Readiness": {"status": "ok", "checks": READY},
     "Replay": REPLAY,
