@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from stagetree.limits import BATCH_SIZES
+from stagetree.limits import BATCH_SIZES, DATA_SEED
 from stagetree.packing.own_batches import OwnBatches, form_of
 from stagetree.packing.refusals import OURS, NotPackable, refuse
 from stagetree.packing.stack import constants_of, is_composed, is_same
@@ -56,8 +56,6 @@ def _model(trainer: Trainer) -> nn.Module | None:
 
 Generators = dict[str, Any]
 BatchKey = tuple[Any, ...]
-
-DATA_SEED = "data_seed"
 
 PLACE = frozenset({"epoch", "offset", "batch_size", "hp", "seed", DATA_SEED})
 """Attributes of a trainer that are compared by themselves, or are equal within a plan."""

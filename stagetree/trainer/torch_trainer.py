@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
+from stagetree.limits import DATA_SEED
 from stagetree.trainer.base import changed
 from stagetree.trainer.modelled import ModelTrainer, clip_grad_norm, load_model, load_optimizer
 from stagetree.trainer.optimizing import Precision, Rates
@@ -154,7 +155,7 @@ class TorchTrainer(ModelTrainer):
         """
         if name in ("bs", "batch_size"):
             self._take_batch_size(name, value)
-        elif name == "data_seed":
+        elif name == DATA_SEED:
             self._take_data_seed(name, value)
         elif name == "seq_len":
             self.seq_len = whole_number(name, value)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from app.away import LostRace
 from app.domain import events as e
@@ -193,25 +194,15 @@ def _released(old: e.CheckpointKept, reason: str) -> e.CheckpointReleased:
 
 def _kept(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:
     """The fact that a state is stored."""
-    return e.CheckpointKept(
-        node=node,
-        step=step,
-        key=stored.key,
-        sha256=stored.sha256,
-        size=stored.size,
-        intermediate=is_intermediate,
-        parts=stored.parts,
-    )
+    return e.CheckpointKept(**_state(node, step, stored), intermediate=is_intermediate)
 
 
 def _cached(node: NodeId, step: int, stored: Stored, host: str) -> e.CheckpointCached:
     """The fact that a state can be begun with on a host."""
-    return e.CheckpointCached(
-        node=node,
-        step=step,
-        key=stored.key,
-        sha256=stored.sha256,
-        size=stored.size,
-        host=host,
-        parts=stored.parts,
-    )
+    return e.CheckpointCached(**_state(node, step, stored), host=host)
+
+
+def _state(node: NodeId, step: int, stored: Stored) -> dict[str, Any]:
+    """The state that a fact is about."""
+    what = {"key": stored.key, "sha256": stored.sha256, "size": stored.size, "parts": stored.parts}
+    return {"node": node, "step": step, **what}
