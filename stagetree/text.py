@@ -22,6 +22,14 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def rough(seconds: float) -> str:
+    """A time in one unit, as one says it: 40 s, 12 min, 5 h, 3 days."""
+    for unit, size, most in (("s", 1, 100), ("min", 60, 6000), ("h", 3600, 172_800)):
+        if round(seconds) < most:
+            return f"{round(seconds / size)} {unit}"
+    return f"{round(seconds / 86_400)} days"
+
+
 def decided(kind: str, trial: int, steps: int) -> str:
     """What a tuner decided about a trial: trial 3 goes on to step 40."""
     return f"trial {trial} " + (f"goes on to step {steps}" if kind == "promote" else "is stopped")

@@ -84,10 +84,15 @@ COST: Json = {
     "saved_by_stopping": 0.0,
 }
 NOTE: Json = {"event": 42, "time": 1789000004.2, "trial": 3, "text": "diverges after the warm-up"}
+TOLD = "Trial 3 leads so far because its val_accuracy of 0.9889 at step 40 is the highest of 2 results."
+SAVED = "1 other trial shares its first 20 steps; sharing has saved about 4 s of slot time so far (40 steps)."
+STORY: Json = {"lines": [TOLD, SAVED], "results": 2, "as_far": 2, "equal": [], "sharers": 1, "shared_beginning": 20}
+STORY |= {"steps_by_sharing": 40, "seconds_by_sharing": 4.06, "steps_by_stopping": 0, "seconds_by_stopping": 0.0}
 STUDY: Json = {
     "study": "digits-grid-3f9c1a",
     "name": "digits-grid",
     "state": "running",
+    "story": STORY,
     "error": None,
     "not_exact": ["2 stages went on under another torch (2.13.0 after 2.12.0)"],
     "exactness": {
@@ -147,8 +152,7 @@ NODE_EXAMPLE: Json = {
     "studies": ["digits-grid-3f9c1a"],
     "checkpoints": [20],
     "metrics": [{"step": 20, "metrics": {"val_accuracy": 0.95}}],
-    "waiting": [],
-    "running": [],
+    **{name: [] for name in ("waiting", "running")},
 }
 STAGE: Json = {"node": NODE, "start": 20, "end": 40, "parent": None, "ready": True}
 SLOT: Json = {

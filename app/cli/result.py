@@ -31,7 +31,9 @@ AGAIN = ("repeated", "retried", "lost", "struck")
 
 
 def print_result(study: Json) -> None:
-    """The best trials, the waterfall of what they cost, and in what they are not exact."""
+    """What came of it in two lines, the best trials, the waterfall of their cost, and in what they are not exact."""
+    if lines := (study.get("story") or {}).get("lines"):  # an older server tells none
+        print(*map(one_line, lines), sep="\n", end="\n\n")
     print_best(study)
     print()
     print_cost(study)
@@ -195,7 +197,7 @@ def saved_lines(study: Json) -> Iterator[str]:
     cost = study["cost"]
     by_sharing = cost["shared"] + cost["known"]
     if cost.get("saved_by_sharing"):
-        seconds = study["gpu_seconds"] / cost["run"] * by_sharing if cost["run"] else 0
+        seconds = (study.get("story") or {}).get("seconds_by_sharing", 0)  # an older server says nothing
         time = f", about {duration(seconds)} of slot time" if seconds >= 1 else ""
         share, of = percent(cost["saved_by_sharing"]), f"{by_sharing} of the {cost['taken']} steps that the trials took"
         yield f"{share} by sharing: {of}{time}"

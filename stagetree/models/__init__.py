@@ -7,13 +7,13 @@ can be read like the JSON they come from, too: `study["best"]["value"]`.
 from __future__ import annotations
 
 from stagetree.models.answer import Answer
+from stagetree.models.previews import Preview
 from stagetree.models.service import Event, Replay, Slot, SlotStage, TrainerListed
 from stagetree.models.studies import (
     Best,
     Cost,
     Decision,
     Exactness,
-    Preview,
     Progress,
     RungStanding,
     Share,
@@ -21,6 +21,7 @@ from stagetree.models.studies import (
     StepsDone,
     StudyAnswer,
     StudyListed,
+    StudyStory,
     TrialsDone,
     UnderWay,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "StepsDone",
     "StudyAnswer",
     "StudyListed",
+    "StudyStory",
     "TrainerListed",
     "Trial",
     "TrialDetail",

@@ -164,12 +164,30 @@ class Exactness(Answer, needs=()):
     proof_steps: int = Field(description="steps that were trained again, only to compare")
 
 
+class StudyStory(Answer, needs=()):
+    """What came of a study, in two lines for people, and the numbers in them."""
+
+    lines: list[str] = Field(description="why the best trial won, or leads; and what sharing and early stopping saved")
+    results: int = Field(description="how many trials have a result, of those that are ranked")
+    as_far: int = Field(description="how many of them were trained as far as the best one was when it had its value")
+    equal: list[int] = Field(
+        description="the other trials with the same value; of several metrics, the rest of its front"
+    )
+    sharers: int = Field(description="how many other trials share the `shared_beginning` of the best one")
+    shared_beginning: int = Field(description="the steps of that: where most is shared, counted over these trials")
+    steps_by_sharing: int = Field(description="what sharing saved, within the study and with others")
+    seconds_by_sharing: float = Field(description="the slot time of these steps, at the pace of the study")
+    steps_by_stopping: int = Field(description="what early stopping saved")
+    seconds_by_stopping: float = Field(description="the slot time of these")
+
+
 class StudyAnswer(Answer, needs=("study", "state")):
     """A study with its results so far."""
 
     study: str
     name: str
     state: StudyState
+    story: StudyStory
     error: str | None
     project: str = Field(default="", description="whose it is; what is trained is shared within a project")
     owner: str = Field(default="", description="the name of the token, or of the user, that submitted it")
@@ -245,56 +263,3 @@ class StudyListed(Answer, needs=("study", "state")):
     begins: str = Field(default="", description="the weights that it begins from, in a few words, if it does")
     project: str = Field(default="", description="whose it is; what is trained is shared within a project")
     owner: str = Field(default="", description="the name of the token, or of the user, that submitted it")
-
-
-class PricedOption(Answer):
-    """A value that some trials have where others have another, and the price of it."""
-
-    field: str = Field(description="where it stands in the hyper-parameters, such as lr.peak, or max_steps")
-    value: Any
-    trials: int = Field(description="how many trials have it")
-    steps: int = Field(description="the steps that only they train: so many fewer without that value")
-
-
-class Preview(Answer):
-    """What a study would cost, counted in steps."""
-
-    trials: int
-    requested: int
-    unique: int
-    merge_rate: float
-    alone: int = Field(default=0, description="the steps of all trials, each trained alone to the end")
-    saved_by_sharing: float | None = Field(default=None, description="the part of `requested` that sharing saves")
-    saved_by_stopping: float | None = Field(
-        default=None, description="the part of `alone` that early stopping saves, if all results are equal"
-    )
-    critical_path_steps: int = Field(description="no number of slots is faster")
-    makespan_steps: int = Field(description="the time it takes on the slots asked about")
-    packed_makespan_steps: int | None = Field(
-        default=None, description="the same with packs, by what was measured of them; of a study that packs"
-    )
-    ranks: dict[str, Any] | None = Field(
-        None,
-        description="how many `times_faster` several devices are, by what was measured on a `kind` of them; for the "
-        "`assumed` numbers, each doubling is taken to be 1.8 times as fast",
-    )
-    packing: dict[str, Any] | None = Field(
-        default=None,
-        description="how wide these packs are, and on which device that was measured; without one, it was not, and a "
-        "pack is taken to take no longer than one trial",
-    )
-    cooldowns: dict[str, int] | None = Field(
-        default=None,
-        description="how many `trials` are cooldowns at rungs, and the `steps` that these take behind their trunks; of "
-        "a study with a `rung_value`",
-    )
-    budget: dict[str, Any] | None = Field(
-        default=None,
-        description="where a budget `ends` the study: `by` which, after how many `steps`, with how many `trials` at "
-        "their end; and the `seconds_per_step` from which on `max_slot_seconds` would; of a study that has one",
-    )
-    slots: int = Field(default=1, description="how many slots were asked about")
-    choices: list[PricedOption] = Field(
-        default=[], description="each value of each field in which trials differ, where the tuner goes by no results"
-    )
-    advice: list[str] = Field(default=[], description="what would let trials share more, in sentences")

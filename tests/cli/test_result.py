@@ -22,6 +22,13 @@ def test_a_study_says_why_it_is_not_exact(capsys: pytest.CaptureFixture[str]) ->
     assert said[-1] == f"exact   {STUDY['exactness']['text']}"
 
 
+def test_what_came_of_it_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(STUDY)
+    assert capsys.readouterr().out.startswith("\n".join(STUDY["story"]["lines"]) + "\n\ntrial")
+    print_result({name: value for name, value in STUDY.items() if name != "story"})
+    assert capsys.readouterr().out.startswith("trial")
+
+
 def test_so_does_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
     print_trial("digits", TRIAL_DETAIL | {"not_exact": [TORCH]})
     assert f"not exact: {TORCH}" in capsys.readouterr().out.splitlines()
@@ -47,7 +54,8 @@ def test_slot_time_of_less_than_a_second_is_not_worth_a_word(
 ) -> None:
     cost = STUDY["cost"] | {"alone": 2 * steps, "run": steps, "shared": steps, "taken": 2 * steps}
     cost |= {"saved_by_sharing": 0.5}
-    print_result(STUDY | {"cost": cost, "gpu_seconds": 2 / 3 * steps, "notes": []})
+    story = STUDY["story"] | {"seconds_by_sharing": 2 / 3 * steps}
+    print_result(STUDY | {"cost": cost, "story": story, "notes": []})
     said = f"saved   50% by sharing: {steps} of the {2 * steps} steps that the trials took{says}\n"
     assert said in capsys.readouterr().out
 

@@ -22,8 +22,9 @@ from app.service import changing, reading, submitting
 from app.service.services import InvalidField
 from app.service.views import documents
 from stagetree.models.pages import StudyPage
+from stagetree.models.previews import Preview
 from stagetree.models.service import Event
-from stagetree.models.studies import Preview, StudyAnswer, StudyWord
+from stagetree.models.studies import StudyAnswer, StudyWord
 
 router = APIRouter(tags=["studies"], route_class=StrictRoute)
 

@@ -25,6 +25,7 @@ from app.service.views.outcomes import front_fields, fronted, judged_by, outcome
 from app.service.views.plans import point
 from app.service.views.standing import begins_shortly, ending_text, lineage, marks, packing, progress
 from app.service.views.standing import exactness as proven
+from app.service.views.story import story
 from app.simulation.preview import Forecast
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Cost, Failures, Share, Steps, StudyAnswer, StudyListed
@@ -62,6 +63,7 @@ def study(
         study=folded.id,
         name=folded.name,
         state=folded.state,
+        story=story(plan, folded),
         error=json_safe(folded.error),
         project=folded.project,
         owner=folded.owner,

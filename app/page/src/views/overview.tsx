@@ -21,6 +21,11 @@ import type { ViewProps } from "./props.ts";
 export function Overview({ study, at }: ViewProps) {
   return (
     <div class="overview">
+      <p class="story">
+        {study.story.lines.map((line) => (
+          <span key={line}>{line} </span>
+        ))}
+      </p>
       <Winner study={study} at={at} />
       <Panel title="Cost, in steps" aside={<span>{duration(study.gpu_seconds)} of slot time</span>}>
         <Waterfall study={study} />

@@ -1,0 +1,238 @@
+"""A study told in two lines, for people: why the best trial won, and what sharing and early stopping saved.
+
+This is the one place that makes these sentences: the page, the command line, the SDK and reports show them. Every
+number in them is a field of the answer, or of the study's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from app.domain import accounting, results
+from app.domain.results import MeasuredValue
+from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.terms import StudyState, TrialState
+from app.service.views.ordering import json_safe
+from stagetree.models.studies import StudyStory
+from stagetree.text import rough
+
+NAMED = 5
+"""So many trials are named; of more, how many there are."""
+
+Ranked = Sequence[tuple[Trial, MeasuredValue]]
+
+
+class Beginning(NamedTuple):
+    """What the best trial shares with others: with how many, and how many steps."""
+
+    sharers: int = 0
+    steps: int = 0
+
+
+def story(plan: SearchPlan, study: Study) -> StudyStory:
+    """The two lines, and their numbers."""
+    ranked = results.ranked(plan, study)
+    beside = _beside(plan, study, ranked)
+    as_far = _as_far(plan, ranked)
+    shared = _beginning(plan, study, ranked[0][0]) if ranked else Beginning()
+    cost = accounting.cost(plan, study)
+    pace = study.gpu_seconds / cost.run if cost.run else 0.0
+    by_sharing = cost.shared + cost.known
+    saved = [(by_sharing, pace * by_sharing), (cost.stopped_early, pace * cost.stopped_early)]
+    lines = [_won(plan, study, ranked, beside, as_far), _saved(study, ranked, shared, saved)]
+    return StudyStory(
+        lines=[str(json_safe(line)) for line in lines],
+        results=len(ranked),
+        as_far=as_far,
+        equal=beside,
+        sharers=shared.sharers,
+        shared_beginning=shared.steps,
+        steps_by_sharing=by_sharing,
+        seconds_by_sharing=round(saved[0][1], 3),
+        steps_by_stopping=cost.stopped_early,
+        seconds_by_stopping=round(saved[1][1], 3),
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- who won, why
+
+
+def _beside(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
+    """The trials that are no worse than the best one: with the same value, or on the same front."""
+    if len(study.objectives.goals) > 1:
+        return [trial.number for trial, _ in results.front(plan, study)[1:]]
+    if not ranked or _is_broken(plan, study, ranked[0][0]):
+        return []
+    value = ranked[0][1].value
+    equal = (trial for trial, result in ranked[1:] if result.value == value)
+    return [trial.number for trial in equal if not _is_broken(plan, study, trial)]
+
+
+def _as_far(plan: SearchPlan, ranked: Ranked) -> int:
+    return sum(accounting.last_step(plan, trial) >= ranked[0][1].step for trial, _ in ranked)
+
+
+def _is_broken(plan: SearchPlan, study: Study, trial: Trial) -> bool:
+    """Whether the trial's result breaks a constraint."""
+    score = None if study.objectives.is_plain else results.score(plan, study, trial)
+    return score is not None and not score.is_feasible
+
+
+def _won(plan: SearchPlan, study: Study, ranked: Ranked, beside: list[int], as_far: int) -> str:
+    if not ranked:
+        return _nothing(study)
+    best, result = ranked[0]
+    if _is_broken(plan, study, best):
+        return f"No trial keeps to {_all(study.spec['constraints'])}; trial {best.number} is nearest to that."
+    if len(study.objectives.goals) > 1:
+        return _front(study, best, beside, len(ranked))
+    if len(ranked) == 1:
+        only = "the only one" if len(study.trials) == 1 else f"the only one with a result{_so_far(study)}"
+        return f"{_named(best)} is {only}: its {study.metric} is {_value(result)} at step {_n(result.step)}."
+    word = "lowest" if study.mode == "min" else "highest"
+    of = f"{_n(len(ranked))} results"
+    if study.spec.get("constraints"):
+        of = f"the results that keep to {_all(study.spec['constraints'])}, of {_n(len(ranked))} in all"
+    what = f"best {study.metric}" if study.value == "best" else study.metric
+    because = f"its {what} of {_value(result)} at step {_n(result.step)} is the {word} of {of}"
+    return f"{_named(best)} {_verb(study)} {because}{_further(beside, as_far, len(ranked))}."
+
+
+def _nothing(study: Study) -> str:
+    """No trial has a result."""
+    if not study.trials:
+        return "The study has no trials" + (" yet." if not study.is_final else ".")
+    failed = sum(trial.state == TrialState.FAILED for trial in study.trials)
+    of = f"; {_n(failed)} of {_trials(len(study.trials))} failed" if failed else ""
+    return f"No trial has a result{'' if study.is_final else ' yet'}{of}."
+
+
+def _further(beside: list[int], as_far: int, of: int) -> str:
+    """Who else has that value; or how many came that far, where some did not."""
+    if beside:
+        have = "has" if len(beside) == 1 else "have"
+        return f"; {_numbers(beside)} {have} the same value, and of equals the lowest number counts"
+    if as_far == of:
+        return ""
+    return "; no other trial came that far" if as_far == 1 else f"; {_trials(as_far)} came that far"
+
+
+def _front(study: Study, best: Trial, beside: list[int], of: int) -> str:
+    """The trials that no other beats in all metrics."""
+    metrics = _all(study.objectives.metrics[: len(study.objectives.goals)])
+    if of == 1:
+        return f"{_named(best)} is the only one with a result{_so_far(study)}."
+    if not beside:
+        return f"{_named(best)} {_verb(study)} none of {_n(of)} results is better in {metrics}."
+    numbers = _numbers(sorted([best.number, *beside]))
+    of_all = f"none of {_n(of)} results is as good in {metrics} and better in one of them"
+    return f"{numbers[0].upper()}{numbers[1:]} {_verb(study, 'together ')} {of_all}."
+
+
+def _verb(study: Study, how: str = "") -> str:
+    match study.state:
+        case StudyState.COMPLETED:
+            return f"won {how}because"
+        case StudyState.CANCELLED:
+            return f"led {how}when the study was cancelled:"
+        case StudyState.FAILED:
+            return f"led {how}when the study failed:"
+        case _:
+            leads = "lead" if how else "leads"
+            return f"{leads} {how}so far because"
+
+
+def _named(trial: Trial) -> str:
+    """The trial, and which other ones it came of."""
+    if trial.cooldown_of is not None:
+        return f"Trial {trial.number}, a cooldown of trial {trial.cooldown_of},"
+    if parts := trial.reason.get("average_of"):
+        return f"Trial {trial.number}, the average of {_numbers([part['trial'] for part in parts])},"
+    return f"Trial {trial.number}"
+
+
+def _value(result: MeasuredValue) -> str:
+    value = f"{result.value:.6g}"
+    return value if result.deviation is None else f"{value} ± {result.deviation:.2g} (mean of {result.repeats} repeats)"
+
+
+# ------------------------------------------------------------------------------------------------------ what was saved
+
+
+def _beginning(plan: SearchPlan, study: Study, best: Trial) -> Beginning:
+    """Of all beginnings of the trial that others share, the one by which most steps are shared."""
+    ends = dict(plan.ends(next(best.alone())))
+    common = sorted((_common(plan, trial, ends) for trial in study.trials if trial is not best), reverse=True)
+    found = (Beginning(sharers, steps) for sharers, steps in enumerate(common, start=1) if steps)
+    return max(found, key=lambda each: (each.sharers * each.steps, each.steps), default=Beginning())
+
+
+def _common(plan: SearchPlan, trial: Trial, ends: dict[str, int]) -> int:
+    """How many trained steps the first run of a trial has in common with a path, from its beginning on."""
+    steps = 0
+    for name, end in plan.ends(next(trial.alone())):
+        if name not in ends:
+            break
+        node = plan.nodes[name]
+        steps += max(0, min(end, ends[name], node.reached) - node.start)
+    return steps
+
+
+def _saved(study: Study, ranked: Ranked, shared: Beginning, saved: Sequence[tuple[int, float]]) -> str:
+    """What is shared with the best trial, and what both ways to save brought."""
+    named = zip(("sharing", "early stopping"), saved, strict=True)
+    ways = [(how, _amount(*amount)) for how, amount in named if amount[0]]
+    told = [_shares(study, ranked[0][0], shared)] if ranked and len(study.trials) > 1 else []
+    if ways:
+        (how, much), *more = ways
+        also = "".join(f", and {other} {amount}" for other, amount in more)
+        told.append(f"{how} {'saved' if study.is_final else 'has saved'} {much}{also}{_so_far(study)}")
+    text = "; ".join(told) or f"nothing was saved by sharing or early stopping{_so_far(study)}"
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _shares(study: Study, best: Trial, shared: Beginning) -> str:
+    of_best = "its" if len(study.objectives.goals) == 1 else f"trial {best.number}'s"
+    if not study.merges:
+        return "each trial is trained alone, as the study asks"
+    if not shared.sharers:
+        return f"no other trial shares {of_best} first steps"
+    share = "trial shares" if shared.sharers == 1 else "trials share"
+    steps = "step" if shared.steps == 1 else f"{_n(shared.steps)} steps"
+    return f"{_n(shared.sharers)} other {share} {of_best} first {steps}"
+
+
+def _amount(steps: int, seconds: float) -> str:
+    """Steps, and the slot time of them where it is worth a word."""
+    counted = f"{_n(steps)} {'step' if steps == 1 else 'steps'}"
+    return f"about {rough(seconds)} of slot time ({counted})" if seconds >= 1 else counted
+
+
+# --------------------------------------------------------------------------------------------------------------- words
+
+
+def _so_far(study: Study) -> str:
+    return "" if study.is_final else " so far"
+
+
+def _n(number: int) -> str:
+    return f"{number:,}"
+
+
+def _trials(number: int) -> str:
+    return f"{_n(number)} {'trial' if number == 1 else 'trials'}"
+
+
+def _numbers(trials: Sequence[int]) -> str:
+    """Trial 3; trials 3, 5 and 7; or trials 3, 5, 7, 8 and 12 more."""
+    if len(trials) == 1:
+        return f"trial {trials[0]}"
+    named, rest = trials[: NAMED - 1] if len(trials) > NAMED else trials, len(trials) - NAMED + 1
+    return f"trials {_all([*map(str, named), *([f'{_n(rest)} more'] if len(trials) > NAMED else [])])}"
+
+
+def _all(parts: Iterable[str]) -> str:
+    """One, two and three."""
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,62 @@
+"""What a study would cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from stagetree.models.answer import Answer
+
+
+class PricedOption(Answer):
+    """A value that some trials have where others have another, and the price of it."""
+
+    field: str = Field(description="where it stands in the hyper-parameters, such as lr.peak, or max_steps")
+    value: Any
+    trials: int = Field(description="how many trials have it")
+    steps: int = Field(description="the steps that only they train: so many fewer without that value")
+
+
+class Preview(Answer):
+    """What a study would cost, counted in steps."""
+
+    trials: int
+    requested: int
+    unique: int
+    merge_rate: float
+    alone: int = Field(default=0, description="the steps of all trials, each trained alone to the end")
+    saved_by_sharing: float | None = Field(default=None, description="the part of `requested` that sharing saves")
+    saved_by_stopping: float | None = Field(
+        default=None, description="the part of `alone` that early stopping saves, if all results are equal"
+    )
+    critical_path_steps: int = Field(description="no number of slots is faster")
+    makespan_steps: int = Field(description="the time it takes on the slots asked about")
+    packed_makespan_steps: int | None = Field(
+        default=None, description="the same with packs, by what was measured of them; of a study that packs"
+    )
+    ranks: dict[str, Any] | None = Field(
+        None,
+        description="how many `times_faster` several devices are, by what was measured on a `kind` of them; for the "
+        "`assumed` numbers, each doubling is taken to be 1.8 times as fast",
+    )
+    packing: dict[str, Any] | None = Field(
+        default=None,
+        description="how wide these packs are, and on which device that was measured; without one, it was not, and a "
+        "pack is taken to take no longer than one trial",
+    )
+    cooldowns: dict[str, int] | None = Field(
+        default=None,
+        description="how many `trials` are cooldowns at rungs, and the `steps` that these take behind their trunks; of "
+        "a study with a `rung_value`",
+    )
+    budget: dict[str, Any] | None = Field(
+        default=None,
+        description="where a budget `ends` the study: `by` which, after how many `steps`, with how many `trials` at "
+        "their end; and the `seconds_per_step` from which on `max_slot_seconds` would; of a study that has one",
+    )
+    slots: int = Field(default=1, description="how many slots were asked about")
+    choices: list[PricedOption] = Field(
+        default=[], description="each value of each field in which trials differ, where the tuner goes by no results"
+    )
+    advice: list[str] = Field(default=[], description="what would let trials share more, in sentences")

@@ -1,0 +1,212 @@
+"""A study told in two lines: correct English for every case, and no number that another answer contradicts."""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import events as e
+from app.domain.terms import StudyId
+from app.service.views import documents
+from stagetree.text import rough
+from tests.domain.test_accounting import asha, simulator, submit
+from tests.plans import METRIC, Story, study_of, tried
+from tests.strategies import Trial, spaces
+
+NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+DECAY = {"family": "multistep", "init": 0.1, "milestones": [8], "gamma": 0.1}
+
+
+def told(plan: Any, study: StudyId) -> Any:
+    return documents.study(plan, study, now=0.0)["story"]
+
+
+def tell(values: list[float | None], end: str = "", asked: int = 10, **fields: Any) -> list[str]:
+    """The lines about a study of trials that share nothing, with these results at their end."""
+    story = Story()
+    study = story.submit(*(({"lr": (number + 1) / 10}, asked) for number in range(len(values))), **fields)
+    for number, value in enumerate(values):
+        if value is not None:
+            metrics = value if isinstance(value, dict) else {METRIC: value}
+            story.happen(e.Evaluated(node=story.path(study, number)[-1].id, step=asked, metrics=metrics))
+    ends = {"completed": e.StudyCompleted, "cancelled": e.StudyCancelled}
+    if end:
+        story.happen(ends[end](study=study, at=1.0))
+    return list(told(story.plan, study)["lines"])
+
+
+TWO = {"metrics": [{"name": METRIC, "mode": "max"}, {"name": "size", "mode": "min"}]}
+BELOW = {"constraints": [f"{METRIC} <= 0.5"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "fields", "line"),
+    [
+        ([], {}, "The study has no trials yet."),
+        ([None], {}, "No trial has a result yet."),
+        ([None], {"end": "completed"}, "No trial has a result."),
+        ([0.5], {}, "Trial 0 is the only one: its accuracy is 0.5 at step 10."),
+        ([None, 0.5], {}, "Trial 1 is the only one with a result so far: its accuracy is 0.5 at step 10."),
+        ([0.1, 0.5], {}, "Trial 1 leads so far because its accuracy of 0.5 at step 10 is the highest of 2 results."),
+        (
+            [0.1, 0.5],
+            {"end": "completed", "mode": "min"},
+            "Trial 0 won because its accuracy of 0.1 at step 10 is the lowest of 2 results.",
+        ),
+        (
+            [0.1, 0.5],
+            {"end": "cancelled", "value": "best"},
+            "Trial 1 led when the study was cancelled: its best accuracy of 0.5 at step 10 is the highest of 2 "
+            "results.",
+        ),
+        (
+            [0.5, 0.1, 0.5, 0.5],
+            {"end": "completed"},
+            "Trial 0 won because its accuracy of 0.5 at step 10 is the highest of 4 results; trials 2 and 3 have the "
+            "same value, and of equals the lowest number counts.",
+        ),
+        (
+            [0.9, 0.4, 0.3],
+            {"end": "completed", **BELOW},
+            "Trial 1 won because its accuracy of 0.4 at step 10 is the highest of the results that keep to "
+            "accuracy <= 0.5, of 3 in all.",
+        ),
+        ([0.9, 0.8], BELOW, "No trial keeps to accuracy <= 0.5; trial 1 is nearest to that."),
+        (
+            [{METRIC: 0.5, "size": 1.0}, {METRIC: 0.4, "size": 2.0}],
+            {"end": "completed", **TWO},
+            "Trial 0 won because none of 2 results is better in accuracy and size.",
+        ),
+        (
+            [{METRIC: 0.5, "size": 1.0}, {METRIC: 0.6, "size": 2.0}, {METRIC: 0.1, "size": 3.0}],
+            TWO,
+            "Trials 0 and 1 lead together so far because none of 3 results is as good in accuracy and size and better "
+            "in one of them.",
+        ),
+    ],
+)
+def test_why_the_best_one_won(values: list[Any], fields: dict[str, Any], line: str) -> None:
+    assert tell(values, **fields)[0] == line
+
+
+@pytest.mark.parametrize(
+    ("values", "fields", "line"),
+    [
+        ([], {}, "Nothing was saved by sharing or early stopping so far."),
+        ([0.5], {"end": "completed"}, "Nothing was saved by sharing or early stopping."),
+        ([0.5, 0.1], {}, "No other trial shares its first steps."),
+        ([0.5, 0.1], {"merge": False}, "Each trial is trained alone, as the study asks."),
+    ],
+)
+def test_that_nothing_was_saved(values: list[Any], fields: dict[str, Any], line: str) -> None:
+    assert tell(values, **fields)[1] == line
+
+
+def test_it_says_how_many_failed() -> None:
+    simulated = simulator(dict.fromkeys(range(20), "fail"))
+    study = submit(simulated, study_of([({"lr": 0.1}, 4), ({"lr": 0.2}, 4)], max_restarts=0).to_json()).id
+    simulated.run()
+    assert told(simulated.plan, study)["lines"][0] == "No trial has a result; 2 of 2 trials failed."
+
+
+def test_what_was_shared_and_stopped_is_told_with_its_time() -> None:
+    simulated = simulator(slots=1)
+    study = submit(simulated, study_of([({"lr": DECAY}, 20), ({"lr": 0.1}, 20), ({"lr": 0.1}, 9)]).to_json())
+    simulated.run()
+    shown = told(simulated.plan, study.id)
+    best = documents.study(simulated.plan, study.id, now=0.0)["best"]["trial"]
+    first = {0: "2 other trials share its first 8 steps", 1: "2 other trials share its first 8 steps"}.get(best)
+    first = first or "1 other trial shares its first 9 steps"
+    assert shown["lines"][1] == f"{first}; sharing saved about 17 s of slot time (17 steps)."
+    stopped = submit(simulated, asha()).id
+    simulated.run()
+    line = told(simulated.plan, stopped)["lines"][1]
+    assert re.search(
+        r"; sharing saved about .*\), and early stopping about \d+ \w+ of slot time \(\d+ steps\)\.$", line
+    )
+
+
+def test_means_averages_and_cooldowns_say_what_they_are() -> None:
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 4), ({"lr": 0.2}, 4))
+    trials = story.plan.studies[study].trials
+    for number, reason in enumerate(({"average_of": [{"trial": 4}, {"trial": 7}]}, {"cooldown_of": 5, "at": 2})):
+        trials[number].reason.update(reason)
+        story.evaluate(story.path(study, number)[-1].id, 4, 0.5 + number)
+        line = told(story.plan, study)["lines"][0]
+        assert line.startswith(("Trial 0, the average of trials 4 and 7, ", "Trial 1, a cooldown of trial 5, ")[number])
+    simulated, spec = simulator(), study_of([({"lr": 0.1}, 4), ({"lr": 0.2}, 4)], repeats=3).to_json()
+    repeated = submit(simulated, spec).id
+    simulated.run()
+    assert re.search(
+        r"accuracy of [\d.]+ ± [\d.]+ \(mean of 3 repeats\) at", told(simulated.plan, repeated)["lines"][0]
+    )
+
+
+def numbers_of(shown: Any) -> set[str]:
+    """All numbers that the lines may say: those of the answer."""
+    best, story = shown["best"], shown["story"]
+    found = [best["trial"], best["steps"], shown["failed"], len(shown["trials"])] if best else [shown["failed"]]
+    found += [len(shown["trials"]), story["results"], story["as_far"], story["sharers"], story["shared_beginning"]]
+    found += [*story["equal"], len(story["equal"]) - 3, shown["cost"]["shared"] + shown["cost"]["known"]]
+    texts = {f"{number:,}" for number in [*found, shown["cost"]["stopped_early"]]} | {str(number) for number in found}
+    texts |= {rough(story[name]).split()[0] for name in ("seconds_by_sharing", "seconds_by_stopping")}
+    return texts | ({f"{abs(best['value']):.6g}"} if best else set())
+
+
+@tried(40)
+@given(spaces(), st.integers(0, 30), st.sampled_from(["", "lose", "fail"]), st.booleans())
+def test_its_numbers_are_the_answers(trials: list[Trial], turns: int, accident: str, merge: bool) -> None:
+    """At any time, with accidents, and beside another study; and they are what a count step by step says."""
+    simulated = simulator({2: accident} if accident else None)
+    submit(simulated, study_of(trials[:2]).to_json())
+    study = submit(simulated, study_of(trials, merge=merge).to_json())
+    for _ in range(turns):
+        simulated.advance()
+    shown = documents.study(simulated.plan, study.id, now=0.0)
+    for line in shown["story"]["lines"]:
+        assert set(NUMBER.findall(line)) <= numbers_of(shown), line
+    best, story, plan = shown["best"], shown["story"], simulated.plan
+    assert story["results"] == sum(trial["value"] is not None for trial in shown["trials"])
+    if best is None:
+        assert (story["as_far"], story["sharers"], story["equal"]) == (0, 0, [])
+        return
+    valued = [trial for trial in shown["trials"] if trial["value"] is not None]
+    assert story["as_far"] == sum(trial["trained"] >= best["steps"] for trial in valued)
+    same = [trial["trial"] for trial in valued if trial["value"] == best["value"]]
+    assert [best["trial"], *story["equal"]] == same
+    together = [alike(plan, study.trials[best["trial"]], other) for other in study.trials]
+    del together[best["trial"]]
+    most = max((sum(each >= steps for each in together) * steps for steps in together), default=0)
+    assert story["sharers"] * story["shared_beginning"] == most
+    assert story["sharers"] == (sum(each >= story["shared_beginning"] for each in together) if most else 0)
+
+
+def alike(plan: Any, one: Any, other: Any) -> int:
+    """How many steps two trials take in the same nodes, of those that are trained: one step at a time."""
+    for step in count(1):
+        node = plan.node_of(one, step)
+        if step > min(one.steps, other.steps) or node is not plan.node_of(other, step) or step > node.reached:
+            return step - 1
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (99.4, "99 s"),
+        (100, "2 min"),
+        (5999, "100 min"),
+        (6000, "2 h"),
+        (18_000, "5 h"),
+        (200_000, "2 days"),
+    ],
+)
+def test_times_have_one_unit(seconds: float, text: str) -> None:
+    assert rough(seconds) == text
