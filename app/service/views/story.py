@@ -6,13 +6,13 @@ number in them is a field of the answer, or of the study's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from app.domain import accounting, results
 from app.domain.results import MeasuredValue
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.domain.terms import StudyState, TrialState
+from app.domain.terms import NodeId, StudyState, TrialState
 from app.service.views.ordering import json_safe
 from stagetree.models.studies import StudyStory
 from stagetree.text import rough
@@ -168,7 +168,7 @@ def _beginning(plan: SearchPlan, study: Study, best: Trial) -> Beginning:
     return max(found, key=lambda each: (each.sharers * each.steps, each.steps), default=Beginning())
 
 
-def _common(plan: SearchPlan, trial: Trial, ends: dict[str, int]) -> int:
+def _common(plan: SearchPlan, trial: Trial, ends: Mapping[NodeId, int]) -> int:
     """How many trained steps the first run of a trial has in common with a path, from its beginning on."""
     steps = 0
     for name, end in plan.ends(next(trial.alone())):
