@@ -37,6 +37,8 @@ OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz")
 """They show nothing of studies: the page asks for its data, and probes must not need a secret."""
 
 ASSETS = "/assets/"
+SCOPE_HEADER = "Stagetree-Scope"
+"""Of each answer: what whoever asked may do here."""
 PASSED_ON = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "x-forwarded-user")
 WHO = (
     "This server asks who you are. Send a token, as `Authorization: Bearer TOKEN`, or in STAGETREE_TOKEN for commands "
@@ -49,11 +51,13 @@ INVALID = "This token lets nobody in: it is unknown, has expired or was revoked.
 class AccessPolicy:
     """Which callers need a token: those on another machine (`loopback`), all (`always`) or none (`open`).
 
-    proxies: whose headers about their users are trusted.
+    proxies: whose headers about their users are trusted. instead: of a server that only shows what there is, what to
+    do to change something; "" for others.
     """
 
     access: str = "loopback"
     proxies: Sequence[IPv4Network | IPv6Network] = ()
+    instead: str = ""
 
     def believes(self, peer: str | None) -> bool:
         """Whether a connection comes from a trusted proxy."""
@@ -93,8 +97,21 @@ class Gate:
             refusal = answer(Request(scope), 401, detail, {"WWW-Authenticate": "Bearer"})
             await refusal(scope, receive, send)
             return
-        scope.setdefault("state", {})["principal"] = who
-        await self._app(scope, receive, send)
+        scope.setdefault("state", {}).update(principal=who, instead=self._policy.instead)
+        await self._app(scope, receive, self._telling(send, who))
+
+    def _telling(self, send: Send, who: Principal | None) -> Send:
+        """Sends with each answer what its receiver may do, so that a page offers nothing else."""
+        if who is None:
+            return send
+        may = Scope.READ if self._policy.instead else who.scope
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[SCOPE_HEADER] = str(may)
+            await send(message)
+
+        return sent
 
     async def _find(self, scope: Asgi, headers: Headers) -> Principal | None:
         peer, own = ((scope.get(end) or (None,))[0] for end in ("client", "server"))
@@ -160,9 +177,14 @@ def needed(route: str, method: str) -> Scope:
 
 
 def principal(request: Request) -> Principal:
-    """The caller, whose scope is wide enough for the route. Raises `HttpProblem` 403 where it is not."""
+    """The caller, whose scope is wide enough for the route.
+
+    Raises `HttpProblem`: 403 where it is not, and 409 where the server changes nothing for anybody.
+    """
     who: Principal = request.state.principal
     wanted = needed(request.scope["route"].name, request.method)
+    if request.state.instead and wanted > Scope.READ:
+        raise HttpProblem(409, f"This server only shows what there is. {request.state.instead}")
     if who.scope < wanted:
         raise HttpProblem(403, f"{who.name} may {who.scope}, and this needs {wanted}.")
     return who

@@ -71,6 +71,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         running.wait,
     ),
     "Look at studies": (
+        serving.open,
         looking.studies,
         looking.trial,
         looking.logs,

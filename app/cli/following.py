@@ -261,6 +261,8 @@ def say_what_is_kept(service: Service[Documents]) -> None:
         return
     size = memory(options.size_of_store(folder))
     print(f"\nKept in {_typed(folder)} ({size}). Look again: stagetree trials last{_where(service)}", file=sys.stderr)
+    there = "" if folder == options.DEFAULT_DIR.resolve() else f" {_typed(folder)}"
+    print(f"In a browser: stagetree open{there}", file=sys.stderr)
 
 
 def _where(service: AnyService) -> str:

@@ -1,4 +1,4 @@
-"""Commands that run a cluster: the API, workers, sinks, tokens, and backups."""
+"""Commands that run a cluster: the API, workers, sinks, tokens, and backups; and one that opens a store."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from app.cli.backing import backup, restore
+from app.cli.opening import open
 from app.cli.options import Insecure, Server
 from app.cli.output import without_secrets
 from app.cli.slurm import queue_of, workers
 from app.cli.tokens import app as token
 
-__all__ = ["api", "backup", "restore", "sinks", "token", "worker", "workers"]
+__all__ = ["api", "backup", "open", "restore", "sinks", "token", "worker", "workers"]
 
 Queue = Annotated[
     str, typer.Argument(metavar="QUEUE", help="The slot, as gpu0, gpu0a, cpu3 or host-gpu0; or scheduler; or slurm.")

@@ -6,25 +6,19 @@ notes, and to let go of a study. It needs the server's parts: what may do withou
 
 from __future__ import annotations
 
-import fcntl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from app.cli.errors import FAILED, fail
-from app.cli.options import places
+from app.cli.opened_folder import is_at_work, services_of
 from app.domain.events import PlanOpened, Profile
-from app.events import Database, Decide, Plans, SqlRecords, StoredEvent, Write, last_profile, transact
-from app.registry import Catalogue
+from app.events import Decide, StoredEvent, Write, last_profile, transact
 from app.service import exporting, reading
 from app.service.changing import add_note, delete_study, release_slot, retry_trial
 from app.service.files import trial_metrics
-from app.service.health import Checks, NotReady, check_schema
-from app.service.plan_history import PlanHistories
 from app.service.services import Services
-from app.service.trial_logs import LogFolder
-from app.settings import settings
 from stagetree.models.pages import EventPage, SlotPage, StudyPage, TrialPage
 
 Json = dict[str, Any]
@@ -37,7 +31,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.place = folder, f"--dir {folder}"
-        self._use = _services(folder)
+        self._use = services_of(folder, Services)
 
     def __enter__(self) -> Store:
         return self
@@ -47,8 +41,7 @@ class Store:
 
     def check_work(self) -> None:
         """End with a message if nobody is at work in the folder, so that nothing there goes on."""
-        lock = self.folder / "lock"
-        if not lock.exists() or not _is_held(lock):
+        if not is_at_work(self.folder):
             fail(
                 f"nobody is at work in {self.folder}: `stagetree run` with the same study file goes on with it", FAILED
             )
@@ -132,40 +125,6 @@ class Store:
     def _write(self, stream: str, decide: Decide) -> list[StoredEvent]:
         use = self._use
         return transact(use.log, use.plans, Write(stream=stream, decide=decide, at=use.clock()))
-
-
-def _is_held(lock: Path) -> bool:
-    """Whether a stack has locked its folder."""
-    with lock.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def _services(folder: Path) -> Services:
-    url, checkpoints = places(folder)
-    database = Database(url)
-    try:
-        check_schema(database)
-    except NotReady as problem:
-        fail(f"{folder}: {problem}; `stagetree up --dir {folder}` brings it up to date, if it is of an older stagetree")
-    records = SqlRecords(database)
-    return Services(
-        records=records,
-        plans=Plans(records.log),
-        plan_histories=PlanHistories(records.log),
-        trainers=Catalogue(()),
-        wake_scheduler=lambda: None,
-        clock=time.time,
-        new_id=lambda: "",
-        checks=Checks({}),
-        lease_seconds=settings().lease_seconds,
-        stop_seconds=0.0,
-        logs=LogFolder(folder / "logs"),
-        checkpoints=checkpoints,
-    )
 
 
 def _pages(page: Callable[[str | None], StudyPage | TrialPage | EventPage | SlotPage]) -> Iterator[Json]:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from commandline import Said, Stagetree
 from stacks import Service
+from stores import still_store
 
 from app.cli import main
 
@@ -51,24 +52,4 @@ def write(tmp_path: Path) -> Callable[[Any], Path]:
 def make_store() -> Callable[..., str]:
     """Make a store in a folder, with a study that was submitted and that nobody runs; its id."""
 
-    def make(folder: Path, name: str = "still") -> str:
-        from app.domain import commands as c
-        from app.domain.decide import decide
-        from app.domain.terms import StudyId
-        from app.events.database import Database
-        from app.events.plans import Plans
-        from app.events.records import SqlRecords, Write, transact
-        from tests.plans import OPENED, study_of
-
-        folder.mkdir()
-        database = Database(f"sqlite:///{folder / 'stagetree.db'}")
-        database.create()
-        records = SqlRecords(database)
-        spec = study_of([({"lr": 0.1}, 4)], name=name).to_json()
-        command = c.SubmitStudy(plan=OPENED, study=StudyId("still-123456"), spec=spec, at=1.0)
-        write = Write(stream="plan-1", decide=lambda plan: decide(plan, command), at=1.0)
-        transact(records.log, Plans(records.log), write)
-        records.close()
-        return "still-123456"
-
-    return make
+    return still_store

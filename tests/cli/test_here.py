@@ -41,6 +41,7 @@ def test_what_a_run_found_is_here_afterwards(stagetree: Stagetree, here: Path, w
     ran = stagetree("run", write(grid("kept")), "--slots", 1, "--trainers", TOYS[0], "-o", "json")
     assert ran.code == 0
     assert "Kept in .stagetree (" in ran.err and "stagetree trials last" in ran.err
+    assert ran.err.endswith("In a browser: stagetree open\n")
     found = ran.json
     assert all(stat.S_IMODE(each.stat().st_mode) & 0o077 == 0 for each in [*_below(here / ".stagetree")])
     assert stagetree("trials", "last", "-o", "json").json == found["trials"]

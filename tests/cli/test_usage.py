@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -191,6 +192,15 @@ def test_a_study_is_struck_in_the_store_that_is_here(
     """It was said that there is none."""
     study = make_store(here / ".stagetree")
     assert f"{study} is struck" in stagetree("strike", study).out
+
+
+def test_what_cannot_be_opened(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
+    assert "nowhere is no folder: name a store" in stagetree("open", "nowhere").err
+    assert stagetree("open", here).code == 3
+    make_store(here / "store")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = stagetree("open", "store", "--port", taken.getsockname()[1])
+    assert said.code == 2 and "cannot be had" in said.err
 
 
 def test_neither_a_server_nor_a_store(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:

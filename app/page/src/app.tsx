@@ -1,7 +1,7 @@
 /** The page: what is always there, and the view that its address names. */
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
-import { isReport, isTokenNeeded, savedStudy } from "./data.ts";
+import { isReport, isTokenNeeded, mayChange, savedStudy } from "./data.ts";
 import { AwayNote } from "./parts/badge.tsx";
 import { Guarded } from "./parts/panel.tsx";
 import { formatRoute, route } from "./route.ts";
@@ -62,12 +62,19 @@ function Top() {
           <a href={formatRoute(["slots"])} {...here("slots")}>
             Slots
           </a>
-          <a href={formatRoute(["submit"])} {...here("submit")}>
-            New study
-          </a>
+          {mayChange.value && (
+            <a href={formatRoute(["submit"])} {...here("submit")}>
+              New study
+            </a>
+          )}
         </>
       )}
       <span class="space" />
+      {!isReport && !mayChange.value && (
+        <span class="quiet" title="You may look at everything here, and change nothing">
+          read only
+        </span>
+      )}
       <Theme />
       {!isReport && <a href="docs">API</a>}
     </nav>

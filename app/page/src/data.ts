@@ -42,6 +42,9 @@ export const awaySince = signal<number | null>(null);
 /** Whether the server refused to answer without a token. */
 export const isTokenNeeded = signal(false);
 
+/** Whether whoever looks may change something here: their token may be for reading, or the server only shows a store. */
+export const mayChange = signal(true);
+
 /** Counts what happened; whoever shows something that may have changed asks again. */
 export const happened = signal(0);
 
@@ -90,6 +93,7 @@ export async function ask<T>(path: string, init: RequestInit = {}): Promise<T> {
   }
   awaySince.value = answer.status === 503 || answer.status === 502 ? (awaySince.value ?? Date.now()) : null;
   if (answer.status === 401) isTokenNeeded.value = true;
+  mayChange.value = answer.headers.get("Stagetree-Scope") !== "read";
   const text = await answer.text();
   let body: unknown;
   try {

@@ -1,6 +1,6 @@
 /** What can be done about a study: each asks what it must, and says what it did. */
 import { useState } from "preact/hooks";
-import { address, tell } from "../data.ts";
+import { address, mayChange, tell } from "../data.ts";
 import { count, plural } from "../format.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { formatRoute } from "../route.ts";
@@ -38,7 +38,7 @@ export function Acts({ study }: { study: Study }) {
   const [act, setAct] = useState<Act | null>(null);
   return (
     <div class="acts">
-      {possible(study).map((each) => (
+      {(mayChange.value ? possible(study) : []).map((each) => (
         <button key={each} onClick={() => setAct(each)}>
           {NAMES[each]}
         </button>

@@ -1,6 +1,6 @@
 /** All studies, newest first, each with its best result and what sharing saved. */
 import { useEffect, useState } from "preact/hooks";
-import { about, address, happened, useAnswer } from "../data.ts";
+import { about, address, happened, mayChange, useAnswer } from "../data.ts";
 import { duration, number, share, time } from "../format.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { State, Unproven } from "../parts/states.tsx";
@@ -112,6 +112,7 @@ function Row({ item }: { item: Listed }) {
 
 function Empty() {
   const server = address("").replace(/\/api\/v1\/$/, "");
+  if (!mayChange.value) return <p class="empty">There are no studies here.</p>;
   return (
     <div class="empty">
       <p>There are no studies yet. In a terminal, submit a study file to this server:</p>

@@ -1,6 +1,6 @@
 /** One trial: what it is, how it went, why it is where it is, and what can be done with it. */
 import { useMemo, useState } from "preact/hooks";
-import { about, address, isReport, tell, useAnswer, type Trouble } from "../data.ts";
+import { about, address, isReport, mayChange, tell, useAnswer, type Trouble } from "../data.ts";
 import { number, plural, result, spread } from "../format.ts";
 import { rungLines } from "../layout/rungs.ts";
 import { reason } from "../layout/sentences.ts";
@@ -124,8 +124,8 @@ function TrialActs({ study, trial }: { study: Study; trial: TrialDetail }) {
       <a class="button" href={weights} download>
         Weights
       </a>
-      <button onClick={() => setAsked("note")}>Note</button>
-      {canCancel && <button onClick={() => setAsked("stop")}>Stop this trial</button>}
+      {mayChange.value && <button onClick={() => setAsked("note")}>Note</button>}
+      {canCancel && mayChange.value && <button onClick={() => setAsked("stop")}>Stop this trial</button>}
       {asked === "note" && <AddNote study={study} trial={trial.trial} close={close} />}
       {asked === "stop" && (
         <Dialog

@@ -1,0 +1,90 @@
+"""`stagetree open`: the page over a store that exists, without slots, Redis or a scheduler."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.errors import USAGE, fail
+
+if TYPE_CHECKING:
+    from uvicorn import Server
+
+HOST, USUAL_PORT = "127.0.0.1", 8000
+Folder = Annotated[
+    Path | None,
+    typer.Argument(metavar="FOLDER", help="The store, or the folder that it is in; by default .stagetree here."),
+]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", metavar="N", min=0, max=65535, help="Where it listens; by default 8000, or any free one."),
+]
+Browser = Annotated[bool, typer.Option("--browser", help="Open it in this machine's browser, too.")]
+
+
+def open(folder: Folder = None, port: Port = None, browser: Browser = False) -> None:
+    """Show the studies of a folder in a browser, read only: nothing is started or trained.
+
+    \b
+    Example:  stagetree open
+    """
+    where = _store(folder)
+    listening = _listen(port)
+    url = f"http://{HOST}:{listening.getsockname()[1]}"
+    server = _server(where)
+    print(f"{_studies(where)} Look at them in a browser: {url}")
+    print("Nothing is trained, and nothing can be changed there. Ctrl-C ends it.", flush=True)
+    if browser:
+        import webbrowser
+
+        webbrowser.open(url)
+    server.run(sockets=[listening])
+
+
+def _store(given: Path | None) -> Path:
+    """The folder of the store that is meant. Ends with a message where there is none."""
+    from app.cli.options import DEFAULT_DIR, check_store, is_store
+
+    if given is not None and not given.is_dir():
+        fail(f"{given} is no folder: name a store, as `run` and `up` make one, or the folder that it is in", USAGE)
+    inside = (given or Path()) / DEFAULT_DIR
+    folder = inside if given is None or (is_store(inside) and not is_store(given)) else given
+    check_store(folder)
+    return folder
+
+
+def _listen(port: int | None) -> socket.socket:
+    """A socket that listens already, so that the address that is printed is this process's own."""
+    try:
+        return socket.create_server((HOST, USUAL_PORT if port is None else port))
+    except OSError as problem:
+        if port is not None:
+            fail(f"--port {port} cannot be had: {problem.strerror}; without --port any free one is taken", USAGE)
+    return socket.create_server((HOST, 0))
+
+
+def _server(folder: Path) -> Server:
+    """What answers in this process."""
+    import uvicorn
+
+    from app.api.access import AccessPolicy
+    from app.api.application import make_app
+    from app.api.services import ApiServices
+    from app.cli.opened_folder import services_of
+    from app.settings import settings
+
+    policy = AccessPolicy(instead=f"`stagetree up --dir {folder}` serves the same studies so that they can be changed.")
+    services: ApiServices = services_of(folder, ApiServices, settings().stop_seconds, policy=policy)
+    return uvicorn.Server(uvicorn.Config(make_app(services), log_level="warning", access_log=False))
+
+
+def _studies(folder: Path) -> str:
+    """What there is to see, and whether somebody works on it."""
+    from app.cli.opened_folder import is_at_work
+
+    if is_at_work(folder):
+        return f"A stack is at work in {folder}, whose page can change things; this one shows its studies as they are."
+    return f"The studies in {folder} are open."

@@ -1,0 +1,62 @@
+"""`stagetree open`: the page over a store without a stack, which shows everything and changes nothing."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+from stores import still_store
+
+COMMAND = "import sys; from app.cli import main; sys.argv = ['stagetree', 'open', *sys.argv[1:]]; main()"
+
+
+@pytest.fixture
+def opened(tmp_path: Path, built: Path) -> Iterator[tuple[str, str]]:
+    """The address of an opened store, and the id of its study. Ctrl-C ends it in order."""
+    study = still_store(tmp_path / ".stagetree")
+    command = [sys.executable, "-c", COMMAND, str(tmp_path), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found, process.stderr.read()
+        yield found[0], study
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert process.stderr.read() == ""
+
+
+def test_an_opened_store_shows_its_studies_and_offers_no_change(
+    open_page: Callable[..., Page], opened: tuple[str, str]
+) -> None:
+    url, study = opened
+    page = open_page(url)
+    expect(page.get_by_text("read only")).to_be_visible()
+    page.get_by_role("link", name=study).click()
+    expect(page.get_by_role("link", name="Save as file")).to_be_visible()
+    for name in ("Resume", "Pause", "Note", "Delete", "Cancel"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+    expect(page.get_by_role("link", name="New study")).to_have_count(0)
+
+
+def test_an_opened_store_refuses_changes_in_one_sentence(opened: tuple[str, str]) -> None:
+    url, study = opened
+    asked = (
+        ("POST", f"studies/{study}:pause", None),
+        ("POST", f"studies/{study}/notes", {"text": "seen"}),
+        ("DELETE", f"studies/{study}", None),
+        ("POST", "studies", {}),
+        ("POST", "slots/gpu0:release", None),
+    )
+    for method, path, body in asked:
+        answer = httpx.request(method, f"{url}/api/v1/{path}", json=body)
+        assert answer.status_code == 409, path
+        assert answer.json()["detail"].startswith("This server only shows what there is. `stagetree up --dir ")
+    shown = httpx.get(f"{url}/api/v1/studies/{study}")
+    assert shown.json()["notes"] == [] and shown.headers["stagetree-scope"] == "read"

@@ -1,0 +1,28 @@
+"""A store as a run leaves it, without running anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plans import OPENED, study_of
+
+from app.domain import commands as c
+from app.domain.decide import decide
+from app.domain.terms import StudyId
+from app.events.database import Database
+from app.events.plans import Plans
+from app.events.records import SqlRecords, Write, transact
+
+
+def still_store(folder: Path, name: str = "still") -> str:
+    """Make a store in a folder, with a study that was submitted and that nobody runs; its id."""
+    folder.mkdir()
+    database = Database(f"sqlite:///{folder / 'stagetree.db'}")
+    database.create()
+    records = SqlRecords(database)
+    spec = study_of([({"lr": 0.1}, 4)], name=name).to_json()
+    command = c.SubmitStudy(plan=OPENED, study=StudyId("still-123456"), spec=spec, at=1.0)
+    write = Write(stream="plan-1", decide=lambda plan: decide(plan, command), at=1.0)
+    transact(records.log, Plans(records.log), write)
+    records.close()
+    return "still-123456"
