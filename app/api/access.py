@@ -38,7 +38,7 @@ OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz")
 
 ASSETS = "/assets/"
 SCOPE_HEADER = "Stagetree-Scope"
-"""Of each answer: what whoever asked may do here."""
+"""Of each answer: what its caller may do here."""
 PASSED_ON = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "x-forwarded-user")
 WHO = (
     "This server asks who you are. Send a token, as `Authorization: Bearer TOKEN`, or in STAGETREE_TOKEN for commands "
