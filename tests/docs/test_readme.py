@@ -30,7 +30,7 @@ WALKED = {
 }
 """Where the programs and commands of each page are run. Study files without more are parsed in test_pages.py."""
 
-OTHER_TERMINAL = ("stagetree up", "stagetree submit", "stagetree watch")
+OTHER_TERMINAL = ("stagetree up", "stagetree submit", "stagetree watch", "stagetree open")
 """What the README does with a server, as the quick start does."""
 
 
