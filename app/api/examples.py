@@ -215,7 +215,7 @@ TREE: Json = {
         "values": [[0.91]],
     },
     "forms": [{"bs": "64", "lr": "0.1"}],
-    "trials": {"node": [0, 0], "steps": [20, 40], "state": ["completed", "active"]},
+    "trials": {"node": [0, 0], "steps": [20, 40], "state": ["completed", "active"], "average_of": [[], []]},
 }
 RUNG: Json = {"bracket": 0, "rung": 0, "steps": 20, "entered": 2, "trials": [1, 0], "values": [0.91, 0.9]}
 TIMELINE: Json = {

@@ -7,7 +7,7 @@ the result that a trial had when it came to the rung; a trial that failed on the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.domain.cooldowns import AT, Cooldowns
@@ -147,6 +147,23 @@ def prediction(trial: Trial, stands: Standing) -> Mapping[str, object] | None:
 
 def meaning(study: Study, trial: Trial, state: str, stands: Standing) -> str:
     """What the trial's shown state means, for people: "waits at rung 1: rank 5 of 9"."""
+    text = _meaning(study, trial, state, stands)
+    parts = sorted({part["trial"] for part in trial.reason.get("average_of", ())})
+    return f"{text}, from the mean of {_trials(parts)}" if parts else text
+
+
+NAMED = 6
+
+
+def _trials(numbers: Sequence[int]) -> str:
+    """The first of them by number, and how many more there are."""
+    if len(numbers) == 1:
+        return f"states of trial {numbers[0]}"
+    shown, more = ", ".join(map(str, numbers[:NAMED])), len(numbers) - NAMED
+    return f"trials {shown}" + (f" and {more} more" if more > 0 else "")
+
+
+def _meaning(study: Study, trial: Trial, state: str, stands: Standing) -> str:
     rung = stands.rung(trial.number)
     if trial.cooldown_of is not None and state in COOLING:
         return COOLING[state].format(trial.cooldown_of, trial.reason[AT], trial.steps)

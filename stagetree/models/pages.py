@@ -168,6 +168,7 @@ class TreeTrials(Answer):
     node: list[int] = Field(description="the number of its last node")
     steps: list[int]
     state: list[str]
+    average_of: list[list[list[int]]] = Field(description="of an average, trial and step of each of its states")
 
 
 class Tree(Answer):
@@ -175,9 +176,7 @@ class Tree(Answer):
 
     count: int = Field(description="how many nodes there are")
     nodes: TreeNodes
-    forms: list[dict[str, str]] = Field(
-        description="what each hyper-parameter does from the node on, where it changes; empty for a large tree"
-    )
+    forms: list[dict[str, str]] = Field(description="what changes at the node; empty for a large tree")
     trials: TreeTrials
 
 

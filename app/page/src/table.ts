@@ -11,7 +11,7 @@ const TITLES: Record<string, string> = { "best.value": "best", "best.step": "bes
 
 /** What a column is called. */
 export function titleOf(column: string): string {
-  return TITLES[column] ?? column.replace(/^(hp|shape)\./, "");
+  return TITLES[column] ?? column.replace(/^(hp|shape|metrics)\./, "");
 }
 
 export class Table {

@@ -57,6 +57,6 @@ function completed(nodes: { id: string[]; parent: number[]; start: number[] }, l
       values: measured.map((found) => found.map(random)),
     },
     forms: [],
-    trials: { node: leaf.map((node) => index[node]!), steps, state: steps.map(() => "completed") },
+    trials: { node: leaf.map((node) => index[node]!), steps, state: steps.map(() => "completed"), average_of: steps.map(() => []) },
   };
 }

@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from app.domain.results import sign
-from app.domain.search_plan import Node, SearchPlan, Study
+from app.domain.search_plan import Node, SearchPlan, Study, Trial
 from app.domain.standing import RungRanking, standing
 from app.domain.terms import NodeId
 from app.service.plan_history import DecisionMade, Measured, PlanHistory, SlotSpan
@@ -66,8 +66,14 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
             node=[index[trial.path[-1]] for trial in study.trials],
             steps=[trial.steps for trial in study.trials],
             state=[trial.state for trial in study.trials],
+            average_of=[[[part["trial"], part["step"]] for part in _parts(trial)] for trial in study.trials],
         ),
     )
+
+
+def _parts(trial: Trial) -> Sequence[Json]:
+    """The states that the trial begins with the mean of, if it does."""
+    return trial.reason.get("average_of") or ()
 
 
 def _passing(study: Study) -> dict[NodeId, int]:

@@ -1,6 +1,6 @@
 /** The tree by steps: each node as high as it has trials there, lower where some have left, its children beside it. */
 import type { Tree } from "../types.ts";
-import { childrenOf } from "./rungtree.ts";
+import { childrenOf, pathOf } from "./rungtree.ts";
 
 export interface Bar {
   node: number;
@@ -12,6 +12,31 @@ export interface Bar {
   /** How many trials take these steps. */
   trials: number;
   isFirst: boolean;
+}
+
+/** A node without steps: the mean of several states, and the trials that they are of. */
+export interface Mean {
+  step: number;
+  /** Trials counted from above. */
+  y0: number;
+  y1: number;
+  of: number[];
+}
+
+/** Where averages begin, in a drawing of the whole tree. */
+export function meansOf(tree: Tree): Mean[] {
+  const { nodes, trials } = tree;
+  const of = new Map<number, number[]>();
+  (trials.average_of ?? []).forEach((parts, trial) => {
+    if (parts.length) of.set(pathOf(tree, trial).at(-1)!, [...new Set(parts.map(([part]) => part!))].sort((a, b) => a - b));
+  });
+  let y = 0;
+  return nodes.parent.flatMap((parent, node) => {
+    if (parent >= 0) return [];
+    const y0 = y;
+    y += nodes.trials[node]!;
+    return of.has(node) ? [{ step: nodes.start[node]!, y0, y1: y, of: of.get(node)! }] : [];
+  });
 }
 
 /** What is drawn of the part of the tree below `root`; below -1, all of it. */

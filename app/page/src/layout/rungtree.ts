@@ -23,11 +23,21 @@ export interface End {
   node: number;
 }
 
+/** From a state to the mean that it is a part of. */
+export interface Link {
+  trial: number;
+  x0: number;
+  y0: number;
+  x1: number;
+  y1: number;
+}
+
 interface Drawing {
   segments: Segment[];
   ends: End[];
   /** A step with its value at each measured point, for dots. */
   points: [number, number][];
+  links: Link[];
 }
 
 interface Point {
@@ -41,7 +51,7 @@ export function rungTree(tree: Tree): Drawing {
   const exits = exitsOf(tree, children);
   const next = nextValues(tree, children);
   const lines: Point[][] = [];
-  const drawing: Drawing = { segments: [], ends: [], points: [] };
+  const drawing: Drawing = { segments: [], ends: [], points: [], links: [] };
   for (let node = 0; node < tree.count; node += 1) {
     const parent = nodes.parent[node]!;
     const above = parent < 0 ? undefined : at(lines[parent]!, nodes.start[node]!);
@@ -63,7 +73,20 @@ export function rungTree(tree: Tree): Drawing {
     const end = at(lines[node]!, trials.steps[trial]!);
     if (end) drawing.ends.push({ trial, step: end.step, value: end.value, state: trials.state[trial]!, node });
   });
+  drawing.links = linksOf(tree, lines);
   return drawing;
+}
+
+/** An average begins with several states: a line from each. What was saved before there were averages says nothing of them. */
+function linksOf(tree: Tree, lines: Point[][]): Link[] {
+  return (tree.trials.average_of ?? []).flatMap((parts, trial) => {
+    const mean = lines[pathOf(tree, trial).at(-1)!]?.[0];
+    return parts.flatMap(([part, step]) => {
+      const node = pathOf(tree, part!).find((each) => tree.nodes.start[each]! < step! || tree.nodes.parent[each]! < 0);
+      const from = node === undefined ? undefined : at(lines[node]!, step!);
+      return mean && from ? [{ trial, x0: from.step, y0: from.value, x1: mean.step, y1: mean.value }] : [];
+    });
+  });
 }
 
 export function childrenOf(parents: number[]): number[][] {

@@ -6,7 +6,7 @@ import { robust, robustByLog, spansOrders } from "../layout/scales.ts";
 import { palette, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import { Canvas, Tip, type Size } from "./canvas.tsx";
-import { drawAxes, drawEnds, drawLines, nearest, nodeColours, scalesOf, type Near } from "./rung_tree_painting.ts";
+import { drawAxes, drawEnds, drawLines, drawLinks, nearest, nodeColours, scalesOf, type Near } from "./rung_tree_painting.ts";
 
 const STEPS: Record<string, number> = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
@@ -59,6 +59,7 @@ export function RungTreeCanvas(props: Props) {
       const [x, y] = scalesOf(frame, size);
       drawAxes(context, size, ink, { x, y, metric: props.metric, rungs, ...frame });
       drawLines(context, drawing.segments, { x, y, ink, colours, lit, won, all: tree.trials.node.length, thickest: Math.max(...tree.nodes.trials, 1) });
+      drawLinks(context, drawing.links, { x, y, ink });
       drawEnds(context, drawing.ends, { x, y, ink, marked, colours, states: props.states, most: drawing.ends.length, best });
       context.globalAlpha = 1;
     },

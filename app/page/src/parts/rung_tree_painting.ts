@@ -1,6 +1,6 @@
 /** How the rung tree is painted: its axes, its lines, their ends, and what of them is under the pointer. */
 import { MARKS, number } from "../format.ts";
-import { commonValues, isOn, type End, type Segment } from "../layout/rungtree.ts";
+import { commonValues, isOn, type End, type Link, type Segment } from "../layout/rungtree.ts";
 import { linear, logarithmic, logTicks, steps as stepScale, stepTicks, ticks, type Scale } from "../layout/scales.ts";
 import { scale as colourScale, series, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
@@ -60,6 +60,24 @@ export function drawLines(context: CanvasRenderingContext2D, segments: Segment[]
     context.stroke();
   }
   context.setLineDash([]);
+}
+
+/** Averages: a thin broken line from each state to the mean, which is a diamond. */
+export function drawLinks(context: CanvasRenderingContext2D, links: Link[], { x, y, ink }: { x: Scale; y: Scale; ink: Palette }): void {
+  context.globalAlpha = 0.9;
+  context.strokeStyle = context.fillStyle = ink.warm;
+  context.lineWidth = 1.2;
+  context.setLineDash([1, 3]);
+  for (const link of links) {
+    context.beginPath();
+    context.moveTo(x(link.x0), y(link.y0));
+    context.lineTo(x(link.x1), y(link.y1));
+    context.stroke();
+  }
+  context.setLineDash([]);
+  context.textAlign = "center";
+  context.font = "14px system-ui, sans-serif";
+  for (const link of new Map(links.map((each) => [each.trial, each])).values()) context.fillText("◆", x(link.x1), y(link.y1) + 1);
 }
 
 /** The way of the best trial is drawn last, above the others. */

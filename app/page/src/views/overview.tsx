@@ -14,6 +14,7 @@ import { Waterfall } from "../parts/waterfall.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { palette } from "../theme.ts";
 import { trialCount, type History, type LoggedEvent, type Schedules, type Study, type Trial } from "../types.ts";
+import { FrontCard } from "./front.tsx";
 import { Notes } from "./notes.tsx";
 import { RungTreeCard } from "./rung_tree.tsx";
 import type { ViewProps } from "./props.ts";
@@ -31,6 +32,7 @@ export function Overview({ study, at }: ViewProps) {
         <Waterfall study={study} />
       </Panel>
       <FailedTrials study={study} />
+      <FrontCard study={study} at={at} />
       <RungTreeCard study={study} at={at} />
       <Notes study={study.study} notes={study.notes} />
       <BestOverTime study={study} at={at} />
@@ -59,7 +61,7 @@ function Winner({ study, at }: ViewProps) {
         <span class="quiet">{spread(study.value === "best" ? best.best : best.last)}</span> <span>{study.metric}</span>
       </p>
       <p class="quiet">
-        the best {study.value === "last" ? "last measurement" : "measurement"} of {plural(trialCount(study), "trial")}, after {plural(best.steps, "step")}
+        {(study.metrics ?? []).length > 1 ? `the best by ${study.metric} on the front,` : `the best ${study.value === "last" ? "last measurement" : "measurement"}`} of {plural(trialCount(study), "trial")}, after {plural(best.steps, "step")}
         {best.last && best.best && best.best.step !== best.last.step && (
           <>
             ; best {number(best.best.value, 6)} at step {best.best.step}, last {number(best.last.value, 6)} at step {best.last.step}
@@ -67,7 +69,7 @@ function Winner({ study, at }: ViewProps) {
         )}
       </p>
       <Pictures study={study.study} trial={best.trial} marks={[best.best?.step, best.last?.step]} />
-      <RunnersUp study={study} at={at} />
+      {(study.metrics ?? []).length < 2 && <RunnersUp study={study} at={at} />}
       {!isReport && <Take study={study.study} trial={best.trial} />}
     </Panel>
   );

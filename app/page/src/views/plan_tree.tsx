@@ -2,7 +2,7 @@
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { count, plural } from "../format.ts";
-import { icicle, savedBy, type Bar } from "../layout/icicle.ts";
+import { icicle, meansOf, savedBy, type Bar } from "../layout/icicle.ts";
 import { pathOf } from "../layout/rungtree.ts";
 import { linear, ticks } from "../layout/scales.ts";
 import { Canvas, Tip, type Size } from "../parts/canvas.tsx";
@@ -104,6 +104,17 @@ function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, tree
     write(context, ink, tree, bar, x(bar.x0), x(bar.x1) - x(bar.x0), y(bar.y0), y(bar.y1));
   }
   context.globalAlpha = 1;
+  if (layout.from === 0) for (const mean of meansOf(tree)) writeMean(context, ink, mean.of, x(mean.step), y(mean.y0), y(mean.y1));
+}
+
+/** An average has no steps: a diamond where it begins, with the trials that it is the mean of before it. */
+function writeMean(context: CanvasRenderingContext2D, ink: Palette, of: number[], x: number, top: number, bottom: number): void {
+  const middle = (top + bottom) / 2;
+  context.fillStyle = ink.warm;
+  context.textAlign = "right";
+  context.fillText("◆", x + 4, middle);
+  context.fillStyle = ink.ink;
+  context.fillText(fitting(context, [`mean of ${of.length > 1 ? "trials" : "states of trial"} ${of.join(", ")}`], x - 16), x - 10, middle);
 }
 
 function write(context: CanvasRenderingContext2D, ink: Palette, tree: Tree, bar: Bar, left: number, width: number, top: number, bottom: number): void {

@@ -18,7 +18,7 @@ export function RungTreeView(props: ViewProps) {
     <>
       <Panel title="Rung tree" aside={<Controls {...props} />}>
         <Drawn {...props} height={roomFor(320, 330)} />
-        <Key />
+        <Key {...props} />
         <p class="quiet key">Click the end of a line, or choose it with the arrow keys and Enter, to keep it marked.</p>
       </Panel>
       <Chosen {...props} />
@@ -31,15 +31,17 @@ export function RungTreeCard(props: ViewProps) {
   return (
     <Panel title="Rung tree" class="wide" aside={<a href={studyLink(props.study.study, ["rung-tree"])}>larger</a>}>
       <Drawn {...props} height={roomFor(300, 150, 0.5)} />
-      <Key />
+      <Key {...props} />
     </Panel>
   );
 }
 
-function Key() {
+function Key({ study, at }: ViewProps) {
+  const tree = useAnswer<Tree>(about(study.study, "/tree", at));
   return (
     <p class="quiet key">
       The more trials share a line, the thicker it is; broken before anything is measured. ★ best · ● trained · ✕ stopped · ▲ failed · ◐ trains · ○ waits
+      {tree.data?.trials.average_of?.some((parts) => parts.length) && " · ◆ the mean of the states that dotted lines come from"}
     </p>
   );
 }

@@ -37,6 +37,7 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
               {shown.last && `, last ${result(shown.last)} at step ${shown.last.step}`}
             </p>
             <Pictures study={study.study} trial={trial} marks={[shown.best?.step, shown.last?.step]} />
+            <Parents study={study} trial={shown} />
             {shown.begins && <p class="quiet">It {String(shown.begins.text)}</p>}
             {(shown.not_exact ?? []).map((text) => (
               <p class="quiet" key={text}>
@@ -57,6 +58,28 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
         </div>
       )}
     </Loaded>
+  );
+}
+
+/** What the trial goes on from, if that is more than its own beginning. */
+function Parents({ study, trial }: { study: Study; trial: TrialDetail }) {
+  const link = (each: number) => <a href={studyLink(study.study, ["trials", String(each)])}>trial {each}</a>;
+  if (typeof trial.cooldown_of === "number") {
+    return <p class="quiet">A cooldown off {link(trial.cooldown_of)}, which goes on from before it and is ranked by its result.</p>;
+  }
+  if (!trial.average_of?.length) return null;
+  return (
+    <p class="quiet">
+      It begins with the mean of{" "}
+      {trial.average_of.map((part, index) => (
+        <span key={`${part.trial} ${part.step}`}>
+          {index > 0 && ", "}
+          {link(part.trial)} at step {part.step}
+          {typeof part.value === "number" && ` (${number(part.value)})`}
+        </span>
+      ))}
+      .
+    </p>
   );
 }
 

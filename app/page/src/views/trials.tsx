@@ -14,15 +14,16 @@ import type { ViewProps } from "./props.ts";
 
 /** What stands before the hyper-parameters, and behind them. */
 const [BEFORE, BEHIND] = [
-  ["trial", "value", "last.deviation", "trained"],
+  ["trial", "front", "value", "last.deviation", "trained"],
   ["state", "standing"],
 ];
 /** The columns with values that a trial's mark is about. */
 const VALUES = ["value", "best.value"];
+const FRONT: Record<string, string> = { true: "◆ front", false: "", null: "" };
 const MOST_PARAMETERS = 12;
 const MOST_LETTERS = 24;
 const [NUMBER_REM, WORD_REM, LETTER_REM] = [5.5, 8, 0.62];
-const WIDTHS: Record<string, number> = { trial: 4, state: 7, standing: 23, rung: 4, rank: 4, trained: 4 };
+const WIDTHS: Record<string, number> = { trial: 4, state: 7, standing: 23, front: 5, rung: 4, rank: 4, trained: 4 };
 
 export function Trials(props: ViewProps) {
   const answer = useTable(props.study.study, props.at);
@@ -40,7 +41,7 @@ function List({ study, table }: ViewProps & { table: Table }) {
   const best = study.mode === "min" ? "value" : "-value";
   const sort = query["sort"] ?? best;
   const text = query["q"] ?? "";
-  const columns = useColumns(table);
+  const columns = useColumns(table, study.metrics?.slice(1).map((each) => `metrics.${each["name"]}`) ?? []);
   const rows = useMemo(() => {
     return sorted(table, filtered(table, text), sort.replace(/^-/, ""), sort.startsWith("-"));
   }, [table, text, sort]);
@@ -104,11 +105,11 @@ function widthOf(table: Table, name: string): number {
   return Math.max(least, Math.min(MOST_LETTERS, longest) * LETTER_REM);
 }
 
-function useColumns(table: Table): string[] {
+function useColumns(table: Table, metrics: string[]): string[] {
   const given = route.value.query["columns"];
   return useMemo(() => {
     const there = (name: string) => name in table.columns && table.columns[name]!.some((value) => value !== null);
-    return (given ? given.split(",") : [...BEFORE, ...table.parameters.slice(0, MOST_PARAMETERS), ...BEHIND]).filter(there);
+    return (given ? given.split(",") : [...BEFORE, ...metrics, ...table.parameters.slice(0, MOST_PARAMETERS), ...BEHIND]).filter(there);
   }, [table, given]);
 }
 
@@ -164,7 +165,7 @@ function Cell({ study, table, trial, name }: Omit<RowProps, "columns"> & { name:
     );
   }
   const mark = VALUES.includes(name) ? (at: number) => (table.get(at, name) !== null && table.get(at, "exactness") ? "*" : "") : () => "";
-  const text = computed(() => `${cell(table.get(trial.value, name))}${mark(trial.value)}`);
+  const text = computed(() => (name === "front" ? FRONT[String(table.get(trial.value, name))]! : `${cell(table.get(trial.value, name))}${mark(trial.value)}`));
   if (name === "state") return <StateCell state={text} />;
   if (table.isNumeric(name)) {
     return (

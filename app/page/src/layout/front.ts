@@ -1,0 +1,52 @@
+/** The front of a study with several metrics, on two of them: where each trial lies, and what it is there. */
+import type { Table } from "../table.ts";
+import type { Study } from "../types.ts";
+
+type Kind = "front" | "behind" | "broken";
+
+export interface FrontDot {
+  trial: number;
+  x: number;
+  y: number;
+  kind: Kind;
+}
+
+const METRIC = "metrics.";
+
+/** What a study judges by: its metrics first, then what its constraints are about. */
+export function measured(study: Study, table: Table): string[] {
+  const goals = study.metrics.map((each) => each["name"]!);
+  const there = Object.keys(table.columns).filter((name) => name.startsWith(METRIC)).map((name) => name.slice(METRIC.length));
+  return [...goals, ...there.filter((name) => !goals.includes(name))];
+}
+
+/** Whether less of a metric is better; null for one that only a constraint is about. */
+export function isLessBetter(study: Study, metric: string): boolean | null {
+  const goal = study.metrics.find((each) => each["name"] === metric);
+  if (goal) return goal["mode"] === "min";
+  return metric === study.metric ? study.mode === "min" : null;
+}
+
+/** The trials with results on both axes. One that breaks a constraint is on no front. */
+export function frontDots(table: Table, x: string, y: string): FrontDot[] {
+  const [xs, ys] = [table.column(METRIC + x), table.column(METRIC + y)];
+  const [front, violation] = [table.column("front"), table.column("violation")];
+  return xs.flatMap((value, trial) => {
+    const other = ys[trial];
+    if (typeof value !== "number" || typeof other !== "number") return [];
+    const kind: Kind = Number(violation[trial]) > 0 ? "broken" : front[trial] === true ? "front" : "behind";
+    return [{ trial, x: value, y: other, kind }];
+  });
+}
+
+/** The edge of what the front of two metrics dominates, from its best in x to its best in y. */
+export function staircase(dots: FrontDot[], isLessX: boolean, isLessY: boolean): [number, number][] {
+  const front = dots.filter((dot) => dot.kind === "front").sort((a, b) => (isLessX ? a.x - b.x : b.x - a.x) || (isLessY ? a.y - b.y : b.y - a.y));
+  const edge: [number, number][] = [];
+  for (const dot of front) {
+    const before = edge.at(-1);
+    if (before) edge.push([dot.x, before[1]]);
+    edge.push([dot.x, dot.y]);
+  }
+  return edge;
+}

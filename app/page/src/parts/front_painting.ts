@@ -1,0 +1,92 @@
+/** The drawing of a front: axes, its edge, and a mark for each trial by what it is. */
+import { number } from "../format.ts";
+import type { FrontDot } from "../layout/front.ts";
+import { linear, logarithmic, logTicks, robust, robustByLog, spansOrders, ticks, type Scale } from "../layout/scales.ts";
+import type { Palette } from "../theme.ts";
+import type { Size } from "./canvas.tsx";
+
+const [LEFT, RIGHT, TOP, BOTTOM] = [62, 16, 24, 42];
+
+interface PaintedAxis {
+  place: Scale;
+  ticks: number[];
+}
+
+export interface Painted {
+  dots: FrontDot[];
+  edge: [number, number][];
+  axes: readonly { text: string; isLess: boolean | null }[];
+  near: number | null;
+}
+
+/** Where values lie: nearly all trials, and the whole front, are seen; what is further out lies at the border. */
+export function frontScales(dots: FrontDot[], { width, height }: Size): [PaintedAxis, PaintedAxis] {
+  const front = dots.filter((dot) => dot.kind === "front");
+  const across = axis(dots.map((dot) => dot.x), front.map((dot) => dot.x), [LEFT, width - RIGHT], Math.max(2, width / 110));
+  return [across, axis(dots.map((dot) => dot.y), front.map((dot) => dot.y), [height - BOTTOM, TOP], 5)];
+}
+
+function axis(values: number[], front: number[], range: [number, number], wanted: number): PaintedAxis {
+  const isLog = spansOrders(values);
+  const [a, b] = isLog ? robustByLog(values) : robust(values);
+  const [low, high] = [Math.min(a, ...front), Math.max(b, ...front)];
+  const scale = (isLog ? logarithmic : linear)([low, high], range);
+  return { place: (value) => scale(Math.min(high, Math.max(low, value))), ticks: (isLog ? logTicks : ticks)([low, high], wanted) };
+}
+
+export function paintFront(context: CanvasRenderingContext2D, size: Size, ink: Palette, shown: Painted): void {
+  const [x, y] = frontScales(shown.dots, size);
+  paintAxes(context, size, ink, x, y, shown.axes);
+  context.strokeStyle = ink.accent;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  shown.edge.forEach(([a, b], index) => context[index ? "lineTo" : "moveTo"](x.place(a), y.place(b)));
+  context.stroke();
+  for (const kind of ["behind", "broken", "front"] as const) {
+    for (const dot of shown.dots) if (dot.kind === kind) mark(context, ink, kind, x.place(dot.x), y.place(dot.y), dot.trial === shown.near);
+  }
+}
+
+function paintAxes(context: CanvasRenderingContext2D, { width, height }: Size, ink: Palette, x: PaintedAxis, y: PaintedAxis, axes: Painted["axes"]): void {
+  context.lineWidth = 1;
+  context.strokeStyle = ink.line;
+  context.fillStyle = ink.soft;
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  for (const tick of y.ticks) {
+    line(context, LEFT, y.place(tick), width - RIGHT, y.place(tick));
+    context.fillText(number(tick), LEFT - 8, y.place(tick));
+  }
+  context.textAlign = "center";
+  for (const tick of x.ticks) {
+    line(context, x.place(tick), TOP, x.place(tick), height - BOTTOM);
+    context.fillText(number(tick), x.place(tick), height - BOTTOM + 12);
+  }
+  context.fillText(axes[0]!.text, (LEFT + width - RIGHT) / 2, height - 8);
+  context.textAlign = "left";
+  context.fillText(axes[1]!.text, 4, 10);
+}
+
+function line(context: CanvasRenderingContext2D, x0: number, y0: number, x1: number, y1: number): void {
+  context.beginPath();
+  context.moveTo(x0, y0);
+  context.lineTo(x1, y1);
+  context.stroke();
+}
+
+/** A diamond on the front, a ring behind it, a cross where a constraint is broken: shapes, not colours alone. */
+function mark(context: CanvasRenderingContext2D, ink: Palette, kind: FrontDot["kind"], x: number, y: number, isNear: boolean): void {
+  const size = isNear ? 7 : 4.5;
+  context.beginPath();
+  if (kind === "front") {
+    context.fillStyle = ink.accent;
+    [[0, -size], [size, 0], [0, size], [-size, 0]].forEach(([a, b], index) => context[index ? "lineTo" : "moveTo"](x + a!, y + b!));
+    context.fill();
+    return;
+  }
+  context.strokeStyle = kind === "broken" ? ink.bad : ink.soft;
+  context.lineWidth = 1.3;
+  if (kind === "behind") context.arc(x, y, size - 1, 0, 7);
+  else for (const turn of [1, -1]) [context.moveTo(x - size + 1, y - turn * (size - 1)), context.lineTo(x + size - 1, y + turn * (size - 1))];
+  context.stroke();
+}

@@ -1,0 +1,170 @@
+/** The front: the trials that no other is better than in all metrics, among all the others. */
+import { useCallback, useMemo, useState } from "preact/hooks";
+import { count, number } from "../format.ts";
+import { frontDots, isLessBetter, measured, staircase, type FrontDot } from "../layout/front.ts";
+import { Canvas, Tip } from "../parts/canvas.tsx";
+import { frontScales, paintFront } from "../parts/front_painting.ts";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { route, setQuery, studyLink } from "../route.ts";
+import { useTable, type Table } from "../table.ts";
+import type { Palette } from "../theme.ts";
+import type { Study } from "../types.ts";
+import type { ViewProps } from "./props.ts";
+
+const [HEIGHT, NEAR, MOST_ROWS] = [320, 14, 12];
+
+/** Nothing where the study judges by one number. */
+export function FrontCard({ study, at }: ViewProps) {
+  return study.metrics || study.constraints ? <Card study={study} at={at} /> : null;
+}
+
+function Card({ study, at }: ViewProps) {
+  const table = useTable(study.study, at);
+  const names = table.data ? measured(study, table.data) : [];
+  const { frontX, frontY } = route.value.query;
+  const x = names.find((name) => name === frontX) ?? names[0] ?? "";
+  const y = names.find((name) => name === frontY) ?? names.find((name) => name !== x) ?? x;
+  const aside = names.length > 2 && (
+    <span class="buttons">
+      <Axis label="across" names={names} value={x} field="frontX" />
+      <Axis label="up" names={names} value={y} field="frontY" />
+    </span>
+  );
+  return (
+    <Panel title={study.metrics.length > 1 ? "Front" : "Metric and constraints"} class="wide" aside={aside}>
+      <Loaded answer={table}>{(data) => (names.length > 1 ? <Drawn study={study} table={data} x={x} y={y} /> : <p class="quiet">No trial has a result yet.</p>)}</Loaded>
+    </Panel>
+  );
+}
+
+function Axis({ label, names, value, field }: { label: string; names: string[]; value: string; field: string }) {
+  return (
+    <label>
+      {label}{" "}
+      <select value={value} onChange={(event) => setQuery({ [field]: event.currentTarget.value })}>
+        {names.map((name) => (
+          <option key={name}>{name}</option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+interface DrawnProps {
+  study: Study;
+  table: Table;
+  x: string;
+  y: string;
+}
+
+function Drawn({ study, table, x, y }: DrawnProps) {
+  const dots = useMemo(() => frontDots(table, x, y), [table, x, y]);
+  const axes = useMemo(() => [axisOf(study, x), axisOf(study, y)] as const, [study.metrics, study.mode, x, y]);
+  const edge = useMemo(() => {
+    const isWhole = study.metrics.length === 2 && axes.every(({ isLess }) => isLess !== null);
+    return isWhole ? staircase(dots, axes[0].isLess!, axes[1].isLess!) : [];
+  }, [dots, axes, study.metrics.length]);
+  const [near, setNear] = useState<{ dot: FrontDot; x: number; y: number; width: number } | null>(null);
+  const draw = useCallback(
+    (context: CanvasRenderingContext2D, size: { width: number; height: number }, ink: Palette) => paintFront(context, size, ink, { dots, edge, axes, near: near?.dot.trial ?? null }),
+    [dots, edge, axes, near?.dot.trial],
+  );
+  const look = (left: number, top: number, event: PointerEvent) => {
+    const width = (event.currentTarget as HTMLElement).clientWidth;
+    const dot = nearest(dots, frontScales(dots, { width, height: HEIGHT }), left, top);
+    setNear(dot && { dot, x: left, y: top, width });
+  };
+  const open = () => near && (location.hash = studyLink(study.study, ["trials", String(near.dot.trial)]));
+  return (
+    <>
+      <div class="with-tip">
+        <Canvas height={HEIGHT} draw={draw} label={`${y} against ${x} of ${dots.length} trials`} onPoint={look} onLeave={() => setNear(null)} onPick={open} />
+        {near && (
+          <Tip x={near.x} y={near.y} width={near.width}>
+            <b>trial {near.dot.trial}</b> {WORDS[near.dot.kind]}
+            <p>
+              {x} {number(near.dot.x)}, {y} {number(near.dot.y)}
+            </p>
+          </Tip>
+        )}
+      </div>
+      <Legend study={study} dots={dots} />
+      {study.metrics.length > 1 && <Listed study={study} />}
+    </>
+  );
+}
+
+const WORDS = { front: "on the front", behind: "another is better in all", broken: "breaks a constraint" };
+
+function axisOf(study: Study, name: string) {
+  const isLess = isLessBetter(study, name);
+  return { name, isLess, text: isLess === null ? name : `${name}, ${isLess ? "lower" : "higher"} is better` };
+}
+
+function nearest(dots: FrontDot[], [x, y]: ReturnType<typeof frontScales>, left: number, top: number): FrontDot | null {
+  let [found, least]: [FrontDot | null, number] = [null, NEAR];
+  for (const dot of dots) {
+    const away = Math.hypot(x.place(dot.x) - left, y.place(dot.y) - top);
+    if (away < least) [found, least] = [dot, away];
+  }
+  return found;
+}
+
+function Legend({ study, dots }: { study: Study; dots: FrontDot[] }) {
+  const many = (kind: FrontDot["kind"]) => dots.filter((dot) => dot.kind === kind).length;
+  return (
+    <p class="quiet legend">
+      <span>
+        <b class="front-mark">◆</b> {count(many("front"))} on the front
+      </span>
+      <span>○ {count(many("behind"))} behind it</span>
+      {study.constraints.length > 0 && (
+        <span>
+          <b class="bad">✕</b> {count(many("broken"))} break {study.constraints.join(" or ")}
+        </span>
+      )}
+    </p>
+  );
+}
+
+/** The front in numbers, the first of it far apart. */
+function Listed({ study }: { study: Study }) {
+  const names = study.metrics.map((each) => each["name"]!);
+  return (
+    <div class="scroll">
+      <table class="list">
+        <thead>
+          <tr>
+            <th>On the front</th>
+            {names.map((name) => (
+              <th key={name} class="n">
+                {name}
+              </th>
+            ))}
+            <th class="n">Step</th>
+          </tr>
+        </thead>
+        <tbody>
+          {study.front.slice(0, MOST_ROWS).map((each) => (
+            <tr key={each.trial}>
+              <th scope="row">
+                <a href={studyLink(study.study, ["trials", String(each.trial)])}>trial {each.trial}</a>
+              </th>
+              {names.map((name) => (
+                <td key={name} class="n">
+                  {number(each.metrics[name], 5)}
+                </td>
+              ))}
+              <td class="n">{count(each.steps)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {study.front.length > MOST_ROWS && (
+        <p class="quiet">
+          <a href={studyLink(study.study, ["trials"], { q: "front:true" })}>all {study.front.length} of the front</a>
+        </p>
+      )}
+    </div>
+  );
+}
