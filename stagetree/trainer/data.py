@@ -172,10 +172,10 @@ class DataTrainer(Trainer):
     def _following(self, first: BatchSpan) -> Iterator[BatchSpan]:
         """What is read from a span on, forever, unless a hyper-parameter or the place changes."""
         for batch in self._order().batches(self.epoch, self.offset):
-            for span in [batch] if self._sharding is None else self._sharding.own(batch):
-                for part in parts(span, self._batching.micro_size):
-                    if (part.epoch, part.offset) >= (first.epoch, first.offset):
-                        yield part
+            size = self._batching.micro_size
+            for part in parts(batch, size) if self._sharding is None else self._sharding.own(batch, size):
+                if (part.epoch, part.offset) >= (first.epoch, first.offset):
+                    yield part
 
     def _fetch_train(self, span: BatchSpan) -> Any:
         self.epoch, self.offset = span.epoch, span.offset  # of a copy that is behind, in a process that reads ahead

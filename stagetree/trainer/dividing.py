@@ -7,7 +7,8 @@ only. So any number of ranks has the bits of one, as in `stagetree.trainer.shard
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,10 +16,9 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.optim import Optimizer
 
-from stagetree.trainer import generators
-from stagetree.trainer.order import BatchSpan, seed_of
-from stagetree.trainer.parted import divided_like, is_divided, local
-from stagetree.trainer.sharding import ModelBuffers, Sharding, noting_memory, shards_in
+from stagetree.trainer.order import BatchSpan, parts
+from stagetree.trainer.parted import is_divided
+from stagetree.trainer.sharding import BatchInShards, Sharding, Sums
 from stagetree.trainer.summing import TreeSum, as_bytes
 
 NEEDED = ("set_custom_reduce_scatter", "set_gradient_divide_factor", "set_force_sum_reduction_for_comms")
@@ -59,6 +59,9 @@ class DividedSharding(Sharding):
     comm: type | None = TreeReduceScatter
     """What reduces and scatters gradients; None for torch's own."""
 
+    _divided: Sequence[Any] = ()
+    """The modules that `fully_shard` was called on."""
+
     def own_shards(self) -> range:
         """Every `world`-th one, from the rank's number on."""
         self.ranks.own(self.shards)
@@ -81,6 +84,7 @@ class DividedSharding(Sharding):
         divided = [each for each in model.modules() if isinstance(each, FSDPModule)]
         if not divided:
             raise ValueError("shard(model, mesh) must call fully_shard on the model, and has not")
+        self._divided = divided
         for module in divided:
             if self.comm is not None:
                 module.set_custom_reduce_scatter(self.comm())
@@ -93,58 +97,47 @@ class DividedSharding(Sharding):
             if hasattr(module, "reshard"):
                 module.reshard()  # type: ignore[operator]
 
+    def passes(self, whole: BatchSpan, shard: BatchSpan, size: int | None) -> list[BatchSpan]:
+        """As many as of any other shard of the batch, since all ranks gather parameters equally often.
+
+        Where one of the others has a pass more, for its last sample, the last pass is halved. Raises ValueError: that
+        has one sample.
+        """
+        passes, most = list(parts(shard, size)), -(-len(whole.indices) // self.shards)
+        if size is None or len(passes) == -(-most // size):
+            return passes
+        if size == 1:
+            raise ValueError(
+                f"a batch of {len(whole.indices)} samples makes {self.shards} shards of different sizes, which cannot "
+                "have equally many passes of one sample: give micro_batch_size 2, or another batch size"
+            )
+        *passes, last = passes
+        return [*passes, *parts(last, -(-len(last.indices) // 2))]
+
+    def begin_pass(self, *, is_last: bool) -> None:
+        """Passes before the last one add to whole gradients, so the order of the sums depends on no rank."""
+        for module in self._divided:
+            module.set_requires_gradient_sync(is_last, recurse=False)
+
     def learn(
         self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
     ) -> None:
         self.refuse_small(whole, f"{self.shards} shards")
-        others = (each for group in optimizer.param_groups for each in group["params"])
-        parameters = list(dict.fromkeys(each for each in (*model.parameters(), *others) if each.requires_grad))
-        buffers, tree, present = ModelBuffers(model), TreeSum(), [False] * len(parameters)
-        self.means.samples, self.means.is_counted = len(whole.indices), False
-        before, spans = generators.mark(self._device), shards_in(whole, self.shards)
-        for shard in self.own_shards():
-            tree.add(self._branch(whole, shard, spans[shard], parameters, buffers, part, present))
-        generators.go_back(before, self._device)
-        self._put(tree.take(), parameters, present, buffers)
-        self.ranks.broadcast(buffers.whole_numbers(), 0)
-        self.means.forget()
+        super().learn(whole, model, optimizer, part)
 
-    def _branch(
-        self,
-        whole: BatchSpan,
-        shard: int,
-        span: BatchSpan,
-        parameters: list[nn.Parameter],
-        buffers: ModelBuffers,
-        part: Callable[[BatchSpan], None],
-        present: list[bool],
-    ) -> list[Tensor]:
-        """What the shards that all ranks are at add up to: the gradients of this rank's rows, and all of the rest."""
-        self.means.count = torch.zeros((), device=self._device)
-        for parameter in parameters:
-            parameter.grad = None
-        buffers.put_back()
-        generators.seed(seed_of(self._seed, "shard", whole.epoch, whole.offset, shard))
-        with noting_memory(span, self.shards):
-            part(span)
-        for number, parameter in enumerate(parameters):
-            present[number] |= parameter.grad is not None
-        gradients = [local(torch.zeros_like(each) if each.grad is None else each.grad) for each in parameters]
-        for parameter in parameters:
-            parameter.grad = None
-        rest = [grad for grad, each in zip(gradients, parameters, strict=True) if not is_divided(each)]
-        share = len(span.indices) / len(whole.indices)
-        rest += [*buffers.deltas(share), self.means.count]
-        self.ranks.across(rest)
-        return [*gradients, *rest[len(rest) - len(buffers.floats) - 1 :]]
+    def _watching(self, *_: Any, **__: Any) -> AbstractContextManager[None]:
+        return nullcontext()
 
-    def _put(
-        self, total: list[Tensor], parameters: list[nn.Parameter], present: list[bool], buffers: ModelBuffers
-    ) -> None:
-        gradients, changes, count = total[: len(parameters)], total[len(parameters) : -1], total[-1]
-        for parameter, gradient, is_there in zip(parameters, gradients, present, strict=True):
-            if is_there:
-                if self.means.is_counted:
-                    gradient.mul_((self.means.samples / count.clamp(min=1)).to(gradient.dtype))
-                parameter.grad = divided_like(gradient, parameter)
-        buffers.finish(dict(zip(buffers.floats, changes, strict=True)))
+    def _add(self, leaf: list[Tensor], tree: TreeSum, batch: BatchInShards, *, is_last: bool) -> None:
+        """What the shards that all ranks are at add up to: torch has done so with the gradients of divided parameters,
+        of which each rank has its rows."""
+        gradients, rest = leaf[: len(batch.parameters)], leaf[len(batch.parameters) :]
+        pairs = zip(gradients, batch.parameters, strict=True)
+        self.ranks.across([grad for grad, each in pairs if not is_divided(each)] + rest)  # in place
+        tree.add(leaf)
+
+    def _across(self, mine: list[Tensor], batch: BatchInShards) -> Sums:
+        """All ranks have been at every branch, so all that they have is added up."""
+        count, names = len(batch.parameters), batch.buffers.floats
+        changes = dict(zip(names, mine[count:-1], strict=True))
+        return Sums(mine[:count], batch.present, changes, mine[-1] if self.means.is_counted else None)

@@ -18,6 +18,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from stagetree.trainer.parted import local
+from stagetree.trainer.ranks import here
+
 Make = Callable[[dict[str, Any]], Optimizer]
 RATES = ("lr", "weight_decay")
 """What groups usually differ in, as a multiple of the study's value."""
@@ -122,6 +125,31 @@ def _is_number(value: Any) -> bool:
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+class RankedScaler(torch.amp.GradScaler):
+    """As torch's, for gradients that are divided: what one rank finds in its rows is found by all of them."""
+
+    def _unscale_grads_(self, optimizer: Any, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool) -> Any:
+        found = super()._unscale_grads_(_LocalGradients(optimizer), inv_scale, found_inf, allow_fp16)  # type: ignore
+        if any(here().any([any(bool(each) for each in found.values())])):
+            for each in found.values():
+                each.fill_(1.0)
+        return found
+
+
+class _LocalGradients:
+    """An optimizer as a scaler looks at it, with what this process has of each gradient."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        parameters = (each for group in optimizer.param_groups for each in group["params"] if each.grad is not None)
+        self.param_groups = [{"params": [_local(each) for each in parameters]}]
+
+
+def _local(parameter: Tensor) -> Tensor:
+    mine = local(parameter.detach())
+    mine.grad = local(parameter.grad)
+    return mine
+
+
 class Precision:
     """name: `fp32`, or what autocast computes in: `bf16`, or `fp16` with its losses scaled.
 
@@ -132,7 +160,7 @@ class Precision:
         if name not in DTYPES:
             raise ValueError(f"precision must be one of {', '.join(DTYPES)}, not {name!r}")
         self._dtype, self._device_type = DTYPES[name], torch.device(device).type
-        self._scaler = torch.amp.GradScaler(self._device_type, enabled=name == "fp16")
+        self._scaler = RankedScaler(self._device_type, enabled=name == "fp16")
         self.is_reduced, self.is_scaled = self._dtype is not None, self._scaler.is_enabled()
 
     def autocast(self) -> AbstractContextManager[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stagetree.trainer import generators
-from stagetree.trainer.order import BatchSpan, seed_of
+from stagetree.trainer.buffers import ModelBuffers
+from stagetree.trainer.order import BatchSpan, parts, seed_of
+from stagetree.trainer.parted import divided_like, local
 from stagetree.trainer.ranks import Ranks, cut, here, is_power_of_two
 from stagetree.trainer.summing import EarlySums, TreeSum
 from stagetree.trainer.tensors import ShardMeans
@@ -91,10 +94,17 @@ class Sharding:
         """A part of the measured data draws by itself, as in any other process."""
         generators.seed(seed_of(self._seed, "measure", number))
 
-    def own(self, whole: BatchSpan) -> list[BatchSpan]:
-        """The shards of a batch that this rank has, without the empty ones."""
+    def own(self, whole: BatchSpan, size: int | None) -> list[BatchSpan]:
+        """The passes over a batch that this rank makes, each of at most `size` samples."""
         spans = shards_in(whole, self.shards)
-        return [spans[shard] for shard in self.own_shards() if spans[shard].indices]
+        return [each for shard in self.own_shards() for each in self.passes(whole, spans[shard], size)]
+
+    def passes(self, whole: BatchSpan, shard: BatchSpan, size: int | None) -> list[BatchSpan]:
+        """In which pieces a shard of a batch is learned from."""
+        return list(parts(shard, size))
+
+    def begin_pass(self, *, is_last: bool) -> None:
+        """The next piece of a shard is learned from. is_last: of the shard."""
 
     def prepare(
         self,
@@ -125,30 +135,17 @@ class Sharding:
         self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
     ) -> None:
         """Have the gradient of a whole batch in all parameters. part: adds the gradient of a shard."""
-        others = (each for group in optimizer.param_groups for each in group["params"])  # a loss may have some, too
-        parameters = list(dict.fromkeys(each for each in (*model.parameters(), *others) if each.requires_grad))
-        buffers = ModelBuffers(model)
+        batch = BatchInShards(whole, shards_in(whole, self.shards), learned(model, optimizer), ModelBuffers(model))
         self.means.samples, self.means.is_counted = len(whole.indices), False
-        before, tree, present = generators.mark(self._device), TreeSum(), [False] * len(parameters)
-        spans = shards_in(whole, self.shards)
+        before, tree = generators.mark(self._device), TreeSum()
         for shard in (own := self.own_shards()):
-            with self._watching(parameters, tree, is_last=shard == own[-1]):
-                leaf = self._leaf(whole, shard, spans[shard], parameters, buffers, part, present)
-            if shard == own[-1]:
-                self._early.send_rest(leaf, tree)
-            tree.add(leaf)
+            with self._watching(batch.parameters, tree, is_last=shard == own[-1]):
+                leaf = self._leaf(batch, shard, part)
+            self._add(leaf, tree, batch, is_last=shard == own[-1])
         generators.go_back(before, self._device)
-        self._moving |= buffers.changed(self._moving)
-        names = list(buffers.floats)
-        late = self._early.came_late(len(parameters))
-        flags = self.ranks.any([*late, *present, *(name in self._moving for name in names), self.means.is_counted])
-        late, flags = flags[: len(late)], flags[len(late) :]
-        moving = [name for name, moves in zip(names, flags[len(parameters) : -1], strict=True) if moves]
-        self._moving |= set(moving)
-        summed = self._early.take(late, flags[: len(parameters)])
-        self._take(tree, parameters, flags, buffers, moving, summed)
-        first = next(shard for shard, span in enumerate(spans) if span.indices)
-        self.ranks.broadcast(buffers.whole_numbers(), first // (self.shards // self.ranks.world))
+        self._put(batch, self._across(tree.take(), batch))
+        first = next(shard for shard, span in enumerate(batch.spans) if span.indices)
+        self.ranks.broadcast(batch.buffers.whole_numbers(), first // (self.shards // self.ranks.world))
         self.means.forget()
 
     def _watching(
@@ -158,55 +155,83 @@ class Sharding:
         world = self.ranks.world
         return self._early.during(parameters, tree, world) if is_last and world > 1 else nullcontext()
 
-    def _leaf(
-        self,
-        whole: BatchSpan,
-        shard: int,
-        span: BatchSpan,
-        parameters: list[nn.Parameter],
-        buffers: ModelBuffers,
-        part: Callable[[BatchSpan], None],
-        present: list[bool],
-    ) -> list[Tensor]:
+    def _leaf(self, batch: BatchInShards, shard: int, part: Callable[[BatchSpan], None]) -> list[Tensor]:
         """A shard's gradients, the changes of all buffers that may move, and its count."""
+        span, whole, parameters = batch.spans[shard], batch.whole, batch.parameters
         self.means.count = torch.zeros((), device=self._device)
         for parameter in parameters:
             parameter.grad = None
         if span.indices:
-            buffers.put_back()
+            batch.buffers.put_back()
             generators.seed(seed_of(self._seed, "shard", whole.epoch, whole.offset, shard))
             with noting_memory(span, self.shards):
                 part(span)
-        leaf = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+        leaf = [local(torch.zeros_like(each) if each.grad is None else each.grad) for each in parameters]
         for number, parameter in enumerate(parameters):
-            present[number] |= parameter.grad is not None
+            batch.present[number] |= parameter.grad is not None
             parameter.grad = None
         share = len(span.indices) / len(whole.indices)
-        return [*leaf, *buffers.deltas(share), self.means.count]
+        return [*leaf, *batch.buffers.deltas(share), self.means.count]
 
-    def _take(
-        self,
-        tree: TreeSum,
-        parameters: list[nn.Parameter],
-        flags: list[bool],
-        buffers: ModelBuffers,
-        moving: list[str],
-        summed: dict[int, Tensor],
-    ) -> None:
+    def _add(self, leaf: list[Tensor], tree: TreeSum, batch: BatchInShards, *, is_last: bool) -> None:
+        """What a shard has comes into the tree."""
+        if is_last:
+            self._early.send_rest(leaf, tree)
+        tree.add(leaf)
+
+    def _across(self, mine: list[Tensor], batch: BatchInShards) -> Sums:
         """Add up over all ranks; of what no rank has, nothing is sent."""
-        mine = tree.take()
+        parameters, buffers = batch.parameters, batch.buffers
         gradients, changes, count = mine[: len(parameters)], mine[len(parameters) : -1], mine[-1]
-        by_name = dict(zip(buffers.floats, changes, strict=True))
-        sent = [each for number, each in enumerate(gradients) if flags[number] and number not in summed]
-        sent += [by_name[name] for name in moving] + ([count] if flags[-1] else [])
-        self.ranks.across(sent)
+        names, late = list(buffers.floats), self._early.came_late(len(parameters))
+        self._moving |= buffers.changed(self._moving)
+        said = [*late, *batch.present, *(name in self._moving for name in names), self.means.is_counted]
+        flags = self.ranks.any(said)
+        late, present = flags[: len(parameters)], flags[len(parameters) : 2 * len(parameters)]
+        moving = [name for name, moves in zip(names, flags[2 * len(parameters) : -1], strict=True) if moves]
+        self._moving |= set(moving)
+        summed = self._early.take(late, present)
+        by_name = dict(zip(names, changes, strict=True))
+        sent = [each for number, each in enumerate(gradients) if present[number] and number not in summed]
+        self.ranks.across(sent + [by_name[name] for name in moving] + ([count] if flags[-1] else []))
         gradients = [summed.get(number, each) for number, each in enumerate(gradients)]
-        for parameter, gradient, is_there in zip(parameters, gradients, flags, strict=False):
+        return Sums(gradients, present, {name: by_name[name] for name in moving}, count if flags[-1] else None)
+
+    def _put(self, batch: BatchInShards, sums: Sums) -> None:
+        """The sums are the gradients of the parameters, and the changes of the buffers."""
+        for parameter, gradient, is_there in zip(batch.parameters, sums.gradients, sums.present, strict=True):
             if is_there:
-                parameter.grad = gradient
-                if flags[-1]:
-                    gradient.mul_((self.means.samples / count.clamp(min=1)).to(gradient.dtype))
-        buffers.finish({name: by_name[name] for name in moving})
+                if sums.count is not None:
+                    gradient.mul_((self.means.samples / sums.count.clamp(min=1)).to(gradient.dtype))
+                parameter.grad = divided_like(gradient, parameter)
+        batch.buffers.finish(sums.changes)
+
+
+def learned(model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
+    """The parameters that have gradients: the model's, and what the loss may have besides."""
+    others = (each for group in optimizer.param_groups for each in group["params"])
+    return list(dict.fromkeys(each for each in (*model.parameters(), *others) if each.requires_grad))
+
+
+class BatchInShards:
+    """A batch that is learned from. spans: its shards. present: of each parameter, whether it has a gradient so far."""
+
+    def __init__(
+        self, whole: BatchSpan, spans: list[BatchSpan], parameters: list[nn.Parameter], buffers: ModelBuffers
+    ) -> None:
+        self.whole, self.spans, self.parameters, self.buffers = whole, spans, parameters, buffers
+        self.present = [False] * len(parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Over all shards of a batch: of gradients, with whether there is one, of the changes of buffers by their names,
+    and of what losses count; None where they count nothing."""
+
+    gradients: list[Tensor]
+    present: list[bool]
+    changes: dict[str, Tensor]
+    count: Tensor | None
 
 
 @contextmanager
@@ -220,66 +245,3 @@ def noting_memory(span: BatchSpan, shards: int) -> Iterator[None]:
             "micro_batch_size, make it smaller."
         )
         raise
-
-
-class ModelBuffers:
-    """A model's buffers as they were before a batch.
-
-    floats: the names of the buffers that change by a sum.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._before = {name: each.detach().clone() for name, each in self._now()}
-        self._first: dict[str, Tensor] = {}
-        self._is_moved: dict[str, Tensor] = {}
-        self._is_first = True
-        self.floats = [name for name, each in self._before.items() if _is_float(each)]
-
-    def put_back(self) -> None:
-        """For the next shard, they are as they were."""
-        if self._is_first:  # they are
-            return
-        with torch.no_grad():
-            for name, each in self._now():
-                each.copy_(self._before[name])
-
-    def deltas(self, share: float) -> Iterator[Tensor]:
-        """By how much a shard has changed each of `floats`, times its share of the batch."""
-        if not share:
-            yield from (torch.zeros_like(self._before[name]) for name in self.floats)
-            return
-        for name, each in self._now():
-            if _is_float(each):
-                is_other = each.detach() != self._before[name]
-                moved = is_other.any()
-                self._is_moved[name] = moved | self._is_moved[name] if name in self._is_moved else moved
-                yield torch.where(is_other, each.detach() - self._before[name], 0).mul_(share)
-            elif self._is_first:
-                self._first[name] = each.detach().clone()
-        self._is_first = False
-
-    def changed(self, known: set[str]) -> set[str]:
-        """The names in `floats` that some shard has changed, but for the known ones."""
-        names = [name for name in self._is_moved if name not in known]
-        flags = torch.stack([self._is_moved[name] for name in names]).tolist() if names else []
-        return {name for name, is_moved in zip(names, flags, strict=True) if is_moved}
-
-    def finish(self, changes: dict[str, Tensor]) -> None:
-        """They are as after the batch."""
-        with torch.no_grad():
-            for name, each in self._now():
-                each.copy_(self._first.get(name, self._before[name]))
-                if name in changes:
-                    each.add_(changes[name])
-
-    def whole_numbers(self) -> list[Tensor]:
-        """The other buffers, which are as the first shard has left them."""
-        return [each.detach() for _, each in self._now() if not _is_float(each)]
-
-    def _now(self) -> Iterator[tuple[str, Tensor]]:
-        return self._model.named_buffers()
-
-
-def _is_float(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()

@@ -38,8 +38,6 @@ def sharding_of(batching: Batching, seed: int, device: str) -> Sharding | None:
         )
     if not (shards := shards_of(batching.shards)):
         return None
-    if parallel == "fsdp" and batching.micro_size is not None:
-        raise ValueError("with parallel: fsdp, more shards make passes smaller: leave micro_batch_size out")
     return FREE[parallel](shards, seed, device)
 
 

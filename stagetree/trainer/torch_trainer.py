@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -116,8 +116,6 @@ class TorchTrainer(ModelTrainer):
             raise ValueError(f"clip_grad_norm must be more than 0, not {clip_grad_norm!r}")
         self.hp, self.clip_grad_norm = dict[str, Any](), clip_grad_norm
         self._precision = Precision(precision, device)
-        if self._precision.is_scaled and self._sharding and self._sharding.is_divided:
-            raise ValueError("precision fp16 scales its losses by all of the gradient: with parallel: fsdp, use bf16")
         self._parts = self._sharding.means if self._sharding else PartMeans()
         self._begin_with(model, average_decay, compile)
 
@@ -236,11 +234,21 @@ class TorchTrainer(ModelTrainer):
 
     def _learn(self, whole: BatchSpan) -> None:
         def learn(span: BatchSpan) -> None:
-            for part in parts(span, self._batching.micro_size):
+            for part in self._passes(whole, span):
                 self.accumulate(self._batch(part), len(part.indices) / len(whole.indices))
 
         self.optimizer.zero_grad()
         self._learn_by_shards(whole, self.model, self.optimizer, learn)
+
+    def _passes(self, whole: BatchSpan, span: BatchSpan) -> Iterator[BatchSpan]:
+        """The pieces of a batch, or of a shard of it, that are learned from at once."""
+        if self._sharding is None:
+            yield from parts(span, self._batching.micro_size)
+            return
+        passes = self._sharding.passes(whole, span, self._batching.micro_size)
+        for part in passes:
+            self._sharding.begin_pass(is_last=part is passes[-1])
+            yield part
 
     def evaluate(self) -> dict[str, float]:
         """See `Trainer.evaluate`. Every module is in evaluation mode here, and in its own mode again afterwards."""

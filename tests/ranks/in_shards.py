@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
@@ -25,13 +25,19 @@ class Net(nn.Module):
         self.mask: Tensor
         self.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, is_loud: bool = False) -> Tensor:
         hidden = self.dropout(torch.relu(self.norm(self.conv(images))))
-        return self.out(self.dropout(torch.relu(self.hidden(hidden.flatten(1)))))
+        hidden = self.dropout(torch.relu(self.hidden(hidden.flatten(1))))
+        if not is_loud:
+            return self.out(hidden)
+        bias = self.out.bias * 1.0
+        bias.register_hook(lambda gradient: gradient.index_fill(0, torch.tensor([0]), float("inf")))
+        return linear(hidden, self.out.weight, bias)
 
 
 class InShards(TorchTrainer):
-    """counts: whether the loss is given as (sum, count). samples: of the training data. hungry: for memory."""
+    """counts: whether the loss is given as (sum, count). samples: of the training data. hungry: for memory.
+    loud_at: where in an epoch a batch begins that has one gradient of infinite size, which one rank has."""
 
     name = "in_shards"
 
@@ -47,6 +53,7 @@ class InShards(TorchTrainer):
         counts: bool = False,
         clip: float | None = 0.5,
         hungry: bool = False,
+        loud_at: int | None = None,
         **more: Any,
     ) -> None:
         images, labels = load_digits(return_X_y=True)
@@ -55,7 +62,7 @@ class InShards(TorchTrainer):
         settings: dict[str, Any] = {"batches_per_step": 1, "clip_grad_norm": clip, "eval_batch_size": 33, **more}
         model = Net(width, dropout, norm)
         super().__init__(seed=seed, device=device, model=model, train_data=train, valid_data=valid, **settings)
-        self._counts, self._hungry = counts, hungry
+        self._counts, self._hungry, self._loud_at = counts, hungry, loud_at
 
     def make_optimizer(self, hp: dict[str, Any]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.model.parameters(), lr=hp["lr"])
@@ -68,7 +75,7 @@ class InShards(TorchTrainer):
         images, labels = batch
         if self._hungry:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        outputs = self.model(images)
+        outputs = self.model(images, is_loud=self.offset == self._loud_at)
         if self._counts:
             return cross_entropy(outputs, labels, reduction="sum"), len(labels)
         return cross_entropy(outputs, labels)

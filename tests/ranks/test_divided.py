@@ -25,7 +25,10 @@ from app.workers.warm import Warm
 from stagetree.runtime import state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.weight_files import is_divided, joined
+from stagetree.trainer.dividing import DividedSharding
+from stagetree.trainer.order import BatchSpan
 from stagetree.trainer.parted import Parted
+from stagetree.trainer.sharding import shards_in
 
 FILE = str(Path(__file__).parent / "in_shards.py")
 PATIENT = Deadline(60.0)
@@ -80,14 +83,24 @@ def bench(warm: Warm) -> Iterator[Bench]:
     made.close()
 
 
-@pytest.mark.parametrize("args", [{}, {"precision": "bf16", "average_decay": 0.5, "counts": True}])
+@pytest.mark.parametrize(
+    "args",
+    [
+        {},
+        {"precision": "bf16", "average_decay": 0.5, "counts": True},
+        {"micro_batch_size": 5, "counts": True},
+        {"micro_batch_size": 3, "precision": "fp16", "loud_at": 64},
+    ],
+)
 def test_one_two_and_four_ranks_have_the_bits_of_undivided_parameters(bench: Bench, args: dict[str, Any]) -> None:
     found = [bench.train([(ranks, 9)], **args) for ranks in (1, 2, 4)]
     assert found[0] == found[1] == found[2] == bench.train([(1, 9)], "tree", **args)
 
 
-def test_parts_of_four_go_on_in_two_and_in_one(bench: Bench) -> None:
-    assert bench.train([(4, 3), (2, 5), (1, 6), (4, 8)]) == bench.train([(1, 8)])
+@pytest.mark.parametrize("args", [{}, {"micro_batch_size": 2, "precision": "fp16", "loud_at": 64}])
+def test_parts_of_four_go_on_in_two_and_in_one(bench: Bench, args: dict[str, Any]) -> None:
+    """With passes of two samples, the batch of 19 at the end of the epoch has shards of one pass, and of two."""
+    assert bench.train([(4, 3), (2, 5), (1, 6), (4, 8)], **args) == bench.train([(1, 8)], **args)
 
 
 def test_a_part_is_what_a_rank_has_and_no_more(bench: Bench) -> None:
@@ -119,8 +132,6 @@ def test_a_state_without_one_of_its_parts_is_not_taken(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ({"micro_batch_size": 5}, "more shards make passes smaller"),
-        ({"precision": "fp16"}, "fp16"),
         ({"parallel": "ddp"}, "parallel must be tree or fsdp in a trainer, not 'ddp'"),
     ],
 )
@@ -136,7 +147,24 @@ def test_a_batch_that_is_too_small_is_refused_on_any_number_of_ranks(bench: Benc
         bench.end(ranks)
 
 
+def test_passes_of_one_sample_over_uneven_shards_are_refused(bench: Bench) -> None:
+    with pytest.raises(TrainerFailed, match="give micro_batch_size 2, or another batch size"):
+        bench.begin(1, micro_batch_size=1).train({"lr": 0.1, "bs": 19}, 1, deadline=PATIENT)
+    bench.end(1)
+
+
 # -------------------------------------------------------------------------------------------------------- by itself
+
+
+@given(samples=st.integers(8, 200), size=st.integers(2, 40))
+def test_all_shards_of_a_batch_have_equally_many_passes(samples: int, size: int) -> None:
+    whole, sharding = BatchSpan(0, 10, tuple(range(samples))), DividedSharding(SHARDS, 0, "cpu")
+    passes = [sharding.passes(whole, shard, size) for shard in shards_in(whole, SHARDS)]
+    assert len({len(each) for each in passes}) == 1
+    spans = [span for each in passes for span in each]
+    assert all(0 < len(span.indices) <= size for span in spans)
+    assert sum((span.indices for span in spans), ()) == whole.indices
+    assert [span.offset for span in spans] == [10 + span.indices[0] for span in spans]
 
 
 @given(
