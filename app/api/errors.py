@@ -185,6 +185,7 @@ REFUSALS = {
     413: "The body is too large.",
     415: "The body is not said to be JSON.",
     422: "Something in the request is wrong; `errors` says what, and where.",
+    501: "The server lacks a library that is needed for it.",
     503: "The database cannot be used now.",
 }
 UNCHANGED: Json = {"description": "Nothing has happened since."}

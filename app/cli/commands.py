@@ -82,6 +82,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         auditing.audit,
         history.export,
         history.report,
+        history.film,
         weights.weights,
     ),
     "Change studies": (

@@ -10,12 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.errors import DONE, FAILED
+from app.cli.errors import DONE, FAILED, USAGE, fail
 from app.cli.options import ListOutput, Output, Server, Store, StudyId
 from app.cli.output import Format, ListFormat, harmless, one_line, print_csv, print_json, short
 
 Json = dict[str, Any]
 WIDEST = 160
+FILMS = ("svg", "gif")
 HIDDEN = ("spec", "hp", "path", "sha256", "key", "environment", "stages", "at", "study")
 COUNTED_FROM_0 = ("trial", "index")
 
@@ -133,6 +134,34 @@ def report(
     path = into or Path(f"{name}.html")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
+    print(path)
+
+
+def film(
+    id: StudyId,
+    into: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="A .svg or a .gif; by default ID.svg, here.")
+    ] = None,
+    server: Server = None,
+    dir: Store = None,
+) -> None:
+    """Write how a study came about as a film of ten seconds: its rung tree grows, with what the slots did below.
+
+    An SVG plays in a browser, and is sharp at any size. A GIF is shown in mails and chats, too, and needs Pillow.
+
+    \b
+    Example:  stagetree film last -o film.gif
+    """
+    from app.cli import stacks
+
+    kind = "svg" if into is None else into.suffix.removeprefix(".").lower()
+    if kind not in FILMS:
+        fail(f"-o: a film is a .svg or a .gif, got {into}", USAGE)
+    with stacks.reading_study(id, server, dir) as (service, name):
+        content = service.client.film(name, kind)
+    path = into or Path(f"{name}.svg")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
     print(path)
 
 

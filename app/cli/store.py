@@ -15,7 +15,7 @@ from app.cli.errors import FAILED, fail
 from app.cli.opened_folder import is_at_work, services_of
 from app.domain.events import PlanOpened, Profile
 from app.events import Decide, StoredEvent, Write, last_profile, transact
-from app.service import exporting, reading
+from app.service import drawing, exporting, reading
 from app.service.changing import add_note, delete_study, release_slot, retry_trial
 from app.service.files import trial_metrics
 from app.service.services import Services
@@ -95,6 +95,9 @@ class Store:
 
     def report(self, study: str) -> str:
         return exporting.report(self._use, self._use.find(study))
+
+    def film(self, study: str, kind: str = "svg") -> bytes:
+        return drawing.film_as(self._use, self._use.find(study), kind)
 
     def slots(self) -> list[Json]:
         return list(_pages(lambda cursor: reading.slots(self._use, PAGE, cursor)))

@@ -8,8 +8,8 @@ from app.domain import accounting
 from app.domain.search_plan import Study, trial_of
 from app.domain.standing import standing
 from app.events import StudyRecord
-from app.service.services import Services
-from app.service.views import documents, ordering, pictures
+from app.service.services import HttpProblem, Services
+from app.service.views import documents, film, film_files, ordering, pictures
 from stagetree.models.pages import History, Importance, Rungs, Schedules, Timeline, Tree
 
 
@@ -35,6 +35,27 @@ def history(use: Services, row: StudyRecord, at: int | None = None) -> History:
     """What was decided, and how the best result came about."""
     with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
         return pictures.history(plan_history, study, study.submitted_version - 1, plan.version)
+
+
+FILM_POINTS = 30
+"""Of the curve in each node."""
+
+
+def film_as(use: Services, row: StudyRecord, kind: str, at: int | None = None) -> bytes:
+    """The study as a film, an svg or a gif. Raises `HttpProblem` where this server cannot draw a GIF."""
+    scene = _scene(use, row, at)
+    if kind == "svg":
+        return film_files.svg(scene).encode()
+    try:
+        return film_files.gif(scene)
+    except ImportError:
+        raise HttpProblem(501, "a GIF needs Pillow, which is not installed: pip install 'stagetree[plots]'") from None
+
+
+def _scene(use: Services, row: StudyRecord, at: int | None) -> film.Scene:
+    with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
+        shown = documents.study(plan, study.id, now=plan_history.times[plan.version - 1], with_trials=False)
+        return film.film(study, shown, pictures.tree(plan, study, FILM_POINTS), plan_history, plan.version)
 
 
 def importance(use: Services, row: StudyRecord, rung: int | Literal["end"] | None, at: int | None = None) -> Importance:

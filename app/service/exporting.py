@@ -58,16 +58,17 @@ def report(use: Services, row: StudyRecord) -> str:
     return text.replace("</body>", f"{inside}</body>", 1)
 
 
-def answers(use: Services, row: StudyRecord) -> dict[str, Json]:
+def answers(use: Services, row: StudyRecord) -> dict[str, Any]:
     """What the API would answer to each path that the page asks for, and `events`, of which it asks for parts."""
     study, root = reading.study(use, row, with_trials=False)[0], f"studies/{row.id}"
     best = reading.trials(use, row, PAGES, sort="value").items
-    by_path: dict[str, Json] = {
+    by_path: dict[str, Any] = {
         f"{root}?trials=false": study.to_json(),
         f"{root}/history": drawing.history(use, row).to_json(),
         f"{root}/tree": drawing.tree(use, row, TREE_POINTS).to_json(),
         f"{root}/rungs": drawing.rungs(use, row).to_json(),
         f"{root}/timeline": drawing.timeline(use, row).to_json(),
+        f"{root}/film": drawing.film_as(use, row, "svg").decode(),
         f"{root}/trials:columns?digits={DIGITS}": reading.columns(use, row, digits=DIGITS).to_json(),
         f"{root}/importance": drawing.importance(use, row, None).to_json(),
         f"{root}/trials?sort=value&limit={RUNNERS_UP}": {

@@ -146,6 +146,10 @@ class AsyncClient(MakesTrials):
         """The study as one HTML file, to look at without a server."""
         return (await self.http.send("GET", f"{API}{path_of(study)}/report")).text
 
+    async def film(self, study: str, kind: str = "svg") -> bytes:
+        """How the study came about, as a film of ten seconds, an svg or a gif."""
+        return (await self.http.send("GET", f"{API}{path_of(study)}/film?format={kind}")).content
+
     async def plan(self, study: str) -> models.Plan:
         """The search plan the study is part of."""
         return models.Plan.of(await self.http.get(f"{path_of(study)}/plan"))
@@ -272,6 +276,7 @@ class Client(Blocking):
     replay = blocking(AsyncClient.replay)
     log = blocking(AsyncClient.log)
     report = blocking(AsyncClient.report)
+    film = blocking(AsyncClient.film)
     plan = blocking(AsyncClient.plan)
     environment = blocking(AsyncClient.environment)
     stage_tree = blocking(AsyncClient.stage_tree)

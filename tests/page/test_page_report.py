@@ -22,6 +22,7 @@ VIEWS = {
     "tree": "nodes",
     "slots": "Slots over time",
     "relations": "Sequences by shape",
+    "film": "Film",
     "events?event=1": "Events",
     "compare?trials=0,1": "Schedules",
     "trials/1": "Trial 1",

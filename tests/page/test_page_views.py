@@ -24,6 +24,7 @@ VIEWS = {
     "slots": "Slots over time",
     "relations": "Parallel coordinates",
     "events": "Events",
+    "film": "Film",
     "moments?a=3": "Two moments",
     "compare?trials=0,1": "Curves",
     "trials/1": "Trial 1",

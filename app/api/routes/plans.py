@@ -34,6 +34,7 @@ from stagetree.models.pages import (
 from stagetree.models.service import Replay
 from stagetree.models.trials import Plan, StageTree
 
+FilmFormat = Annotated[Literal["svg", "gif"], Query(description="a GIF needs Pillow on the server")]
 router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
 
 Json = dict[str, Any]
@@ -234,6 +235,21 @@ def get_report(row: StudyRowDep, use: ServicesDep) -> HTMLResponse:
     """The page with all that it shows of the study now: it works without a server, and without a network."""
     name = f'attachment; filename="{row.id}.html"'
     return HTMLResponse(exporting.report(use, row), headers={"Content-Disposition": name})
+
+
+FILMS = {"svg": "image/svg+xml", "gif": "image/gif"}
+
+
+@replays.get(
+    "/film",
+    summary="How the study came about, as a film",
+    response_class=Response,
+    responses={200: {"content": {"image/svg+xml": {"example": "<svg/>"}, "image/gif": {}}}, **refusals(404, 501)},
+)
+@heavy
+def get_film(row: StudyRowDep, use: ServicesDep, format: FilmFormat = "svg", at: At = None) -> Response:
+    """Ten seconds: the rung tree grows, with what the slots did below, and promotions are seen as they were made."""
+    return Response(drawing.film_as(use, row, format, at), media_type=FILMS[format])
 
 
 @replays.get(

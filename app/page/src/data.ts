@@ -97,7 +97,7 @@ export async function ask<T>(path: string, init: RequestInit = {}): Promise<T> {
   const text = await answer.text();
   let body: unknown;
   try {
-    body = text ? JSON.parse(text) : null;
+    body = answer.headers.get("Content-Type") === "image/svg+xml" ? text : text ? JSON.parse(text) : null;
   } catch {
     throw new Trouble(answer.ok ? -1 : answer.status, `The server's answer to ${path} could not be read.`);
   }

@@ -29,10 +29,18 @@ export function RungTreeView(props: ViewProps) {
 /** The same, small, for the overview. */
 export function RungTreeCard(props: ViewProps) {
   return (
-    <Panel title="Rung tree" class="wide" aside={<a href={studyLink(props.study.study, ["rung-tree"])}>larger</a>}>
+    <Panel title="Rung tree" class="wide" aside={<Links {...props} />}>
       <Drawn {...props} height={roomFor(300, 150, 0.5)} />
       <Key {...props} />
     </Panel>
+  );
+}
+
+function Links({ study }: ViewProps) {
+  return (
+    <>
+      <a href={studyLink(study.study, ["film"])}>▶ film</a> <a href={studyLink(study.study, ["rung-tree"])}>larger</a>
+    </>
   );
 }
 
@@ -51,6 +59,7 @@ function Controls({ study, at }: ViewProps) {
   const query = route.value.query;
   return (
     <>
+      <a href={studyLink(study.study, ["film"])}>▶ film</a>
       <label>
         colour{" "}
         <select value={query["colour"] ?? ""} onChange={(event) => setQuery({ colour: event.currentTarget.value })}>

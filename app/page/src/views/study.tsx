@@ -13,6 +13,7 @@ import { Acts } from "./acts.tsx";
 import { Compare } from "./compare.tsx";
 import { Curves } from "./curves.tsx";
 import { Events } from "./events.tsx";
+import { Film } from "./film.tsx";
 import { Ladder } from "./ladder.tsx";
 import { Moments } from "./moments.tsx";
 import { Overview } from "./overview.tsx";
@@ -94,6 +95,8 @@ function viewOf([name = "", number]: string[], props: ViewProps): ComponentChild
       return <Events {...props} />;
     case "compare":
       return <Compare {...props} />;
+    case "film":
+      return <Film {...props} />;
     case "moments":
       return <Moments {...props} />;
     default:

@@ -1,0 +1,264 @@
+"""A study as a film of ten seconds: the rung tree grows, with the slots below, and decisions are seen as they are made.
+
+Everything is a function of the plan and its history, as a list of things to draw, each with the frame from which on it
+is seen. What draws them, as SVG or as GIF, is beside this file. Times in which no slot trained are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import quantiles
+from typing import NamedTuple
+
+from app.domain.search_plan import Study
+from app.service.plan_history import DecisionMade, PlanHistory, SlotSpan
+from app.service.views.film_time import FRAMES, Clock, captions
+from stagetree.models.pages import Tree
+from stagetree.models.studies import StudyAnswer
+
+WIDTH, LEFT, RIGHT, TOP, TREE = 960, 62, 30, 84, 300
+"""Pixels. The tree is TREE high."""
+
+LANES = 120
+"""All slots together are at most so high."""
+
+MANY = 200
+"""The ends of more trials are small, and their lines faint."""
+
+FLASH = 8
+"""A promotion is seen for so many frames."""
+
+Point = tuple[float, float]
+
+
+class Drawn(NamedTuple):
+    """Something that is seen from a frame on. kind: line, dot, cross, ring, star, rect or text."""
+
+    kind: str
+    frame: int
+    role: str
+    points: tuple[Point, ...]
+    width: float = 1.0
+    until: int | None = None
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Scene:
+    """All that is drawn. captions: by frame. lanes: the top and the bottom of the slots, which time uncovers."""
+
+    title: str
+    height: float
+    lanes: Point
+    faint: float
+    drawn: list[Drawn] = field(default_factory=list)
+    captions: list[tuple[int, str]] = field(default_factory=list)
+
+
+def film(study: Study, shown: StudyAnswer, tree: Tree, history: PlanHistory, version: int) -> Scene:
+    """The scenes up to an event. shown: the study's answer at that event; tree: its nodes with their curves."""
+    since, now = study.submitted_version - 1, history.times[version - 1]
+    spans = [span for span in history.spans if since < span.begun <= version and span.proof is None]
+    clock = Clock((span.begun_at, span.ended_at or now) for span in spans)
+    rows = sorted({span.slot for span in spans}, key=lambda slot: (len(slot), slot))
+    top = TOP + TREE + 40
+    lane = min(24.0, LANES / max(1, len(rows)))
+    trials = len(tree.trials.node)
+    faint = 0.6 * math.sqrt(min(1, MANY / max(1, trials)))
+    scene = Scene(f"{study.name}: {study.metric}", top + lane * len(rows) + 16, (top, top + lane * len(rows)), faint)
+    grown = _Growing(tree, _measured_at(history, tree, version), clock, shown.mode)
+    scene.drawn += grown.axes()
+    scene.drawn += _slots(spans, rows, tree, study, clock, now, top, lane)
+    scene.drawn += grown.lines()
+    decisions = [each for each in history.decisions(study.id, version) if each.version <= version]
+    scene.drawn += grown.promotions(decisions, history.times)
+    scene.drawn += grown.ends(decisions, history.times)
+    scene.drawn += grown.winner(shown)
+    scene.captions = [*captions(decisions, history.times, clock, study), (FRAMES, shown.story.lines[0])]
+    return scene
+
+
+def _measured_at(history: PlanHistory, tree: Tree, version: int) -> dict[tuple[int, int], float]:
+    """When each node was measured at each step, where that is known."""
+    index = {name: node for node, name in enumerate(tree.nodes.id)}
+    found: dict[tuple[int, int], float] = {}
+    for at, kind, span, step in history.marks:
+        node = index.get(history.spans[span].stage.node)
+        if node is not None and kind == "evaluated" and at <= version:
+            found.setdefault((node, step), history.times[at - 1])
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ the tree
+
+
+class _Growing:
+    """The rung tree: where each measurement is drawn, and from which frame on."""
+
+    def __init__(self, tree: Tree, measured: Mapping[tuple[int, int], float], clock: Clock, mode: str) -> None:
+        self._tree, self._measured, self._clock, self._mode = tree, measured, clock, mode
+        self._most = max(tree.nodes.end, default=1)
+        values = [value for values in tree.nodes.values for value in values]
+        self._is_log = bool(values) and min(values) > 0 and max(values) / min(values) > 20
+        self._low, self._high = _domain([self._scaled(value) for value in values])
+        self._points: list[list[tuple[int, float, int]]] = []  # of each node: step, value, frame
+        for node in range(tree.count):
+            self._points.append([*self._anchor(node), *self._own(node)])
+
+    def _own(self, node: int) -> Iterator[tuple[int, float, int]]:
+        nodes = self._tree.nodes
+        for step, value in zip(nodes.steps[node], nodes.values[node], strict=True):
+            at = self._measured.get((node, step))
+            yield step, value, 1 if at is None else self._clock.frame(at)
+
+    def _anchor(self, node: int) -> list[tuple[int, float, int]]:
+        """Where the node leaves its parent: between two measurements, on the line from one to the next."""
+        parent, start = self._tree.nodes.parent[node], self._tree.nodes.start[node]
+        line = self._points[parent] if parent >= 0 else []
+        before = [point for point in line if point[0] <= start]
+        after = next((point for point in line if point[0] > start), None)
+        if not before:
+            return []
+        step, value, frame = before[-1]
+        if after is None or step == start:
+            return [before[-1]]
+        share = (start - step) / (after[0] - step)
+        return [(start, value + share * (after[1] - value), max(frame, after[2]))]
+
+    def _scaled(self, value: float) -> float:
+        return math.log(value) if self._is_log else value
+
+    def place(self, step: float, value: float) -> Point:
+        """Where a value after a step is drawn."""
+        x = LEFT + math.log1p(step) / math.log1p(self._most) * (WIDTH - LEFT - RIGHT)
+        share = (self._scaled(value) - self._low) / (self._high - self._low)
+        return x, TOP + TREE * (1 - min(1.0, max(0.0, share)))
+
+    def axes(self) -> Iterator[Drawn]:
+        """The lowest and the highest value, and some steps."""
+        for value in (self._low, (self._low + self._high) / 2, self._high) if any(self._tree.nodes.steps) else ():
+            given = math.exp(value) if self._is_log else value
+            y = self.place(1, given)[1]
+            yield Drawn("line", 0, "line", ((LEFT, y), (WIDTH - RIGHT, y)))
+            yield Drawn("text", 0, "soft", ((LEFT - 8, y + 4),), 12, text=f"{given:.3g}")
+        steps = sorted({1, self._most, *(step for end in self._tree.trials.steps for step in [end])})
+        last = -1e9
+        for step in steps:
+            x = self.place(step, 1.0)[0]
+            if x - last > 46 and (step == self._most or x < WIDTH - RIGHT - 46):
+                yield Drawn("text", 0, "soft", ((x + 6, TOP + TREE + 18),), 12, text=f"{step:,}")
+                last = x
+
+    def lines(self) -> Iterator[Drawn]:
+        """What trials share is one line, as thick as it has trials."""
+        thickest = math.log2(1 + max(self._tree.nodes.trials, default=1))
+        exits = self._exits()
+        for node, points in enumerate(self._points):
+            for one, other in pairwise(points):
+                passing = len(exits[node]) - bisect_left(exits[node], other[0])
+                if not passing:
+                    continue
+                width = 1 + round(2 * 8 * math.log2(passing) / thickest) / 2
+                yield Drawn("line", other[2], "soft", (self.place(*one[:2]), self.place(*other[:2])), width)
+
+    def _exits(self) -> list[list[int]]:
+        """For each node the steps at which its trials leave it, to a child or for good."""
+        nodes, exits = self._tree.nodes, [list[int]() for _ in range(self._tree.count)]
+        for node, parent in enumerate(nodes.parent):
+            if parent >= 0:
+                exits[parent] += [nodes.start[node]] * nodes.trials[node]
+        for node, steps in zip(self._tree.trials.node, self._tree.trials.steps, strict=True):
+            exits[node].append(steps)
+        return [sorted(steps) for steps in exits]
+
+    def _at(self, trial: int, step: int) -> tuple[int, float, int] | None:
+        """The last measurement of a trial up to a step."""
+        node = self._tree.trials.node[trial]
+        while node >= 0:
+            before = [point for point in self._points[node] if point[0] <= step]
+            if before:
+                return before[-1]
+            node = self._tree.nodes.parent[node]
+        return None
+
+    def promotions(self, decisions: Sequence[DecisionMade], times: Sequence[float]) -> Iterator[Drawn]:
+        """A ring around each trial that goes on, where it stood."""
+        stood: dict[int, int] = {}
+        for each in decisions:
+            if each.trial is None or each.steps is None or each.trial >= len(self._tree.trials.node):
+                continue
+            if each.kind == "promote" and (point := self._at(each.trial, stood.get(each.trial, 0))):
+                frame = max(point[2], self._clock.frame(times[each.version - 1]))
+                yield Drawn("ring", frame, "accent", (self.place(*point[:2]),), 7, until=frame + FLASH)
+            stood[each.trial] = each.steps
+
+    def ends(self, decisions: Sequence[DecisionMade], times: Sequence[float]) -> Iterator[Drawn]:
+        """A dot where a trial ended; a cross where its tuner stopped it, or where it failed."""
+        stopped = {each.trial: times[each.version - 1] for each in decisions if each.kind == "stop"}
+        trials, size = self._tree.trials, 2.0 if len(self._tree.trials.node) > MANY else 4.0
+        for trial, (steps, state) in enumerate(zip(trials.steps, trials.state, strict=True)):
+            if (point := self._at(trial, steps)) is None:
+                continue
+            frame = max(point[2], self._clock.frame(stopped[trial])) if trial in stopped else point[2]
+            kind = "cross" if state in ("stopped", "failed") else "dot"
+            role = "bad" if state == "failed" else "soft" if state == "stopped" else "ink"
+            yield Drawn(kind, frame, role, (self.place(*point[:2]),), size)
+
+    def winner(self, shown: StudyAnswer) -> Iterator[Drawn]:
+        """At the end: the way of the best trial, and its name."""
+        best = shown.best
+        if best is None or best.trial >= len(self._tree.trials.node):
+            return
+        node, until, way = self._tree.trials.node[best.trial], self._tree.trials.steps[best.trial], list[Point]()
+        while node >= 0:
+            way += [self.place(*point[:2]) for point in reversed(self._points[node]) if point[0] <= until]
+            node, until = self._tree.nodes.parent[node], self._tree.nodes.start[node]
+        if way:
+            yield Drawn("line", FRAMES, "accent", tuple(dict.fromkeys(way[::-1])), 4)
+            x, y = end = self.place(best.steps, best.value)
+            yield Drawn("star", FRAMES, "accent", (end,), 10)
+            beside = (x - 14, max(TOP + 12, y - 10))
+            yield Drawn("text", FRAMES, "accent", (beside,), 15, text=f"trial {best.trial}: {best.value:.4g}")
+
+
+def _domain(values: Sequence[float]) -> Point:
+    """The lowest and the highest value that is drawn: a few that are far off are drawn at the edge."""
+    if not values:
+        return 0.0, 1.0
+    low, high = min(values), max(values)
+    if len(values) >= 10:
+        cuts = quantiles(values, n=20)
+        margin = ((cuts[-1] - cuts[0]) or abs(cuts[-1]) or 1.0) * 0.35
+        low, high = max(low, cuts[0] - margin), min(high, cuts[-1] + margin)
+    pad = ((high - low) or abs(high) or 1.0) * 0.04
+    return low - pad, high + pad
+
+
+# ---------------------------------------------------------------------------------------------------------- the slots
+
+
+def _slots(
+    spans: Sequence[SlotSpan],
+    rows: Sequence[str],
+    tree: Tree,
+    study: Study,
+    clock: Clock,
+    now: float,
+    top: float,
+    lane: float,
+) -> Iterator[Drawn]:
+    """What each slot trained: strong where several trials share it, faint where it is another study's."""
+    shared = dict(zip(tree.nodes.id, tree.nodes.trials, strict=True))
+    for row, slot in enumerate(rows):
+        if lane >= 12:
+            yield Drawn("text", 0, "soft", ((LEFT - 8, top + row * lane + lane / 2 + 4),), 12, text=slot)
+    for span in spans:
+        y = top + rows.index(span.slot) * lane
+        begin, end = (LEFT + clock.share(at) * (WIDTH - LEFT - RIGHT) for at in (span.begun_at, span.ended_at or now))
+        role = "line" if span.stage.study != study.id else "accent" if shared.get(span.stage.node, 1) > 1 else "soft"
+        role = role if span.outcome in ("done", "running", "stopped") else "bad"
+        yield Drawn("rect", 0, role, ((begin, y + 1), (max(begin + 0.6, end - 0.6), y + lane - 1)))

@@ -1,0 +1,76 @@
+"""The ten seconds of a film: which moment of a study is seen in which frame, and what is said there."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from app.domain.search_plan import Study
+from app.service.plan_history import DecisionMade
+from stagetree.text import decided, duration, rank_text
+
+FRAMES, SECONDS = 120, 10
+
+
+class Clock:
+    """Time without that in which no slot trained, and its frames."""
+
+    def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
+        self._pieces: list[tuple[float, float, float]] = []  # from, to, and where it begins on the shown axis
+        for begin, end in sorted(spans):
+            if self._pieces and begin <= self._pieces[-1][1]:
+                first, last, at = self._pieces[-1]
+                self._pieces[-1] = (first, max(last, end), at)
+            else:
+                self._pieces.append((begin, end, self._length))
+
+    @property
+    def _length(self) -> float:
+        return self._pieces[-1][2] + self._pieces[-1][1] - self._pieces[-1][0] if self._pieces else 0.0
+
+    def share(self, at: float) -> float:
+        """How much of the shown time has passed, from 0 to 1."""
+        passed = [(begin, end, shown) for begin, end, shown in self._pieces if begin <= at]
+        if not passed or not self._length:
+            return 0.0
+        begin, end, shown = passed[-1]
+        return (shown + min(at, end) - begin) / self._length
+
+    def frame(self, at: float) -> int:
+        """The first frame at which something of that time is seen."""
+        return min(FRAMES, max(1, math.ceil(self.share(at) * FRAMES)))
+
+
+def captions(
+    decisions: Sequence[DecisionMade], times: Sequence[float], clock: Clock, study: Study
+) -> Iterator[tuple[int, str]]:
+    """What was decided in each frame, with the time since the submission."""
+    by_frame: dict[int, list[DecisionMade]] = defaultdict(list)
+    for each in decisions:
+        if each.trial is not None:
+            by_frame[clock.frame(times[each.version - 1])].append(each)
+    for frame, made in sorted(by_frame.items()):
+        if frame < FRAMES:
+            yield frame, f"{duration(times[made[-1].version - 1] - study.submitted_at)}  {_told(made)}"
+
+
+DID = {
+    "start": ("starts", "start"),
+    "promote": ("goes on", "go on"),
+    "stop": ("is stopped", "are stopped"),
+    "cancel": ("is cancelled", "are cancelled"),
+    "retry": ("is tried again", "are tried again"),
+}
+
+
+def _told(made: Sequence[DecisionMade]) -> str:
+    first = made[0]
+    if len(made) == 1 and first.kind in ("promote", "stop") and first.trial is not None:
+        ranked = rank_text(first.reason)
+        return decided(first.kind, first.trial, first.steps or 0) + (f": {ranked}" if ranked else "")
+    counts = Counter(each.kind for each in made)
+    parts = [
+        f"{number:,} {'trial' if number == 1 else 'trials'} {DID[kind][number > 1]}" for kind, number in counts.items()
+    ]
+    return ", ".join(parts)

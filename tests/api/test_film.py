@@ -1,0 +1,130 @@
+"""A film of a study: nothing is seen before it happened, everything at the end, and both files can be played."""
+
+from __future__ import annotations
+
+import io
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.search_plan import Study
+from app.service.plan_history import PlanHistory
+from app.service.views import documents, pictures
+from app.service.views.film import TOP, TREE, WIDTH, Scene, film
+from app.service.views.film_files import gif, svg
+from app.service.views.film_time import FRAMES, Clock
+from app.simulation.simulator import Simulator
+from tests.domain.test_accounting import asha, simulator, submit
+from tests.plans import study_of, tried
+from tests.strategies import Trial, spaces
+
+ASHA = {"kind": "asha", "num_trials": 2000, "min_steps": 1, "max_steps": 27, "reduction_factor": 3}
+
+
+def scene(simulated: Simulator, study: Study) -> tuple[Scene, Any, PlanHistory]:
+    """The film of a simulated study, with the tree and the history that it is of."""
+    history, plan = PlanHistory(), simulated.plan
+    history.take_all(simulated.log())
+    tree = pictures.tree(plan, study, 1000)
+    shown = documents.study(plan, study.id, now=0.0, with_trials=False)
+    return film(study, shown, tree, history, plan.version), tree, history
+
+
+@tried(30)
+@given(spaces(), st.integers(0, 40), st.sampled_from(["", "lose", "fail"]))
+def test_it_shows_all_that_was_measured_and_no_more(trials: list[Trial], turns: int, accident: str) -> None:
+    """At any time of a study, whatever happened: one piece of line for each measurement that has one before it."""
+    simulated = simulator({3: accident} if accident else None)
+    study = submit(simulated, study_of(trials, eval_every=2).to_json())
+    for _ in range(turns):
+        simulated.advance()
+    found, tree, _ = scene(simulated, study)
+    assert all(0 <= each.frame <= FRAMES for each in found.drawn)
+    for each in found.drawn:
+        for x, y in each.points:
+            assert -1 <= x <= WIDTH and 0 <= y <= found.height, each
+    measured = sum(map(len, tree.nodes.steps))
+    lines = [each for each in found.drawn if (each.kind, each.role) == ("line", "soft")]
+    assert len(lines) <= measured + tree.count
+    ended = [each for each in found.drawn if each.kind in ("dot", "cross")]
+    assert len(ended) <= len(study.trials)
+    assert found.captions[-1] == (FRAMES, documents.study(simulated.plan, study.id, now=0.0)["story"]["lines"][0])
+    drawn = ET.fromstring(svg(found))
+    assert drawn.get("data-frames") == str(FRAMES)
+
+
+def test_promotions_are_seen_when_and_where_they_were_made() -> None:
+    simulated = simulator()
+    study = submit(simulated, asha())
+    simulated.run()
+    found, _, history = scene(simulated, study)
+    promoted = [each for each in history.decisions(study.id) if each.kind == "promote"]
+    rings = [each for each in found.drawn if each.kind == "ring"]
+    assert len(rings) == len(promoted) > 2
+    frames = [each.frame for each in rings]
+    assert frames == sorted(frames) and frames[0] < FRAMES / 2
+    for ring in rings:  # each is where a line ends that is seen by then
+        ends = [each for each in found.drawn if each.kind in ("line", "dot") and each.frame <= ring.frame]
+        reached = {each.points[-1] for each in ends} | {each.points[0] for each in ends}
+        assert ring.points[0] in reached or ring.points[0][1] <= TOP + TREE
+    stars = [each for each in found.drawn if each.kind == "star"]
+    assert [each.frame for each in stars] == [FRAMES]
+
+
+def test_a_branch_is_not_seen_before_what_it_branches_off() -> None:
+    simulated = simulator()
+    study = submit(simulated, asha(eval_every=1))
+    simulated.run()
+    found, _, _ = scene(simulated, study)
+    seen: dict[Any, int] = {}
+    lines = [each for each in found.drawn if (each.kind, each.role) == ("line", "soft")]
+    for each in sorted(lines, key=lambda each: each.frame):
+        seen.setdefault(each.points[1], each.frame)
+        assert seen.get(each.points[0], 0) <= each.frame
+
+
+def test_time_in_which_no_slot_trained_is_left_out() -> None:
+    clock = Clock([(100.0, 110.0), (105.0, 120.0), (1000.0, 1020.0)])
+    assert [clock.share(at) for at in (0, 100, 110, 120, 500, 1000, 1010, 2000)] == [0, 0, 0.25, 0.5, 0.5, 0.5, 0.75, 1]
+    assert Clock([]).frame(5.0) == 1
+
+
+def test_before_anything_was_trained_there_is_a_film_all_the_same() -> None:
+    simulated = simulator()
+    found, _, _ = scene(simulated, submit(simulated, asha()))
+    assert ET.fromstring(svg(found)) is not None and gif(found).startswith(b"GIF89a")
+
+
+def test_names_are_no_markup() -> None:
+    simulated = simulator()
+    study = submit(simulated, asha(name="a</style><b>&"))
+    found, _, _ = scene(simulated, study)
+    title = ET.fromstring(svg(found)).find("{http://www.w3.org/2000/svg}title")
+    assert title is not None and title.text == "a</style><b>&: accuracy"
+
+
+def test_a_gif_grows_and_then_rests() -> None:
+    image = pytest.importorskip("PIL.Image")
+    simulated = simulator()
+    study = submit(simulated, asha())
+    simulated.run()
+    picture = image.open(io.BytesIO(gif(scene(simulated, study)[0])))
+    colours = []
+    for number in (0, picture.n_frames // 2, picture.n_frames - 1):
+        picture.seek(number)
+        colours.append(sum(picture.convert("L").histogram()[:200]))
+    assert colours == sorted(set(colours)) and picture.info["duration"] >= 3000
+
+
+@pytest.mark.night
+def test_two_thousand_trials_are_one_small_file() -> None:
+    simulated = simulator(slots=16)
+    space = {"lr": [0.1, {"family": "multistep", "init": 0.1, "milestones": [4], "gamma": {"uniform": [0, 1]}}]}
+    study = submit(simulated, asha(tuner=ASHA, space={**space, "bs": {"uniform": [0, 1]}}))
+    simulated.run()
+    text = svg(scene(simulated, study)[0])
+    assert len(study.trials) == 2000 and len(text) < 1_000_000
+    assert len(list(ET.fromstring(text).iter())) < 3000

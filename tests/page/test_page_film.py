@@ -1,0 +1,62 @@
+"""The film of a study on the page: played, stepped through, saved, and still for whoever wants no motion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+from stacks import Service
+from toys import grid
+
+ASHA = {"kind": "asha", "num_trials": 8, "min_steps": 2, "max_steps": 8, "reduction_factor": 2, "sampling_seed": 1}
+
+
+@pytest.fixture(scope="module")
+def study(stack: Service) -> str:
+    return str(stack.run(grid("page-film", tuner=ASHA))["study"])
+
+
+def seen(page: Page) -> int:
+    """How many parts of the film are seen."""
+    return int(page.evaluate("document.querySelectorAll('.film [data-frame][visibility=visible]').length"))
+
+
+def test_it_plays_to_the_winner(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    page = open_page(f"{stack.url}/#/studies/{study}")
+    page.get_by_role("link", name="film").click()
+    slider = page.get_by_role("slider", name="Moment of the film")
+    expect(slider).to_have_value("120")
+    whole = seen(page)
+    slider.fill("0")
+    assert seen(page) == 0 < whole
+    page.get_by_role("button", name="The next moment").click()
+    assert 0 < seen(page) < whole
+    slider.fill("0")
+    page.get_by_role("button", name="Play").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    expect(slider).to_have_value("120")
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
+    assert seen(page) == whole
+
+
+def test_both_files_are_saved(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    page = open_page(f"{stack.url}/#/studies/{study}/film")
+    with page.expect_download() as file:
+        page.get_by_role("button", name="Save as SVG").click()
+    assert "prefers-reduced-motion" in file.value.path().read_text()
+    with page.expect_download() as file:
+        page.get_by_role("link", name="Save as GIF").click()
+    assert file.value.path().read_bytes().startswith(b"GIF89a")
+
+
+def test_who_wants_no_motion_steps(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    page = open_page("about:blank")
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(f"{stack.url}/#/studies/{study}/film")
+    expect(page.get_by_role("button", name="The moment before")).to_be_visible()
+    expect(page.get_by_role("button", name="Play")).to_have_count(0)
+    before = seen(page)
+    page.get_by_role("button", name="The moment before").click()
+    expect(page.get_by_role("slider", name="Moment of the film")).not_to_have_value("120")
+    assert seen(page) < before
