@@ -5,8 +5,7 @@
         for event in client.follow(study.study):
             ...
 
-Answers are those of `stagetree.models`; errors are those of `stagetree.errors`. A call that fails on the way is made
-again, and does what it does only once.
+Answers are of `stagetree.models`, errors of `stagetree.errors`. A call that fails is made again, and has one effect.
 """
 
 from __future__ import annotations

@@ -37,7 +37,9 @@ def done(stack: Service) -> Json:
 def test_run_prints_the_result(stagetree: Stagetree, served: Service, write: Write, done: Json) -> None:
     said = stagetree("run", write(grid("shown")))
     assert said.code == 0
-    assert said.out.splitlines()[0].split() == ["trial", "score", "step", "hyper-parameters"]
+    lines = said.out.splitlines()
+    assert lines[:3] == [done["story"]["lines"][0], lines[1], ""]
+    assert lines[3].split() == ["trial", "score", "step", "hyper-parameters"]
     assert "96  if every trial were trained alone to the end" in said.out
     assert "- 40  shared by trials of the study" in said.out
     assert "- 56  known from other studies" in said.out

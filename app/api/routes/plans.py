@@ -244,7 +244,10 @@ FILMS = {"svg": "image/svg+xml", "gif": "image/gif"}
     "/film",
     summary="How the study came about, as a film",
     response_class=Response,
-    responses={200: {"content": {"image/svg+xml": {"example": "<svg/>"}, "image/gif": {}}}, **refusals(404, 501)},
+    responses={
+        200: {"content": {"image/svg+xml": {"example": "<svg/>"}, "image/gif": {"example": "GIF89a"}}},
+        **refusals(404, 501),
+    },
 )
 @heavy
 def get_film(row: StudyRowDep, use: ServicesDep, format: FilmFormat = "svg", at: At = None) -> Response:

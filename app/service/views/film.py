@@ -35,7 +35,7 @@ FLASH = 8
 Point = tuple[float, float]
 
 
-class Drawn(NamedTuple):
+class Figure(NamedTuple):
     """Something that is seen from a frame on. kind: line, dot, cross, ring, star, rect or text."""
 
     kind: str
@@ -55,7 +55,7 @@ class Scene:
     height: float
     lanes: Point
     faint: float
-    drawn: list[Drawn] = field(default_factory=list)
+    drawn: list[Figure] = field(default_factory=list)
     captions: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -138,22 +138,22 @@ class _Growing:
         share = (self._scaled(value) - self._low) / (self._high - self._low)
         return x, TOP + TREE * (1 - min(1.0, max(0.0, share)))
 
-    def axes(self) -> Iterator[Drawn]:
+    def axes(self) -> Iterator[Figure]:
         """The lowest and the highest value, and some steps."""
         for value in (self._low, (self._low + self._high) / 2, self._high) if any(self._tree.nodes.steps) else ():
             given = math.exp(value) if self._is_log else value
             y = self.place(1, given)[1]
-            yield Drawn("line", 0, "line", ((LEFT, y), (WIDTH - RIGHT, y)))
-            yield Drawn("text", 0, "soft", ((LEFT - 8, y + 4),), 12, text=f"{given:.3g}")
+            yield Figure("line", 0, "line", ((LEFT, y), (WIDTH - RIGHT, y)))
+            yield Figure("text", 0, "soft", ((LEFT - 8, y + 4),), 12, text=f"{given:.3g}")
         steps = sorted({1, self._most, *(step for end in self._tree.trials.steps for step in [end])})
         last = -1e9
         for step in steps:
             x = self.place(step, 1.0)[0]
             if x - last > 46 and (step == self._most or x < WIDTH - RIGHT - 46):
-                yield Drawn("text", 0, "soft", ((x + 6, TOP + TREE + 18),), 12, text=f"{step:,}")
+                yield Figure("text", 0, "soft", ((x + 6, TOP + TREE + 18),), 12, text=f"{step:,}")
                 last = x
 
-    def lines(self) -> Iterator[Drawn]:
+    def lines(self) -> Iterator[Figure]:
         """What trials share is one line, as thick as it has trials."""
         thickest = math.log2(1 + max(self._tree.nodes.trials, default=1))
         exits = self._exits()
@@ -163,7 +163,7 @@ class _Growing:
                 if not passing:
                     continue
                 width = 1 + round(2 * 8 * math.log2(passing) / thickest) / 2
-                yield Drawn("line", other[2], "soft", (self.place(*one[:2]), self.place(*other[:2])), width)
+                yield Figure("line", other[2], "soft", (self.place(*one[:2]), self.place(*other[:2])), width)
 
     def _exits(self) -> list[list[int]]:
         """For each node the steps at which its trials leave it, to a child or for good."""
@@ -185,7 +185,7 @@ class _Growing:
             node = self._tree.nodes.parent[node]
         return None
 
-    def promotions(self, decisions: Sequence[DecisionMade], times: Sequence[float]) -> Iterator[Drawn]:
+    def promotions(self, decisions: Sequence[DecisionMade], times: Sequence[float]) -> Iterator[Figure]:
         """A ring around each trial that goes on, where it stood."""
         stood: dict[int, int] = {}
         for each in decisions:
@@ -193,10 +193,10 @@ class _Growing:
                 continue
             if each.kind == "promote" and (point := self._at(each.trial, stood.get(each.trial, 0))):
                 frame = max(point[2], self._clock.frame(times[each.version - 1]))
-                yield Drawn("ring", frame, "accent", (self.place(*point[:2]),), 7, until=frame + FLASH)
+                yield Figure("ring", frame, "accent", (self.place(*point[:2]),), 7, until=frame + FLASH)
             stood[each.trial] = each.steps
 
-    def ends(self, decisions: Sequence[DecisionMade], times: Sequence[float]) -> Iterator[Drawn]:
+    def ends(self, decisions: Sequence[DecisionMade], times: Sequence[float]) -> Iterator[Figure]:
         """A dot where a trial ended; a cross where its tuner stopped it, or where it failed."""
         stopped = {each.trial: times[each.version - 1] for each in decisions if each.kind == "stop"}
         trials, size = self._tree.trials, 2.0 if len(self._tree.trials.node) > MANY else 4.0
@@ -206,9 +206,9 @@ class _Growing:
             frame = max(point[2], self._clock.frame(stopped[trial])) if trial in stopped else point[2]
             kind = "cross" if state in ("stopped", "failed") else "dot"
             role = "bad" if state == "failed" else "soft" if state == "stopped" else "ink"
-            yield Drawn(kind, frame, role, (self.place(*point[:2]),), size)
+            yield Figure(kind, frame, role, (self.place(*point[:2]),), size)
 
-    def winner(self, shown: StudyAnswer) -> Iterator[Drawn]:
+    def winner(self, shown: StudyAnswer) -> Iterator[Figure]:
         """At the end: the way of the best trial, and its name."""
         best = shown.best
         if best is None or best.trial >= len(self._tree.trials.node):
@@ -218,11 +218,11 @@ class _Growing:
             way += [self.place(*point[:2]) for point in reversed(self._points[node]) if point[0] <= until]
             node, until = self._tree.nodes.parent[node], self._tree.nodes.start[node]
         if way:
-            yield Drawn("line", FRAMES, "accent", tuple(dict.fromkeys(way[::-1])), 4)
+            yield Figure("line", FRAMES, "accent", tuple(dict.fromkeys(way[::-1])), 4)
             x, y = end = self.place(best.steps, best.value)
-            yield Drawn("star", FRAMES, "accent", (end,), 10)
+            yield Figure("star", FRAMES, "accent", (end,), 10)
             beside = (x - 14, max(TOP + 12, y - 10))
-            yield Drawn("text", FRAMES, "accent", (beside,), 15, text=f"trial {best.trial}: {best.value:.4g}")
+            yield Figure("text", FRAMES, "accent", (beside,), 15, text=f"trial {best.trial}: {best.value:.4g}")
 
 
 def _domain(values: Sequence[float]) -> Point:
@@ -250,15 +250,15 @@ def _slots(
     now: float,
     top: float,
     lane: float,
-) -> Iterator[Drawn]:
+) -> Iterator[Figure]:
     """What each slot trained: strong where several trials share it, faint where it is another study's."""
     shared = dict(zip(tree.nodes.id, tree.nodes.trials, strict=True))
     for row, slot in enumerate(rows):
         if lane >= 12:
-            yield Drawn("text", 0, "soft", ((LEFT - 8, top + row * lane + lane / 2 + 4),), 12, text=slot)
+            yield Figure("text", 0, "soft", ((LEFT - 8, top + row * lane + lane / 2 + 4),), 12, text=slot)
     for span in spans:
         y = top + rows.index(span.slot) * lane
         begin, end = (LEFT + clock.share(at) * (WIDTH - LEFT - RIGHT) for at in (span.begun_at, span.ended_at or now))
         role = "line" if span.stage.study != study.id else "accent" if shared.get(span.stage.node, 1) > 1 else "soft"
         role = role if span.outcome in ("done", "running", "stopped") else "bad"
-        yield Drawn("rect", 0, role, ((begin, y + 1), (max(begin + 0.6, end - 0.6), y + lane - 1)))
+        yield Figure("rect", 0, role, ((begin, y + 1), (max(begin + 0.6, end - 0.6), y + lane - 1)))

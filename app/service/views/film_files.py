@@ -1,7 +1,7 @@
 """A film as a file: an SVG that a browser plays by itself, and a GIF for where that is not shown.
 
-The SVG has its colours and its motion in one style sheet: in a browser that is asked for less motion, and in whatever
-shows no animations, it is the last picture. The page leaves that sheet out, and shows group by group itself.
+The SVG has its colours and its motion in one style sheet: where less motion is asked for, and where no animation
+is shown, it is the last picture. The page leaves that sheet out, and shows group by group itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
-from app.service.views.film import LEFT, RIGHT, TOP, WIDTH, Drawn, Scene
+from app.service.views.film import LEFT, RIGHT, TOP, WIDTH, Figure, Scene
 from app.service.views.film_time import FRAMES, SECONDS
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _colours(palette: Mapping[str, str]) -> str:
     return "".join(f".{role}{{color:{colour}}}" for role, colour in palette.items())
 
 
-def _shapes(drawn: list[Drawn], faint: float) -> Iterator[str]:
+def _shapes(drawn: list[Figure], faint: float) -> Iterator[str]:
     """Things that look alike are one path, so that the file of thousands of trials is small."""
     paths = defaultdict[tuple[str, str, float], list[str]](list)
     for each in drawn:
@@ -116,7 +116,7 @@ def _stroke(kind: str, role: str, width: float, faint: float) -> str:
     return f'fill="none" stroke="currentColor" stroke-width="{wide:g}" stroke-linecap="round"{fade}'
 
 
-def _path(each: Drawn) -> str:
+def _path(each: Figure) -> str:
     if each.kind == "line":
         return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in each.points)
     x, y = each.points[0]
@@ -190,7 +190,7 @@ def gif(scene: Scene) -> bytes:
 
 
 def _finish(pen: ImageDraw.ImageDraw, scene: Scene, frame: int) -> None:
-    """What is seen in one picture only: the slots so far, promotions, and the caption."""
+    """The parts of one picture only: the slots so far, promotions, and the caption."""
     edge = LEFT + frame / FRAMES * (WIDTH - LEFT - RIGHT)
     for each in scene.drawn:
         if each.kind == "rect" and each.points[0][0] < edge:
@@ -203,7 +203,7 @@ def _finish(pen: ImageDraw.ImageDraw, scene: Scene, frame: int) -> None:
         _write(pen, LEFT, 31 + 18 * number, line, 14, "soft")
 
 
-def _draw(pen: ImageDraw.ImageDraw, each: Drawn, faint: float) -> None:
+def _draw(pen: ImageDraw.ImageDraw, each: Figure, faint: float) -> None:
     points = [(x * LARGER, y * LARGER) for x, y in each.points]
     (x, y), size = points[0], each.width * LARGER
     colour = LIGHT[each.role]

@@ -1,4 +1,4 @@
-"""The ten seconds of a film: which moment of a study is seen in which frame, and what is said there."""
+"""The ten seconds of a film: the frame of each moment of a study, and the captions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Clock:
 def captions(
     decisions: Sequence[DecisionMade], times: Sequence[float], clock: Clock, study: Study
 ) -> Iterator[tuple[int, str]]:
-    """What was decided in each frame, with the time since the submission."""
+    """The decisions of each frame, with the time since the submission."""
     by_frame: dict[int, list[DecisionMade]] = defaultdict(list)
     for each in decisions:
         if each.trial is not None:

@@ -157,7 +157,7 @@ def _value(result: MeasuredValue) -> str:
     return value if result.deviation is None else f"{value} ± {result.deviation:.2g} (mean of {result.repeats} repeats)"
 
 
-# ------------------------------------------------------------------------------------------------------ what was saved
+# ------------------------------------------------------------------------------------------------------ the savings
 
 
 def _beginning(plan: SearchPlan, study: Study, best: Trial) -> Beginning:
@@ -180,7 +180,7 @@ def _common(plan: SearchPlan, trial: Trial, ends: Mapping[NodeId, int]) -> int:
 
 
 def _saved(study: Study, ranked: Ranked, shared: Beginning, saved: Sequence[tuple[int, float]]) -> str:
-    """What is shared with the best trial, and what both ways to save brought."""
+    """The steps shared with the best trial, and the savings in both ways."""
     named = zip(("sharing", "early stopping"), saved, strict=True)
     ways = [(how, _amount(*amount)) for how, amount in named if amount[0]]
     told = [_shares(study, ranked[0][0], shared)] if ranked and len(study.trials) > 1 else []
