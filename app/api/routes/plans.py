@@ -238,6 +238,7 @@ def get_report(row: StudyRowDep, use: ServicesDep) -> HTMLResponse:
 
 
 FILMS = {"svg": "image/svg+xml", "gif": "image/gif"}
+EXAMPLES_OF_FILMS: Json = {"image/svg+xml": {"example": "<svg/>"}, "image/gif": {"example": "GIF89a"}}
 
 
 @replays.get(
@@ -245,7 +246,7 @@ FILMS = {"svg": "image/svg+xml", "gif": "image/gif"}
     summary="How the study came about, as a film",
     response_class=Response,
     responses={
-        200: {"content": {"image/svg+xml": {"example": "<svg/>"}, "image/gif": {"example": "GIF89a"}}},
+        200: {"content": EXAMPLES_OF_FILMS},
         **refusals(404, 501),
     },
 )
