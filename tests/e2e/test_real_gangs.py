@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
-from faults import at_work, check
-from stacks import Cluster, Service, wait_for
+from faults import check, stop_at_work
+from stacks import Cluster, Service
 from toys import curves, switch, trials
 
 Json = dict[str, Any]
@@ -67,18 +69,15 @@ def test_a_lost_slot_is_charged_to_nobody(cluster: Cluster, whole: Cluster, stac
     expected = curves(stack, stack.run(study("alone", 0.0, ranks=1))["study"])
     going = cluster.submit(study(f"lost {lost}", 0.3, ranks=2, check=False, max_restarts=0))
     cluster.wait_for_event(going, "ChainAssigned", proof=None)
-    leader = wait_inside(cluster, going)
+    leader, child = stop_at_work(cluster, going)  # or the chain might be over before its slot is lost
     member = {"gpu0": "gpu1", "gpu1": "gpu0"}[leader]
     (lent,) = [slot for slot in cluster.client.slots() if slot["name"] == member]
     assert (lent["state"], lent["lent_to"]["slot"], lent["lent_to"]["study"]) == ("lent", leader, going)
     name = leader if lost == "the leader" else member
     cluster.kill(name)
     cluster.start(name)
+    if lost == "a member":
+        os.kill(child, signal.SIGCONT)
     check(cluster, going, expected)
     outcomes = {event["data"]["outcome"] for event in cluster.client.events(going) if event["type"] == "ChainEnded"}
     assert outcomes & {"lost", "interrupted"}
-
-
-def wait_inside(cluster: Cluster, study: str) -> str:
-    """The slot that leads the gang, in the middle of a stage."""
-    return str(wait_for("a stage under way", lambda: at_work(cluster, study))[0])
