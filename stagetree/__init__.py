@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         Wsd,
     )
     from stagetree.sequences.fractions import fraction
+    from stagetree.sequences.mixes import mix, shares
     from stagetree.space import Space
     from stagetree.space.conditions import when
     from stagetree.space.distributions import (
@@ -152,8 +153,10 @@ __all__ = [
     "local",
     "lograndint",
     "loguniform",
+    "mix",
     "normal",
     "randint",
+    "shares",
     "uniform",
     "wait_all",
     "wait_any",
@@ -205,6 +208,7 @@ _HOMES = {
         "Wsd",
     ),
     "sequences.fractions": ("fraction",),
+    "sequences.mixes": ("mix", "shares"),
     "space": ("Space",),
     "spec": ("Problem", "SpecError", "StudySpec", "TrialSpec"),
     "spec.tuners": (

@@ -286,6 +286,7 @@ def _entry_of(place: str) -> str:
 
 
 def _is_beginning(place: str, name: str) -> bool:
+    place = place.partition(".mix.")[0]  # all weights are of one value
     last = place.rsplit(".", 1)[-1].split("[")[0]
     return place == name or last == name or last in _BEGINNINGS
 

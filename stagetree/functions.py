@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, overload, runtime_checkable
 
 from greenlet import getcurrent, greenlet
 
@@ -39,6 +39,7 @@ from stagetree.trainer import Trainer
 from stagetree.trainer.base import MetricSums
 
 if TYPE_CHECKING:
+    from stagetree.trainer.mixing import MixedStream
     from stagetree.trainer.streaming import Resumable, Stream
 
 __all__ = ["FunctionTrainer", "Run", "attach", "function_trainer"]
@@ -130,7 +131,7 @@ class Run:
     def __init__(self, args: Mapping[str, Any], seed: int, device: str) -> None:
         self.args, self.seed, self.device = dict(args), seed, device
         self.calls: dict[str, Callable[..., Any]] = {}
-        self._streams: list[Stream] = []
+        self._streams: list[Stream | MixedStream] = []
 
     def state(
         self,
@@ -147,14 +148,20 @@ class Run:
         """
         self.calls = {"save": self._saving(save), "load": self._loading(load), "evaluate": evaluate}
 
-    def stream(self, data: Resumable) -> Stream:
+    @overload
+    def stream(self, data: Resumable) -> Stream: ...
+    @overload
+    def stream(self, data: Mapping[str, Resumable]) -> MixedStream: ...
+    def stream(self, data: Resumable | Mapping[str, Resumable]) -> Stream | MixedStream:
         """The items of an iterable with `state_dict` and `load_state_dict`, pass after pass, without an end.
 
+        Of several by name they are mixed: tell `mix` the value of a hyper-parameter such as `data`, at each step.
         Its place is saved and loaded with the state, by itself. Say it before the first step, and take items by `next`.
         """
-        from stagetree.trainer.streaming import Stream  # it has torch
+        from stagetree.trainer.mixing import MixedStream  # it has torch
+        from stagetree.trainer.streaming import Stream
 
-        self._streams.append(Stream(data, self.seed))
+        self._streams.append(MixedStream(data, self.seed) if isinstance(data, Mapping) else Stream(data, self.seed))
         return self._streams[-1]
 
     def steps(self) -> Iterator[tuple[int, dict[str, Any]]]:

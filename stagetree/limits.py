@@ -31,10 +31,13 @@ MOST_METRICS = 1_000
 BATCH_SIZES = ("bs", "batch_size", "seq_len")
 """Hyper-parameters by which trials read other batches; such trials are not packed together."""
 
+DATA = "data"
+"""The hyper-parameter that says which streams of data are learned from, and in which shares."""
+
 DATA_SEED = "data_seed"
 """The hyper-parameter that orders the data, in which the repeats of a trial differ."""
 
-__all__ = ["DATA_SEED", "LIMITS", "Limits", "check_names", "check_size", "check_trial"]
+__all__ = ["DATA", "DATA_SEED", "LIMITS", "Limits", "check_names", "check_size", "check_trial"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

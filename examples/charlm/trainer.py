@@ -21,6 +21,8 @@ TEXT = Path(__file__).with_name("alice.txt")
 class CharLM(TorchTrainer):
     """Hyper-parameters: `lr`, `weight_decay`, `bs`, `seq_len`, `data_seed`. A step is `batches_per_step` batches.
 
+    With `streams`, the text is divided into windows in which somebody speaks and others, and `data` mixes the two.
+
     Shapes in the comments: B windows in a batch, T characters in a window, C features, H heads, V letters.
     """
 
@@ -39,6 +41,7 @@ class CharLM(TorchTrainer):
         batches_per_step: int = 20,
         precision: str = "fp32",
         micro_batch_size: int | None = None,
+        streams: bool = False,
     ) -> None:
         letters, train, valid = windows(TEXT.read_text(), context)
         model = Transformer(letters, layers=layers, width=width, heads=heads, context=context, dropout=dropout)
@@ -46,7 +49,7 @@ class CharLM(TorchTrainer):
             seed=seed,
             device=device,
             model=model,
-            train_data=train,
+            train_data=by_speech(train, sorted(set(TEXT.read_text())).index("`")) if streams else train,
             valid_data=valid,
             batches_per_step=batches_per_step,
             precision=precision,
@@ -78,6 +81,13 @@ def windows(text: str, context: int) -> tuple[int, TensorDataset, TensorDataset]
     codes = torch.tensor([letters.index(letter) for letter in text], dtype=torch.uint8)
     train, valid = codes.tensor_split([len(codes) * 9 // 10])
     return len(letters), *(TensorDataset(part.unfold(0, context + 1, context)) for part in (train, valid))
+
+
+def by_speech(data: TensorDataset, quote: int) -> dict[str, TensorDataset]:
+    """The windows with a quotation mark, and the others."""
+    (rows,) = data.tensors
+    speaks = (rows == quote).any(dim=1)
+    return {"speech": TensorDataset(rows[speaks]), "prose": TensorDataset(rows[~speaks])}
 
 
 class Transformer(nn.Module):

@@ -16,7 +16,6 @@ from __future__ import annotations
 from stagetree.sequences.base import (
     FAMILIES,
     Sequence,
-    SequenceError,
     check_count,
     did_you_mean,
     end_of,
@@ -24,6 +23,7 @@ from stagetree.sequences.base import (
     with_ends,
 )
 from stagetree.sequences.composed import OneCycle, Part, Piecewise, Warmup, Wsd, first_parts
+from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.families import (
     Constant,
     Cosine,
@@ -36,6 +36,7 @@ from stagetree.sequences.families import (
 )
 from stagetree.sequences.forms import CURVES, Form, Held, MovingForm, Piece, Scalar
 from stagetree.sequences.fractions import has_fraction, is_fraction, needs_length, parse_for
+from stagetree.sequences.mixes import is_mix, shares
 
 __all__ = [
     "CURVES",
@@ -66,9 +67,11 @@ __all__ = [
     "first_parts",
     "has_fraction",
     "is_fraction",
+    "is_mix",
     "needs_length",
     "parse",
     "parse_for",
+    "shares",
     "with_ends",
 ]
 

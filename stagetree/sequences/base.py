@@ -9,15 +9,9 @@ from difflib import get_close_matches
 from itertools import islice, pairwise
 from typing import Any, ClassVar
 
+from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.forms import Held, Piece, Scalar
-
-
-class SequenceError(ValueError):
-    """A sequence that cannot be: `field` is the path inside it, `problem` what is wrong and what would be right."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}" if field else problem)
-        self.field, self.problem = field, problem
+from stagetree.sequences.mixes import is_mix, mix_value
 
 
 class Sequence:
@@ -156,6 +150,14 @@ def check_scalar(name: str, value: Any) -> None:
         check_number(name, value)
 
 
+def read_scalar(name: str, value: Any) -> Scalar:
+    """A value that may be a mix of streams, which is then written in its one form."""
+    if is_mix(value):
+        return mix_value(value, name)
+    check_scalar(name, value)
+    return value  # type: ignore[no-any-return]
+
+
 def check_list(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
         raise SequenceError(name, f"must be a list, got {value!r}")
@@ -181,15 +183,14 @@ FAMILIES: dict[str, type[Sequence]] = {}
 
 
 def parse(value: Any, path: str = "") -> Sequence:
-    """The sequence that JSON writes: a bare scalar is a constant, an object names its `family` and its fields.
+    """The sequence that JSON writes: a bare value is a constant, an object names its `family` and its fields.
 
     Raises `SequenceError` whose `field` begins with `path`.
     """
     if isinstance(value, Sequence):
         return value
-    if not isinstance(value, Mapping):
-        check_scalar(path, value)
-        return FAMILIES["constant"](value)  # type: ignore[call-arg]
+    if not isinstance(value, Mapping) or is_mix(value):
+        return FAMILIES["constant"](read_scalar(path, value))  # type: ignore[call-arg]
     try:
         return _family(value)(**{name: item for name, item in value.items() if name != "family"})
     except SequenceError as error:
@@ -222,7 +223,8 @@ def _meant(value: Mapping[str, Any]) -> str:
     if "values" in value and value.keys() <= {"values", "distribution"}:
         return "write {choice: [...]}, or the list alone"
     if not value.keys() & {"low", "high", "log", "uniform"}:
-        return ""
+        is_mix_meant = "mix" in value or (value and all(isinstance(each, int | float) for each in value.values()))
+        return "a mix of streams is {mix: {web: 0.7, code: 0.3}}, with nothing beside it" if is_mix_meant else ""
     return f"write {{{'loguniform' if value.get('log') else 'uniform'}: [low, high]}}"
 
 

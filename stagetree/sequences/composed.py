@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from stagetree.sequences.base import (
     Sequence,
-    SequenceError,
     check_count,
     check_list,
     check_number,
@@ -18,6 +17,7 @@ from stagetree.sequences.base import (
     parse,
     set_field,
 )
+from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.forms import Form, HalfCosine, Held, OneMinusSqrt, Piece, Ramp, Slide
 
 

@@ -10,15 +10,15 @@ from typing import ClassVar
 
 from stagetree.sequences.base import (
     Sequence,
-    SequenceError,
     check_count,
     check_list,
     check_milestones,
     check_number,
-    check_scalar,
     in_force_from,
+    read_scalar,
     set_field,
 )
+from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.forms import HalfCosine, Held, Line, Piece, PolynomialDecay, Power, Scalar, Slide, power
 
 _FURTHEST = 2.0**53
@@ -30,13 +30,13 @@ _MOST_PASSED = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Constant(Sequence):
-    """`value` at every step. The value is any JSON scalar."""
+    """`value` at every step. The value is any JSON scalar, or a mix of streams."""
 
     family: ClassVar[str] = "constant"
     value: Scalar
 
     def __post_init__(self) -> None:
-        check_scalar("value", self.value)
+        set_field(self, "value", read_scalar("value", self.value))
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
         yield Piece(origin, Held(self.value))
@@ -51,10 +51,9 @@ class Values(Sequence):
     milestones: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        set_field(self, "values", check_list("values", self.values))
+        values = check_list("values", self.values)
+        set_field(self, "values", tuple(read_scalar(f"values[{n}]", value) for n, value in enumerate(values)))
         set_field(self, "milestones", check_milestones(self.milestones))
-        for number, value in enumerate(self.values):
-            check_scalar(f"values[{number}]", value)
         if len(self.values) != len(self.milestones) + 1:
             raise SequenceError(
                 "values", f"must be one more than the {len(self.milestones)} milestones, got {len(self.values)}"

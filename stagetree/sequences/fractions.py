@@ -16,7 +16,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from stagetree.sequences.base import FAMILIES, SequenceError, check_number, did_you_mean, parse
+from stagetree.sequences.base import FAMILIES, check_number, did_you_mean, parse
+from stagetree.sequences.errors import SequenceError
+from stagetree.sequences.mixes import is_mix
 
 __all__ = ["fraction", "has_fraction", "is_fraction", "needs_length", "parse_for", "resolved"]
 
@@ -47,7 +49,7 @@ def _resolved(value: Any, owner: Mapping[str, Any], steps: int | None, path: str
     """`owner`: the object whose fields a fraction may be of. `through`: the fields that it is already reckoned for."""
     if is_fraction(value):
         return _steps(value, owner, steps, path, through)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and not is_mix(value):
         return {name: _resolved(item, value, steps, f"{path}.{name}", (str(name),)) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_resolved(item, owner, steps, f"{path}[{n}]", through) for n, item in enumerate(value)]
@@ -94,6 +96,8 @@ def is_fraction(value: Any) -> bool:
 
 def has_fraction(value: Any) -> bool:
     """Whether one is written somewhere inside."""
+    if is_mix(value):
+        return False
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return is_fraction(value) or any(map(has_fraction, inside))
 
@@ -102,7 +106,7 @@ def needs_length(value: Any) -> bool:
     """Whether an entry can be read only for a trial whose length is known."""
     if is_fraction(value):
         return "of" not in value
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and not is_mix(value):
         family = FAMILIES.get(str(value.get("family")))
         follows = family is not None and family.from_length() not in {None, *value}
         return follows or any(map(needs_length, value.values()))

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import accumulate
 from statistics import NormalDist
 from typing import Any, ClassVar
 
-from stagetree.sequences import Sequence, SequenceError
+from stagetree.sequences import Sequence, SequenceError, shares
 
 __all__ = [
     "Choice",
@@ -226,3 +226,55 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # of NumPy and torch, scalars and arrays
         value = value.tolist()
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+_CLOSE = 1e-9
+"""Shares that differ by less are one, rounded twice."""
+
+_LISTED = 10_000
+"""A range with more values is tried at its ends alone, for the weights of a mix."""
+
+
+def weights_of(pattern: Mapping[str, Any], value: Any) -> dict[str, float] | None:
+    """Weights, by stream, that the patterns of them allow and that come to a recorded mix; None if there are none.
+
+    Shares do not tell by what all weights were divided, so there may be more than one answer.
+    """
+    recorded = value.get("value") if isinstance(value, Mapping) else value
+    try:
+        parts = shares(recorded)
+    except ValueError:
+        return None
+    if not parts.keys() <= pattern.keys():
+        return None
+    totals = sorted({each / parts[name] for name in parts for each in _bounds(pattern[name])})
+    fitting = [total for total in totals if _weights(pattern, parts, total) is not None]
+    if not fitting:
+        return None
+    return _weights(pattern, parts, (fitting[0] + fitting[-1]) / 2) or _weights(pattern, parts, fitting[0])
+
+
+def _weights(pattern: Mapping[str, Any], parts: Mapping[str, float], total: float) -> dict[str, float] | None:
+    """The weights with this sum, if the patterns allow them."""
+    found = {name: _near(item, parts.get(name, 0.0) * total) for name, item in pattern.items()}
+    whole = sum(found.values())
+    is_close = whole > 0 and all(abs(found[name] / whole - parts.get(name, 0.0)) < _CLOSE for name in found)
+    return found if is_close else None
+
+
+def _bounds(item: Any) -> Iterator[float]:
+    """Weights that a pattern allows: all of a list, or the ends of a range."""
+    if isinstance(item, Choice):
+        for option in item.options:
+            yield from _bounds(option)
+    elif isinstance(item, Range):
+        yield from (item.low, item.high) if (item.count() or _LISTED) >= _LISTED else item.listed()
+    elif is_number(item):
+        yield item
+
+
+def _near(item: Any, weight: float) -> Any:
+    """The weight that a pattern allows that is nearest to another."""
+    if isinstance(item, Choice):
+        return min((_near(option, weight) for option in item.options), key=lambda each: abs(each - weight))
+    return item.near(weight) if isinstance(item, Range) else item

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stagetree.sequences import did_you_mean, is_fraction
+from stagetree.sequences import did_you_mean, is_fraction, is_mix
 from stagetree.space.distributions import (
     TAILS,
     Choice,
@@ -112,6 +112,8 @@ def canonical(entry: Any, path: str = "") -> Any:
         return [canonical(item, f"{path}[{number}]") for number, item in enumerate(entry)]
     if not isinstance(entry, Mapping):
         return entry
+    if is_mix(entry) and isinstance(entry["mix"], Mapping):  # all names in it are of streams
+        return {"mix": {name: canonical(item, f"{_at(path, 'mix')}.{name}") for name, item in entry["mix"].items()}}
     kept = {"when"} if "value" in entry else set()
     inside = {name: item if name in kept else canonical(item, _at(path, name)) for name, item in entry.items()}
     return inside if "family" in inside or is_fraction(inside) else _renamed(inside, path)

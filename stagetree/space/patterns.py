@@ -8,8 +8,8 @@ from itertools import chain
 from random import Random
 from typing import Any
 
-from stagetree.sequences import is_fraction
-from stagetree.space.distributions import Choice, Distribution, Range
+from stagetree.sequences import is_fraction, is_mix
+from stagetree.space.distributions import Choice, Distribution, Range, weights_of
 from stagetree.space.notation import canonical, read_choice, read_range, written_name
 
 _END = object()
@@ -34,6 +34,8 @@ def _read(value: Any, path: str) -> Any:
         return [_read(item, f"{path}[{number}]") for number, item in enumerate(value)]
     if not isinstance(value, Mapping):
         return value
+    if is_mix(value) and isinstance(value["mix"], Mapping):
+        return {"mix": {name: _read(item, f"{path}.mix.{name}") for name, item in value["mix"].items()}}
     name = written_name(value, path)
     if name == "choice":
         return _choice(value, f"{path}.choice", path)
@@ -201,6 +203,9 @@ def values_of(pattern: Any, path: str, value: Any, steps: int | None = None) -> 
 
     steps: of the trial, for the fractions in the pattern.
     """
+    if is_mix(pattern) and isinstance(pattern["mix"], Mapping):
+        weights = weights_of(pattern["mix"], value)
+        return None if weights is None else values_of(pattern["mix"], f"{path}.mix", weights)
     value = bare(pattern, value)
     match pattern:
         case Choice(options=options):

@@ -1,42 +1,37 @@
-"""A trainer's way through its data: the place in it, batches, and the metrics over all of it."""
+"""A trainer's way through its data: the place in it, and batches."""
 
 from __future__ import annotations
 
-import math
-from abc import abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import zip_longest
 from typing import Any, cast
 
-import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, nn
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset, default_collate
 
-from stagetree.trainer.base import Trainer
+from stagetree.trainer.measuring import MeasuringTrainer
+from stagetree.trainer.mixing import MixedOrder, MixedStream, is_named, source_of
 from stagetree.trainer.order import LARGE, ORDER, Batching, BatchSpan, Indices, Order, generator_of, parts, shuffled
 from stagetree.trainer.reading import Loading, SampleReader, Samples, reader
 from stagetree.trainer.stock import sharding_of
-from stagetree.trainer.streaming import StreamBatches, TrainData, is_stream
-from stagetree.trainer.tensors import Mean, one_number, shortened, sum_and_count, whole_number
+from stagetree.trainer.streaming import StreamBatches, TrainData
+from stagetree.trainer.tensors import shortened, whole_number
 
 
-class DataTrainer(Trainer):
+class DataTrainer(MeasuringTrainer):
     """What `stagetree.TorchTrainer` knows about data; arguments, methods and attributes are described there.
 
-    The place in the data is two integers, the epoch and the number of its samples seen. A stream has its own.
+    The place in the data is two integers, the epoch and the number of its samples seen. A stream has its own; of
+    several by name it is how many samples each has given.
     """
 
-    caches = ("_orders", "_sharding", "_stream", "_train_samples", "_valid_samples")
+    caches = ("_mixed", "_orders", "_sharding", "_stream", "_train_samples", "_valid_samples")
 
     batch_size: int = 32
     """Used where the study has no hyper-parameter `bs` or `batch_size`."""
     seq_len: int | None = None
     """Positions of a training sample that are learned from; None for all of them."""
-    eval_batch_size: int = 1000
-    """Samples measured at once. It is no hyper-parameter: a metric does not depend on how a trial is trained."""
 
     def __init__(
         self,
@@ -58,19 +53,28 @@ class DataTrainer(Trainer):
         self._sharding = sharding_of(batching, seed, device)
         self._orders: dict[int, Indices] = {}
         change = None if self._inherits("transform") else self.transform
-        self._stream: StreamBatches | None = None
-        if is_stream(train_data):
-            own = {name: getattr(self, name) for name in ("collate", "order") if not self._inherits(name)}
-            self._stream = StreamBatches(train_data, seed, device, change, own, batching, loading)
-        indexed = cast(TensorDataset | Samples, () if self._stream else train_data)
+        self._stream, self._mixed = None, None
+        own = {name: getattr(self, name) for name in ("collate", "order") if not self._inherits(name)}
+        if source := source_of(train_data, seed):
+            self._stream = StreamBatches(source, seed, device, change, own, batching, loading)
+        elif is_named(train_data):
+            self._mixed = self._mixed_order(train_data)
+        indexed = cast(TensorDataset | Samples, () if source else self._mixed.data if self._mixed else train_data)
         self._train_data, self._valid_data = indexed, valid_data
         self._train_samples = SampleReader(indexed, seed, "sample", change)
         self._valid_samples = SampleReader(valid_data, seed, "valid")
         self._train_reader = reader(indexed, self._fetch_train, device, loading)
         self._valid_reader = reader(valid_data, self._fetch_valid, device, loading)
-        for name, data in (("train_data", self._stream or indexed), ("valid_data", valid_data)):
-            if not isinstance(data, StreamBatches) and not len(data):
+        for name, data in (("train_data", indexed), ("valid_data", valid_data)):
+            if not (data is indexed and source) and not len(data):
                 raise ValueError(f"{name} holds no samples")
+
+    def _mixed_order(self, streams: Mapping[str, Any]) -> MixedOrder:
+        if not self._batching.per_step:
+            raise ValueError("train_data is several streams, of which no epoch is made: say batches_per_step")
+        if not self._inherits("order"):
+            raise ValueError("`order` would not be called: the hyper-parameter data decides how streams are mixed")
+        return MixedOrder(streams, self.seed)
 
     def close(self) -> None:
         """End the processes that read."""
@@ -80,10 +84,6 @@ class DataTrainer(Trainer):
             self._stream.stream.close()
 
     # What a subclass says -------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def measure(self, batch: Any) -> Mapping[str, Mean]:
-        """The metrics of one batch, each a mean over its samples or (sum, count); `evaluate` averages them."""
 
     def transform(self, sample: Any, generator: Generator) -> Any:
         """Augment one training sample of a map-style data set, or of a stream.
@@ -150,6 +150,8 @@ class DataTrainer(Trainer):
     def _next_batch(self) -> BatchSpan:
         if self._stream is not None:
             return self._stream.next(self.batch_size)
+        if self._mixed is not None:
+            return self._mixed.next(self.batch_size)
         self.epoch, self.offset = self._order().place(self.epoch, self.offset)
         return self._order().batch(self.epoch, self.offset)
 
@@ -157,6 +159,9 @@ class DataTrainer(Trainer):
         """It has been learned from."""
         if self._stream is not None:
             self.epoch, self.offset = self._stream.stream.epoch, self._stream.stream.offset
+        elif self._mixed is not None:
+            self._mixed.advance(span)
+            self.offset = self._mixed.mixture.seen
         else:
             self.epoch, self.offset = self._order().place(span.epoch, span.offset + len(span.indices))
 
@@ -171,8 +176,8 @@ class DataTrainer(Trainer):
 
     def _following(self, first: BatchSpan) -> Iterator[BatchSpan]:
         """What is read from a span on, forever, unless a hyper-parameter or the place changes."""
-        for batch in self._order().batches(self.epoch, self.offset):
-            size = self._batching.micro_size
+        order, mixed, size = self._order(), self._mixed, self._batching.micro_size
+        for batch in mixed.batches(self.batch_size) if mixed else order.batches(self.epoch, self.offset):
             for part in parts(batch, size) if self._sharding is None else self._sharding.own(batch, size):
                 if (part.epoch, part.offset) >= (first.epoch, first.offset):
                     yield part
@@ -189,13 +194,15 @@ class DataTrainer(Trainer):
         place: dict[str, Any] = {"epoch": self.epoch, "offset": self.offset}
         if self._stream is not None:
             place["stream"] = self._stream.stream.state_dict()
+        elif self._mixed is not None:
+            place["mix"] = self._mixed.mixture.state_dict()
         elif self._is_computed():
             place["order"] = ORDER
         return place
 
     def _go_to(self, place: Mapping[str, Any]) -> None:
         """Be there, with the next batch. Raises ValueError for a place in data that was read in another way."""
-        if (self._stream is not None) != ("stream" in place):
+        if (self._stream is not None, self._mixed is not None) != ("stream" in place, "mix" in place):
             raise ValueError("the checkpoint is of a trainer whose data was read in another way: begin the study anew")
         if self._is_computed() and place.get("order") != ORDER:
             text = "another order of the data than this version has: begin the study anew"
@@ -203,10 +210,12 @@ class DataTrainer(Trainer):
         self.epoch, self.offset = place["epoch"], place["offset"]
         if self._stream is not None:
             self._stream.stream.load_state_dict(place["stream"])
+        if self._mixed is not None:
+            self._mixed.mixture.load_state_dict(place["mix"])
 
     def _is_computed(self) -> bool:
         """Whether the order of the data is computed, not drawn."""
-        return self._inherits("order") and len(self._train_data) >= LARGE
+        return self._mixed is None and self._inherits("order") and len(self._train_data) >= LARGE
 
     def _inherits(self, name: str) -> bool:
         return getattr(getattr(self, name), "__func__", None) is getattr(DataTrainer, name)
@@ -223,78 +232,20 @@ class DataTrainer(Trainer):
         seed = whole_number(name, value, least=0)
         if seed != self.data_seed:
             self.data_seed, self._orders = seed, {}
+            if self._mixed is not None:
+                self._mixed.draw_from(seed)
             self._train_samples.draw_from(seed)
             self._train_reader.restart()
+
+    def _take_data(self, name: str, value: Any) -> None:
+        """Learn from streams in other shares, of which each goes on where it is."""
+        source = self._mixed or (self._stream.stream if self._stream else None)
+        if not isinstance(source, MixedOrder | MixedStream):
+            raise ValueError(f"{name}: train_data has no names of streams: give a dict, such as {{'web': train_data}}")
+        source.mixture.mix(value)
 
     def _learn_by_shards(
         self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
     ) -> None:
         """Have the gradient of a batch in the parameters. part: adds that of a span of it."""
         return part(whole) if self._sharding is None else self._sharding.learn(whole, model, optimizer, part)
-
-    def _means(self) -> dict[str, float]:
-        if self._sharding is not None:
-            return self._means_by_shards(self._sharding.shards)
-        spans = list(parts(BatchSpan(0, 0, tuple(range(len(self._valid_data)))), self.eval_batch_size))
-        means = {}
-        for name, (values, counts) in self._values_in_spans(spans).items():
-            numbers = _numbers(name, values, counts)[0]
-            means[name] = _mean(numbers, float(torch.stack(counts).sum()) if counts else None, spans)
-        return means
-
-    def _means_by_shards(self, shards: int) -> dict[str, float]:
-        """Each rank measures its share of the batches, which are as many as shards, or more."""
-        size = min(self.eval_batch_size, -(-len(self._valid_data) // shards))
-        spans = list(parts(BatchSpan(0, 0, tuple(range(len(self._valid_data)))), size))
-        rank, world = self.ranks.rank, self.ranks.world
-        found = self._values_in_spans(spans[rank::world], range(rank, len(spans), world))
-        if self._sharding is not None and self._sharding.is_divided and rank >= len(spans) % world > 0:
-            self._values_in_spans(spans[-1:], [len(spans) - 1])  # parameters are gathered by all ranks, equally often
-        told = self.ranks.gather({name: _numbers(name, *pair) for name, pair in found.items()})
-        means = {}
-        for name in max(told, key=len):  # a rank may have nothing to measure
-            values, counts = (_dealt([each[name][at] for each in told if name in each]) for at in (0, 1))
-            means[name] = _mean(values, sum(counts) if counts else None, spans)
-        return means
-
-    def _values_in_spans(self, spans: list[BatchSpan], numbers: Iterable[int] = ()) -> dict[str, _Values]:
-        """By name, the value of each span, and its count where that is said. numbers: of the spans, in shards."""
-        found = defaultdict[str, _Values](lambda: ([], []))
-        for at, (span, number) in enumerate(zip_longest(spans, numbers)):
-            if self._sharding is not None:
-                self._sharding.seed_part(number)
-            batch = self._valid_reader.read(span, lambda rest=spans[at:]: iter(rest))  # type: ignore[misc]
-            measured = self.measure(batch)
-            if not isinstance(measured, Mapping):
-                raise TypeError(f"measure must return a dict of metrics, got {type(measured).__name__}")
-            for name, mean in measured.items():  # it is asked for its value in the end only
-                values, counts = found[name]
-                if pair := sum_and_count(f"{name} of measure", mean):
-                    values.append(pair[0])
-                    counts.append(pair[1])
-                else:
-                    values.append(one_number(f"{name} of measure", torch.as_tensor(mean, device=self.device)))
-        return found
-
-
-_Values = tuple[list[Tensor], list[Tensor]]
-
-
-def _numbers(name: str, values: list[Tensor], counts: list[Tensor]) -> tuple[list[float], list[float]]:
-    """The numbers of a metric. Raises TypeError if only some of them count something."""
-    if counts and len(counts) != len(values):
-        raise TypeError(f"{name} of measure must be a mean in every batch, or (sum, count) in every batch")
-    return torch.stack(values).tolist(), torch.stack(counts).tolist() if counts else []
-
-
-def _mean(numbers: list[float], count: float | None, spans: list[BatchSpan]) -> float:
-    """Over all batches: of means by the sizes of the batches, of sums by their count; NaN if they count nothing."""
-    if count is None:
-        sizes = [len(span.indices) for span in spans]
-        return sum(value * size for value, size in zip(numbers, sizes, strict=True)) / sum(sizes)
-    return sum(numbers) / count if count else math.nan
-
-
-def _dealt(hands: list[list[float]]) -> list[float]:
-    """The values that were dealt out one by one, in their order."""
-    return [value for row in zip_longest(*hands) for value in row if value is not None]

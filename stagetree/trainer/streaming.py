@@ -34,8 +34,25 @@ class Resumable(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
 
 
-TrainData = TensorDataset | Samples | Resumable
-"""What can be learned from."""
+TrainData = TensorDataset | Samples | Resumable | Mapping[str, TensorDataset | Samples | Resumable]
+"""What can be learned from: one stream of data, or several by name."""
+
+
+class ItemSource(Protocol):
+    """Items, pass after pass. is_loader: whether they are batches. kind: of the data, for sentences."""
+
+    @property
+    def is_loader(self) -> bool: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    def take(self, number: int, *, only_whole: bool = False) -> tuple[BatchSpan, list[Any]]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any], /) -> None: ...
+    def close(self) -> None: ...
 
 
 def is_stream(data: object) -> TypeGuard[Resumable]:
@@ -57,6 +74,7 @@ class Stream:
 
     def __init__(self, data: Resumable, seed: int) -> None:
         self._data, self._seed = data, seed
+        self.is_loader, self.kind = gives_batches(data), type(data).__name__
         self.epoch = self.offset = 0
         self._items: Iterator[Any] | None = None
         self._loaded: dict[str, Any] | None = None  # a place to which the data goes when it is read next
@@ -77,7 +95,7 @@ class Stream:
             span, items = self._taken(number)
             if len(items) >= least:
                 return span, items
-        what = f"a pass over a stream ({type(self._data).__name__}) gave {len(items)} items"
+        what = f"a pass over a stream ({self.kind}) gave {len(items)} items"
         raise ValueError(f"{what}, and a batch has {least}" if only_whole else what)
 
     def state_dict(self) -> dict[str, Any]:
@@ -149,7 +167,7 @@ class StreamBatches:
 
     def __init__(
         self,
-        data: Resumable,
+        stream: ItemSource,
         seed: int,
         device: str,
         change: Change | None,
@@ -157,8 +175,8 @@ class StreamBatches:
         batching: Batching,
         loading: Loading,
     ) -> None:
-        self.stream, self.is_loader = Stream(data, seed), gives_batches(data)
-        self._refuse(batching, loading, type(data).__name__)
+        self.stream, self.is_loader = stream, stream.is_loader
+        self._refuse(batching, loading, stream.kind)
         for name in {*own, *(["transform"] if change else [])} - (
             set() if self.is_loader else {"collate", "transform"}
         ):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
-from stagetree.limits import DATA_SEED
+from stagetree.limits import DATA, DATA_SEED
 from stagetree.trainer.base import changed
 from stagetree.trainer.modelled import ModelTrainer, clip_grad_norm, load_model, load_optimizer
 from stagetree.trainer.optimizing import Precision, Rates
@@ -41,11 +41,12 @@ class TorchTrainer(ModelTrainer):
                 images, labels = batch
                 return cross_entropy(self.model(images), labels)
 
-    Hyper-parameters it knows: `bs` or `batch_size`, `data_seed`, `seq_len`, `optimizer` (a change makes a new one), the
-    ones that `build` reads, and whatever the optimizer keeps in its parameter groups, such as `lr`, `momentum` and
-    `weight_decay`. For more, override `apply`.
+    Hyper-parameters it knows: `bs` or `batch_size`, `data`, `data_seed`, `seq_len`, `optimizer` (a change makes a new
+    one), the ones that `build` reads, and whatever the optimizer keeps in its parameter groups, such as `lr`,
+    `momentum` and `weight_decay`. For more, override `apply`.
 
-    Data is a `TensorDataset`, moved to the device once, any map-style data set, or a stream with a `state_dict`.
+    Data is a `TensorDataset`, moved to the device once, any map-style data set, or a stream with a `state_dict`; or a
+    dict of such, of which `data` says the one that is learned from, or the weights of a mix.
 
     Attributes:
         model: the model, on `device`.
@@ -83,7 +84,7 @@ class TorchTrainer(ModelTrainer):
         Args:
             seed: orders the data and feeds the generators given to the transforms.
             device: where model and tensors go.
-            train_data: what `train` goes through, in another order each epoch.
+            train_data: what `train` goes through, in another order each epoch; or several of that, by name.
             valid_data: what `evaluate` measures on.
             model: any module; in training mode, if it should train in it. None has `build` make it.
             batches_per_step: batches in one step; None makes a step one pass over `train_data`.
@@ -155,6 +156,8 @@ class TorchTrainer(ModelTrainer):
             self._take_batch_size(name, value)
         elif name == DATA_SEED:
             self._take_data_seed(name, value)
+        elif name == DATA:
+            self._take_data(name, value)
         elif name == "seq_len":
             self.seq_len = whole_number(name, value)
         elif name != "optimizer":

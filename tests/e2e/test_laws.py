@@ -35,6 +35,18 @@ EXAMPLES = {
         },
         "tuner": {"kind": "grid", "max_steps": 6},
     },
+    "mixes": {
+        "trainer": "charlm",
+        "trainer_args": {"layers": 1, "width": 16, "context": 16, "batches_per_step": 2, "streams": True},
+        "metric": "val_loss",
+        "mode": "min",
+        "space": {
+            "lr": {"family": "wsd", "peak": 0.01, "warmup": 1, "stable_until": 4, "decay": 2},
+            "data": switch("prose", {"choice": [{"mix": {"prose": 1, "speech": weight}} for weight in (0, 1, 3)]}, 4),
+            "bs": 32,
+        },
+        "tuner": {"kind": "grid", "max_steps": 6},
+    },
     "script": {
         "trainer_args": {"width": 8, "block": 8},
         "metric": "val_loss",

@@ -15,7 +15,7 @@ from stagetree.spec import StudySpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 AT_NIGHT = ("nanogpt/study", "titan/study", "trl/study", "trl/dpo", "lightning_cli/study", "keras/study")
-AT_NIGHT += ("lora/study", "lightning/study", "program/study", "shapes/study")
+AT_NIGHT += ("charlm/mixes", "lora/study", "lightning/study", "program/study", "shapes/study")
 """Each way imports a framework, starts several processes, or trains for long."""
 
 

@@ -21,6 +21,7 @@ Trials = Iterable[tuple[dict[str, Sequence], int]]
         ("digits/study.yaml", 32, 1280, 608),
         ("charlm/study.yaml", 9, 820, 252),
         ("charlm/bf16.yaml", 3, 150, 78),
+        ("charlm/mixes.yaml", 4, 240, 120),
         ("shapes/study.yaml", 6, 144, 60),
         ("lora/study.yaml", 4, 48, 34),
         ("partial_fit/study.yaml", 8, 240, 140),

@@ -282,11 +282,17 @@ for step, hp in run.steps():
 """
 
 
+MIXING = STREAMING.replace("run.stream(Numbers())", 'run.stream({"a": Numbers(), "b": Numbers()})').replace(
+    "    where +=", '    numbers.mix("a" if step < 4 else "a:0.25,b:0.75")\n    where +='
+)
+
+
 @pytest.mark.parametrize("broken", [1, 5, 6])
-def test_the_place_in_a_stream_goes_with_the_state(build: Any, broken: int) -> None:
-    whole, half = trained(build(STREAMING), 9), trained(build(STREAMING), broken)
+@pytest.mark.parametrize("script", [STREAMING, MIXING], ids=["stream", "mix"])
+def test_the_place_in_a_stream_goes_with_the_state(build: Any, script: str, broken: int) -> None:
+    whole, half = trained(build(script), 9), trained(build(script), broken)
     middle = image(half)
-    for other in (build(STREAMING), whole):
+    for other in (build(script), whole):
         end = image(whole)
         other.load(state_format.unpack(middle), HpTimeline(HP), broken)
         assert image(other) == middle and image(trained(other, 9)) == end

@@ -1,0 +1,94 @@
+"""Mixes: values that are weights of named streams, such as those of the data that a trial learns from.
+
+`{mix: {web: 0.7, code: 0.3}}` stands wherever a value may. All keys inside `mix` are names of streams. The value
+itself is a string, of the share that each stream has: the same for all ways to write it.
+
+>>> mix_value({"mix": {"web": 7, "code": 3}})
+'code:0.3,web:0.7'
+>>> mix_value({"mix": {"web": 2, "code": 0}})
+'web'
+>>> shares("code:0.3,web:0.7")
+{'code': 0.3, 'web': 0.7}
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, TypeGuard
+
+from stagetree.sequences.errors import SequenceError
+
+__all__ = ["check_stream", "is_mix", "mix", "mix_value", "shares"]
+
+_BETWEEN, _BESIDE = ",", ":"
+_EXAMPLE = "{mix: {web: 0.7, code: 0.3}}"
+
+
+def mix(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """A mix, as a space or a sequence writes it. Weights are numbers from 0 on, or drawn; only their ratios count."""
+    return {"mix": dict(weights)}
+
+
+def is_mix(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Whether a mix is written here."""
+    return isinstance(value, Mapping) and value.keys() == {"mix"}
+
+
+def mix_value(written: Mapping[str, Any], path: str = "") -> str:
+    """The value of a mix: of each stream its share, rounded once, by name; of a stream alone its name.
+
+    Raises `SequenceError`.
+    """
+    path, weights = f"{path}.mix".strip("."), written["mix"]
+    if not isinstance(weights, Mapping) or not weights:
+        raise SequenceError(path, f"must map names of streams to their weights, got {weights!r}")
+    exact = {check_stream(name, path): _weight(weight, f"{path}.{name}") for name, weight in weights.items()}
+    if not (total := sum(exact.values())):
+        raise SequenceError(path, "must have a weight above 0")
+    parts = {name: float(exact[name] / total) for name in sorted(exact)}
+    return _written({name: share for name, share in parts.items() if share})
+
+
+def shares(value: Any) -> dict[str, float]:
+    """The share of each stream in the value of a hyper-parameter `data`: a mix, or the name of a stream alone.
+
+    As a trainer is given it, or as a study file writes it. Raises ValueError.
+    """
+    text = mix_value(value) if is_mix(value) else value
+    if not isinstance(text, str):
+        raise ValueError(f"must be the name of a stream, or a mix such as {_EXAMPLE}, not {value!r}")
+    if _BESIDE not in text:
+        return {check_stream(text, ""): 1.0}
+    try:
+        found = {name: float(share) for name, share in (part.split(_BESIDE) for part in text.split(_BETWEEN))}
+    except ValueError:
+        found = {}
+    if _written(dict(sorted(found.items()))) != text or not _is_whole(list(found.values())):
+        raise ValueError(f"must be a mix such as {_EXAMPLE}, not {text!r}")
+    return found
+
+
+def _is_whole(parts: list[float]) -> bool:
+    return min(parts) > 0 and abs(sum(parts) - 1) < 1e-9
+
+
+def _written(parts: Mapping[str, float]) -> str:
+    """Of each stream its share; of one alone its name."""
+    return _BETWEEN.join(parts if len(parts) == 1 else (f"{name}{_BESIDE}{share!r}" for name, share in parts.items()))
+
+
+def _weight(weight: Any, path: str) -> Fraction:
+    """Exactly the number as it is written: 0.1 is a tenth."""
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    if not is_number or not 0 <= weight <= sys.float_info.max:
+        raise SequenceError(path, f"must be a finite number from 0 on, got {weight!r}")
+    return Fraction(repr(weight))
+
+
+def check_stream(name: Any, path: str) -> str:
+    """The name of a stream. Raises `SequenceError`."""
+    if not isinstance(name, str) or not name or set(name) & {_BETWEEN, _BESIDE}:
+        raise SequenceError(path, f"must name a stream by a string without , and :, got {name!r}")
+    return name
