@@ -263,6 +263,7 @@ class Study(Blocking, StudyView):
     eval = blocking(AsyncStudy.eval)
     eval_all = blocking(AsyncStudy.eval_all)
     branch = blocking(AsyncStudy.branch)
+    suggest = blocking(AsyncStudy.suggest)
     soup = blocking(AsyncStudy.soup)
 
     progress = blocking_iterator(AsyncStudy.progress)

@@ -20,6 +20,7 @@ from stagetree.models.service import ScopeWord
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
+from stagetree.spec.suggesting import MOST_SUGGESTIONS
 
 Json = dict[str, Any]
 Valid = TypeVar("Valid", bound=BaseModel)
@@ -116,6 +117,20 @@ def branch_of(body: Any, study: StudyId, at: float) -> c.BranchTrial:
     if problems:
         raise SpecError(problems)
     return c.BranchTrial(study=study, time=at, **given)
+
+
+def suggestions_of(body: Any) -> list[Json]:
+    """The configurations that a body suggests. Raises `SpecError`."""
+    given = body if isinstance(body, dict) else {}
+    listed = given.get("suggestions")
+    if given.keys() != {"suggestions"} or not isinstance(listed, list) or not 1 <= len(listed) <= MOST_SUGGESTIONS:
+        what = f"a list of 1 to {MOST_SUGGESTIONS} objects from hyper-parameter to value"
+        raise SpecError([SpecProblem("suggestions", f"must be the one field: {what}")])
+    for number, each in enumerate(listed):
+        if not isinstance(each, dict) or not each:
+            what = "an object from hyper-parameter to value, with one at least"
+            raise SpecError([SpecProblem(f"suggestions[{number}]", f"must be {what}, got {shown(each)}")])
+    return listed
 
 
 def average_of(body: Any, study: StudyId, at: float) -> c.AverageTrials:
@@ -230,6 +245,15 @@ class AverageWanted(BaseModel):
     hp: Json = Field(default={}, description="what changes then: sequences whose own t is 0 there")
 
 
+class SuggestionsWanted(BaseModel):
+    """Configurations that a study's tuner is to try next."""
+
+    model_config = ConfigDict(extra="forbid")
+    suggestions: list[Json] = Field(
+        min_length=1, max_length=MOST_SUGGESTIONS, description="each by hyper-parameter, or by the place of a value"
+    )
+
+
 class Extension(BaseModel):
     model_config = ConfigDict(extra="forbid")
     steps: int = Field(ge=1, description="how many in all")
@@ -266,6 +290,7 @@ AsksBody = _typed(TrialsAsked, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
 ChangesBody = _typed(Changes, {"changes": {"tuner.reduction_factor": 2}})
 BranchBody = _typed(Branching, BRANCH)
 AverageBody = _typed(AverageWanted, {"best": 3})
+SuggestionsBody = _typed(SuggestionsWanted, {"suggestions": [{"lr": 0.1}]})
 ExtensionBody = _typed(Extension, {"steps": 80})
 NoteBody = _typed(NoteText, NOTE)
 TokenBody = _typed(TokenWanted, {"name": "ci", "scope": "submit", "project": "vision", "days": 90})

@@ -93,6 +93,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         changing.retry,
         changing.branch,
         changing.soup,
+        changing.suggest,
         changing.note,
         deleting.delete,
         changing.strike,

@@ -1,13 +1,14 @@
 """A store without a server: what its folder holds, read with the functions that the server's routes call.
 
 A `Store` answers like a `stagetree.client.Client`, as far as reading goes, and with equal documents. It writes only
-notes, and to let go of a study. It needs the server's parts: what may do without them imports this where it is used.
+notes and suggestions, and to let go of a study. It needs the server's parts: what may do without them imports this
+where it is used.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from app.cli.errors import FAILED, fail
 from app.cli.opened_folder import is_at_work, services_of
 from app.domain.events import PlanOpened, Profile
 from app.events import Decide, StoredEvent, Write, last_profile, transact
-from app.service import drawing, exporting, reading
+from app.service import drawing, exporting, reading, searching
 from app.service.changing import add_note, delete_study, release_slot, retry_trial
 from app.service.files import trial_metrics
 from app.service.services import Services
@@ -121,6 +122,13 @@ class Store:
     def retry_trial(self, study: str, number: int) -> Json:
         retry_trial(self._use, self._use.find(study), self._write, number)
         return self.trial(study, number)
+
+    def suggest(self, study: str, suggestions: Sequence[Json]) -> list[Json]:
+        made = searching.suggest(self._use, self._use.find(study), self._write, suggestions)
+        return [each.to_json() for each in made.items]
+
+    def suggestions(self, study: str) -> list[Json]:
+        return [each.to_json() for each in searching.suggestions(self._use, self._use.find(study)).items]
 
     def delete(self, study: str) -> None:
         delete_study(self._use, self._use.find(study), self._write)

@@ -56,6 +56,26 @@ class AverageTrials:
     time: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuggestConfigurations:
+    """All of these for the next places of a study's tuner, or none. Callers have looked whether its space has them."""
+
+    study: StudyId
+    configurations: tuple[Json, ...]
+    at: float
+    by: str = ""
+
+
+def suggest(study: Study, command: SuggestConfigurations) -> Iterator[e.ConfigurationSuggested]:
+    """The suggestions, in their order."""
+    return suggested(study.id, command.configurations, command.at, command.by)
+
+
+def suggested(study: StudyId, configurations: Iterable[Json], at: float, by: str) -> Iterator[e.ConfigurationSuggested]:
+    """The facts, of a study file too."""
+    return (e.ConfigurationSuggested(study=study, hp=hp, at=at, by=by) for hp in configurations)
+
+
 def branched(trial: Trial, at: int, hp: Json, steps: int) -> Json:
     """The hyper-parameters of a branch. Raises `Refused`."""
     if not 1 <= at <= trial.steps:

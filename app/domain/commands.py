@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from app.domain.asking import AverageTrials as AverageTrials
 from app.domain.asking import BranchTrial as BranchTrial
+from app.domain.asking import SuggestConfigurations as SuggestConfigurations
 from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
 from app.domain.search_plan import KeptAt, Progresses
 from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
@@ -287,6 +288,7 @@ StudyCommand = (
     | DeleteStudy
     | AddNote
 )
-TrialCommand = ApplyTunerActions | AddTrial | AskForTrials | CancelTrial | RetryTrial | BranchTrial | AverageTrials
+AskedByUsers = AddTrial | AskForTrials | CancelTrial | RetryTrial | BranchTrial | AverageTrials | SuggestConfigurations
+TrialCommand = ApplyTunerActions | AskedByUsers
 ChainCommand = ChoosePacking | AssignChain | LoseChain
 Command = SubmitStudy | StudyCommand | TrialCommand | ChainCommand | ReleaseCheckpoints | RecordDeleted

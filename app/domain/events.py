@@ -34,6 +34,7 @@ from app.domain.artifacts import StudyIsolated as StudyIsolated
 from app.domain.artifacts import StudyStruck as StudyStruck
 from app.domain.artifacts import WeightsDropped as WeightsDropped
 from app.domain.means import AverageNamed as AverageNamed
+from app.domain.suggesting import ConfigurationSuggested as ConfigurationSuggested
 from app.domain.terms import ChainId, ChainOutcome, FailureKind, NodeId, ProofKind, StudyId
 
 Json = dict[str, Any]
@@ -241,11 +242,9 @@ class StageCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEnded:
-    """Nothing more comes from this chain; `outcome` says why.
-
-    `steps` of the stage under way had been run until then, as far as is known, and `seconds` were spent on them.
-    `died_alone`: whether the process that trained died while the worker that had started it lived on, which alone
-    speaks against the stage; in logs from before that was told apart, whether the worker was lost.
+    """Nothing more comes from this chain; `outcome` says why. `steps` of the stage under way had been run until then,
+    as far as is known, and `seconds` were spent on them. `died_alone`: whether the process that trained died while the
+    worker that had started it lived on, which alone speaks against the stage; in old logs, whether the worker was lost.
     """
 
     chain: ChainId
@@ -280,6 +279,7 @@ Event = (
     PlanOpened
     | StudySubmitted
     | AverageNamed
+    | ConfigurationSuggested
     | TrialAdded
     | TrialExtended
     | TrialStopped

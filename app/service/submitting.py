@@ -222,9 +222,8 @@ def submit(
         has_new_weights=is_new,
         by=who.name,
     )
-    submitted = write(stream, lambda plan: decide(plan, command, use.limits))[-1].event
-    assert isinstance(submitted, e.StudySubmitted)
-    return submitted
+    recorded = write(stream, lambda plan: decide(plan, command, use.limits))
+    return next(each.event for each in recorded if isinstance(each.event, e.StudySubmitted))
 
 
 def _check_sinks(use: Services, spec: StudySpec) -> None:

@@ -2,8 +2,7 @@
 
     with Client() as client:
         study = client.submit(StudySpec.from_file("study.yaml"))
-        for event in client.follow(study.study):
-            ...
+        print([event.type for event in client.follow(study.study)])
 
 Answers are of `stagetree.models`, errors of `stagetree.errors`. A call that fails is made again, and has one effect.
 """
@@ -35,9 +34,8 @@ __all__ = ["AsyncClient", "Client", "Conflict", "Invalid", "NotFound", "ProblemE
 class AsyncClient(MakesTrials):
     """Talks to the server at `url`, or else at `$STAGETREE_URL`, or else on this machine.
 
-    `timeout` is in seconds, for each try; `retries` is how often a call is tried again. `token` says who you are: by
-    default that of `$STAGETREE_TOKEN`, or of the file `~/.config/stagetree/token`.
-    """
+    timeout: in seconds, for each try. retries: how often a call is tried again. token: who you are, by default that of
+    `$STAGETREE_TOKEN`, or of the file `~/.config/stagetree/token`."""
 
     def __init__(
         self,
@@ -289,6 +287,8 @@ class Client(Blocking):
     ask_trials = blocking(AsyncClient.ask_trials)
     branch_trial = blocking(AsyncClient.branch_trial)
     average_trials = blocking(AsyncClient.average_trials)
+    suggest = blocking(AsyncClient.suggest)
+    suggestions = blocking(AsyncClient.suggestions)
     retry_trial = blocking(AsyncClient.retry_trial)
     cancel_trial = blocking(AsyncClient.cancel_trial)
     events = blocking_iterator(AsyncClient.events)

@@ -1,4 +1,4 @@
-"""Trials that are made of others: branches of one, and averages of several."""
+"""Trials that are made of others: branches of one, and averages of several. And configurations that are suggested."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from stagetree.client.asking import Hp
 from stagetree.client.http import Http, Json, path_of
-from stagetree.models import Branch
+from stagetree.models import Branch, Suggestion
 
 
 class MakesTrials:
@@ -24,6 +24,17 @@ class MakesTrials:
         """Average trials: `trials` or `best`, and if need be `last`, `weights`, `steps`, `hp`. As `branch_trial`."""
         path = f"{path_of(study)}/trials:average"
         return Branch.of(await self.http.post(path, average, preview=preview or None))
+
+    async def suggest(self, study: str, suggestions: Iterable[Json]) -> list[Suggestion]:
+        """Suggest configurations, whole or in part, which take the next places of the study's tuner: all or nothing."""
+        wanted = {"suggestions": [dict(each) for each in suggestions]}
+        answer = await self.http.post(f"{path_of(study)}/suggestions", wanted)
+        return [Suggestion.of(item) for item in answer["items"]]
+
+    async def suggestions(self, study: str) -> list[Suggestion]:
+        """All that was suggested to a study, each with the trial that came of it."""
+        answer = await self.http.get(f"{path_of(study)}/suggestions")
+        return [Suggestion.of(item) for item in answer["items"]]
 
 
 class MadeOfTrials:
@@ -46,6 +57,15 @@ class MadeOfTrials:
         """
         wanted = {"trial": trial, "at": at, "steps": steps, "hp": {**(hp or {}), **values}}
         return await self._client.branch_trial(self.id, wanted, preview=preview)
+
+    async def suggest(self, hp: Hp | None = None, /, **values: Any) -> Suggestion:
+        """Suggest a configuration to the study's tuner, which tries it next; missing values are chosen.
+
+        lr=...: a sequence or a value; `hp` for names that are no keywords, and for places inside the space such as
+        `lr.init`. Raises `Invalid` for values outside of it, and `Conflict` where there is no place.
+        """
+        (made,) = await self._client.suggest(self.id, [{**(hp or {}), **values}])
+        return made
 
     async def soup(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from stagetree.models.answer import Answer
 from stagetree.models.previews import Preview
+from stagetree.models.search import Suggestion
 from stagetree.models.service import Event, Replay, Slot, SlotStage, TrainerListed
 from stagetree.models.studies import (
     Best,
@@ -69,6 +70,7 @@ __all__ = [
     "StudyAnswer",
     "StudyListed",
     "StudyStory",
+    "Suggestion",
     "TrainerListed",
     "Trial",
     "TrialDetail",

@@ -55,6 +55,10 @@ class Distinct:
         own = self._space.length_of(configuration)
         return key_of(configuration, self._steps if own is None else own)
 
+    def are_same(self, one: Configuration, other: Configuration) -> bool:
+        """Whether two configurations train alike."""
+        return self._key(one) == self._key(other)
+
     def is_new(self, configuration: Configuration) -> bool:
         """Whether it was not drawn."""
         return self._key(configuration) not in self._seen

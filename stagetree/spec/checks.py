@@ -39,6 +39,7 @@ AS_EVER: dict[str, Any] = {
     "repeats": 1,
     "metrics": [],
     "constraints": [],
+    "suggestions": [],
 }
 """Fields that are left out where they say this, as in studies from before there was a choice."""
 

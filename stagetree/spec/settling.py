@@ -1,22 +1,37 @@
-"""What is settled of a study at its submission: what its user left open, and trials that only a function describes."""
+"""What is settled of a study at its submission: what its user left open, trials that only a function describes, and
+the configurations that are suggested to it then.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from stagetree.space import Space
 from stagetree.spec.errors import Problem, SpecError
 from stagetree.spec.fields import SpecModel
+from stagetree.spec.suggesting import Suggestions, check_suggestions, suggestions_field
 from stagetree.spec.tuners import FixedTuner
 
 
 class SettledStudy(SpecModel):
     """The part of a study that concerns how it is submitted."""
 
+    suggestions: Suggestions = suggestions_field()
+
     if TYPE_CHECKING:
         tuner: Any
 
+        @property
+        def search_space(self) -> Space: ...
+        @property
+        def sampling_seed(self) -> int: ...
+
         def to_json(self) -> dict[str, Any]: ...
+
+    def check_suggestions(self) -> None:
+        """Raise `FieldError` where its tuner takes no suggestions, or not these."""
+        check_suggestions(self)
 
     def with_sampling_seed(self, seed: int) -> Self:
         """The same study, drawing from a seed if its tuner draws and its user has given none."""

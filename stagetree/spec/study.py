@@ -213,6 +213,7 @@ class StudySpec(SettledStudy):
             raise
         except SequenceError as error:
             raise SequenceError(joined("space", error.field), error.problem) from None
+        self.check_suggestions()
         return self
 
     def _check_first(self) -> None:

@@ -15,7 +15,7 @@ from app.domain.terms import TrialEventKind
 from app.registry import Catalogue
 from app.simulation.preview import preview
 from app.tuning.samplers import SAMPLERS, Proposal, Sampler, optuna_sampler, unavailable
-from app.tuning.samplers import base as qmc
+from app.tuning.samplers import listed as qmc
 from app.tuning.tuners import sampler_of
 from stagetree.limits import LIMITS
 from stagetree.sequences import SequenceError, parse

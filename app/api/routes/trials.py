@@ -22,7 +22,7 @@ from app.service import changing, reading
 from app.service.files import kept_state, parts, trial_metrics
 from app.service.views import documents
 from stagetree.models.pages import Columns, Logged, TrialBatch, TrialPage
-from stagetree.models.trials import Branch, TrialDetail, TrialWord
+from stagetree.models.trials import TrialDetail, TrialWord
 
 Json = dict[str, Any]
 
@@ -82,10 +82,6 @@ Sort = Annotated[
 Digits = Annotated[
     int | None, Query(ge=2, le=17, description="round numbers to so many digits, which makes the answer smaller")
 ]
-
-
-PRICED: dict[int | str, dict[str, Any]] = {200: {"model": Branch, "description": "With `preview`: the price alone."}}
-OnlyPrice = Annotated[bool, Query(description="say the price, and run nothing")]
 
 
 @router.get(
@@ -196,65 +192,6 @@ def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, w
     numbers = changing.ask(use, row, write, asks)
     with use.open_study(row) as (plan, study):
         return [documents.trial(plan, study.trials[number]) for number in numbers]
-
-
-@batch.post(
-    "/trials:branch",
-    status_code=201,
-    summary="Branch a trial off another one",
-    response_model=Branch,
-    response_model_exclude_unset=True,
-    response_description="Its price, and the trial.",
-    responses={**PRICED, **refusals(400, 404, 409, 413, 415)},
-)
-def branch_trial(
-    response: Response,
-    row: StudyRowDep,
-    given: bodies.BranchBody,
-    use: ServicesDep,
-    write: WriterDep,
-    preview: OnlyPrice = False,
-) -> Branch:
-    """Up to a step it is that trial, so that these steps are shared. A study that is over goes on for it."""
-    return _priced(response, row, bodies.branch_of(given, StudyId(row.id), use.clock()), use, write, preview)
-
-
-@batch.post(
-    "/trials:average",
-    status_code=201,
-    summary="Average trials",
-    response_model=Branch,
-    response_model_exclude_unset=True,
-    response_description="Its price, and the trial.",
-    responses={**PRICED, **refusals(400, 404, 409, 413, 415)},
-)
-def average_trials(
-    response: Response,
-    row: StudyRowDep,
-    given: bodies.AverageBody,
-    use: ServicesDep,
-    write: WriterDep,
-    preview: OnlyPrice = False,
-) -> Branch:
-    """Its weights are the mean of those with which the others were measured; it is evaluated, and trained on if that is
-    asked for. A study that is over goes on for it.
-    """
-    return _priced(response, row, bodies.average_of(given, StudyId(row.id), use.clock()), use, write, preview)
-
-
-def _priced(
-    response: Response,
-    row: StudyRecord,
-    wanted: c.BranchTrial | c.AverageTrials,
-    use: ApiServices,
-    write: Write,
-    preview: bool,
-) -> Branch:
-    price = changing.price_of_trial(use, row, wanted)
-    if preview:
-        response.status_code = 200
-        return Branch(**price)
-    return Branch(**price, trial=get_trial(row, changing.add_made_of(use, row, write, wanted), use))
 
 
 @router.post(

@@ -9,7 +9,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
 from app.domain.accounting import BUDGETS, spent
-from app.domain.asking import refusing
+from app.domain.asking import refusing, suggested
 from app.domain.failures import last_line
 from app.domain.proofs import judge
 from app.domain.schedule import path
@@ -105,6 +105,7 @@ def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator
         project=command.plan.project,
         by=command.by,
     )
+    yield from suggested(command.study, command.spec.get("suggestions", ()), command.at, command.by)
     yield from isolate(plan, Study(command.study, command.spec, command.at), command.at)
 
 

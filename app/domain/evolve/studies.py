@@ -24,6 +24,7 @@ StudyEvent = (
     | e.AuditRequested
     | e.AuditEnded
     | e.NoteAdded
+    | e.ConfigurationSuggested
 )
 
 
@@ -57,6 +58,8 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             plan.proofs_in_vain.pop(ProofKind.WHOLE, None)  # a user who asks again has it tried again
         case e.AuditEnded():
             plan.studies[event.study].is_audited = False
+        case e.ConfigurationSuggested():
+            plan.studies[event.study].suggestions.append(event)
         case e.NoteAdded():
             note = Note(plan.version + 1, event.at, event.trial, event.text)
             plan.studies[event.study].notes.append(note)

@@ -8,6 +8,7 @@ from typing import Any
 
 from app.domain.objectives import Objectives, objectives_of
 from app.domain.search_plan.trial import Note, Trial, TrialEvent
+from app.domain.suggesting import ConfigurationSuggested
 from app.domain.terms import FINAL_STATES, InexactPolicy, NodeId, StateConflict, StudyId, StudyState, Unknown
 
 MAX_RESTARTS, KEEP_BEST, AUDIT = 2, 1, 0.02
@@ -22,7 +23,8 @@ class Study:
     history: what happened to its trials, in the order of the log. failed: the numbers of the trials that did.
     executed: the steps that were run for it. first: those of them that nobody had trained before. retried, lost: those
     that were trained again because the state behind them was lost by an error of the user's code, or with a worker.
-    struck: those before it was isolated. idle_seconds: from each end of it until it was reopened.
+    struck: those before it was isolated. idle_seconds: from each end of it until it was reopened. suggestions: in the
+    order in which its tuner takes them up.
     submitted_version: of the plan, with the event that submitted it: what happened to the study is counted from there.
     ending: what ended it before its tuner did; empty where nothing did. deleted: it is not listed any more, and
     nothing is kept for it. isolated: why each of its trials is trained alone; empty where they may share.
@@ -45,6 +47,7 @@ class Study:
     max_step_by_node: dict[NodeId, int] = field(default_factory=dict)
     failed: list[int] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    suggestions: list[ConfigurationSuggested] = field(default_factory=list)
     active: int = 0
     num_results: int = 0
     requested: int = 0

@@ -13,12 +13,10 @@ from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import StudyId, canonical_json
 from app.tuning.replay.consistency import broken, check
 from app.tuning.replay.report import Json, Replay, lines
-from app.tuning.samplers.base import NonAdaptive, Sampler
-from app.tuning.tuners import sampler_of
+from app.tuning.samplers import Proposal
 from app.tuning.tuners.base import Context, End, NewTrial
 from app.tuning.tuners.base import context_of as context_at
 from app.tuning.tuners.driver import TunerDriver
-from stagetree.spec import StudySpec
 
 NOT_DERIVED = ("by", "sample", "asked", "price", "alpha")
 """What the reason of a trial holds beside the tuner's: who wanted it, and how its configuration came about."""
@@ -84,10 +82,7 @@ class Judge:
     """Says what the study's tuner would have decided. Raises what tuners and study files raise."""
 
     def __init__(self, spec: Json) -> None:
-        parsed = StudySpec.from_dict(dict(spec), limits=None)  # it was accepted once
-        sampler = sampler_of(parsed)
         self._driver = TunerDriver(spec)
-        self._sampler: Sampler | None = sampler if isinstance(sampler, NonAdaptive) else None
 
     def decision(self, study: Study, context: Context) -> Json | None:
         """What comes next; None where nothing does."""
@@ -95,9 +90,10 @@ class Judge:
         action = self._driver.expected()
         match action:
             case NewTrial() | Start():
-                hp = action.hp if isinstance(action, Start) else self._drawn(study)
-                start = {"kind": "start", "steps": action.steps, "reason": dict(action.reason)}
-                return start if hp is None else {**start, "hp": hp}
+                known = Proposal(action.hp) if isinstance(action, Start) else self._driver.foreseen() or Proposal({})
+                why = {name: value for name, value in known.reason.items() if name not in NOT_DERIVED}
+                start = {"kind": "start", "steps": action.steps, "reason": {**action.reason, **why}}
+                return {**start, "hp": known.hp} if known.hp else start
             case Extend():
                 return {
                     "kind": "promote",
@@ -112,13 +108,6 @@ class Judge:
             case End():
                 return {"kind": "complete", "reason": dict(action.reason)}
         return {"kind": "complete"} if study.active == 0 else None
-
-    def _drawn(self, study: Study) -> Json | None:
-        """The next configuration; None where it depends on results."""
-        drawn = (trial for trial in study.trials if trial.cooldown_of is None)
-        number = sum(trial.reason.get("by") == "tuner" for trial in drawn)
-        proposal = self._sampler.propose(number) if self._sampler else None
-        return None if proposal is None else proposal.hp
 
 
 Numbered = tuple[int, e.Event]

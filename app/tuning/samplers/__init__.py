@@ -9,8 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
-from app.tuning.samplers.base import Enqueued, Grid, KnowsTree, Proposal, QMCSampler, Random, Sampler
+from app.tuning.samplers.base import Enqueued, KnowsTree, Proposal, Sampler
+from app.tuning.samplers.listed import Grid, QMCSampler, Random
 from app.tuning.samplers.optuna_sampler import OptunaSampler
+from app.tuning.samplers.suggested import Suggested
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import SamplingTuner
 
@@ -57,10 +59,28 @@ def sampler_of(spec: StudySpec) -> Sampler | None:
     return Enqueued(spec, sampler) if spec.first else sampler
 
 
+def suggested_of(spec: StudySpec) -> Suggested | None:
+    """As `sampler_of`, with suggestions before its draws."""
+    sampler = sampler_of(spec)
+    return None if sampler is None else Suggested(spec, sampler)
+
+
 def priced(sampler: Sampler | None) -> KnowsTree | None:
     """The part of a sampler that goes by prices, if one does."""
-    inner = sampler.then if isinstance(sampler, Enqueued) else sampler
-    return inner if isinstance(inner, KnowsTree) else None
+    while isinstance(sampler, Suggested | Enqueued):
+        sampler = sampler.then
+    return sampler if isinstance(sampler, KnowsTree) else None
 
 
-__all__ = ["NEEDED", "SAMPLERS", "Enqueued", "Proposal", "Sampler", "priced", "sampler_of", "unavailable"]
+__all__ = [
+    "NEEDED",
+    "SAMPLERS",
+    "Enqueued",
+    "Proposal",
+    "Sampler",
+    "Suggested",
+    "priced",
+    "sampler_of",
+    "suggested_of",
+    "unavailable",
+]

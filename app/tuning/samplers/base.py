@@ -1,28 +1,26 @@
-"""What a sampler of configurations is, and those that need no library: random draws, the grid, quasi-random points."""
+"""What a sampler of configurations is; known ones before those of another sampler; and what makes configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import count, islice
 from random import Random as Chance
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from app.domain.pricing import TrainedTree
 from app.domain.search_plan import TrialEvent
 from stagetree.sequences import Sequence, SequenceError, parse
-from stagetree.space import Choose, Distribution, drawing
+from stagetree.space import Choose, suggesting
 from stagetree.space.distinct import Configuration, Distinct
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import PbtTuner
 
-if TYPE_CHECKING:
-    from stagetree.sequences import Sequence
-
-
 Hp = dict[str, Any]
 Values = dict[str, Any]
 """A value for each free parameter of the space, as `Space.build` takes them."""
+
+FIRST = "first"
+"""In the reason of a start: which configuration of the study's `first` it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,52 +74,6 @@ class NonAdaptive:
         return None
 
 
-class Drawn(NonAdaptive):
-    """Configurations that a subclass draws one after the other, none twice where the study is `distinct`."""
-
-    def __init__(self, spec: StudySpec) -> None:
-        self._space, self._seed = spec.search_space, spec.sampling_seed
-        self._found: list[Proposal] = []
-        self._distinct, self._more = distinct_of(spec), self.draws()
-        self._size = None if self._distinct is None else self._distinct.size()
-        if self._distinct is not None:
-            self._more = self._distinct.without_repeats(self._more, self._seed)
-
-    def draws(self) -> Iterator[dict[str, Sequence]]:
-        """Configurations without end: a function of the study file."""
-        raise NotImplementedError
-
-    def propose(self, number: int) -> Proposal | None:
-        more = islice(self._more, max(0, number + 1 - len(self._found)))
-        self._found += (Proposal(to_json(configuration)) for configuration in more)
-        return self._found[number] if number < len(self._found) else None
-
-    def size(self) -> int | None:
-        return self._size
-
-
-class Random(Drawn):
-    """Independent draws from the space: configuration n of a seed is always the same."""
-
-    def draws(self) -> Iterator[dict[str, Sequence]]:
-        return (self._space.sample(self._seed, number) for number in count())
-
-
-class Grid(NonAdaptive):
-    """The combinations of the space in the order written, once each."""
-
-    def __init__(self, spec: StudySpec) -> None:
-        distinct, grid = distinct_of(spec), spec.search_space.grid()
-        unlike = grid if distinct is None else filter(distinct.take, grid)
-        self._configurations = [to_json(configuration) for configuration in unlike]
-
-    def propose(self, number: int) -> Proposal | None:
-        return Proposal(self._configurations[number]) if number < len(self._configurations) else None
-
-    def size(self) -> int | None:
-        return len(self._configurations)
-
-
 class Enqueued:
     """Configurations that the user knows already, then those of another sampler, `then`, which learns of them too."""
 
@@ -137,6 +89,11 @@ class Enqueued:
         count = len(self._first)
         return self._first[number] if number < count else self.then.propose(number - count)
 
+    def foreseen(self, number: int) -> Proposal | None:
+        """The configuration, if it follows from no result."""
+        is_foreseen = number < len(self._first) or isinstance(self.then, NonAdaptive)
+        return self.propose(number) if is_foreseen else None
+
     def size(self) -> int | None:
         size = self.then.size()
         return None if size is None else len(self._first) + size
@@ -150,7 +107,7 @@ def _known(spec: StudySpec, number: int) -> Proposal:
     configuration = spec.first[number]
     values = spec.search_space.values(configuration)
     learned = {} if values is None else {"sample": values, "asked": 0}
-    return Proposal(to_json(configuration), {"first": number, **learned})
+    return Proposal(to_json(configuration), {FIRST: number, **learned})
 
 
 def distinct_of(spec: StudySpec) -> Distinct | None:
@@ -163,8 +120,6 @@ def distinct_of(spec: StudySpec) -> Distinct | None:
 
 Made = tuple[Values, Configuration]
 """A configuration, and the values that it was made of."""
-
-DRAWS = 1000
 
 
 class Maker:
@@ -183,21 +138,9 @@ class Maker:
         """Whether no trial has it, if that matters."""
         return self._distinct is None or self._distinct.is_new(configuration)
 
-    def made(self, choose: Choose) -> Made | None:
-        """The chosen configuration; None where it makes no sequence, or `where` refuses it."""
-        sample: Values = {}
-
-        def kept(place: str, free: Distribution) -> Any:
-            if free.low == free.high:
-                return free.low
-            sample[place] = choose(place, free)
-            return sample[place]
-
-        try:
-            configuration = self._space.compose(kept)
-        except SequenceError:
-            return None
-        return (sample, configuration) if self._space.allows(configuration) else None
+    def made(self, choose: Choose, fixed: Values | None = None) -> Made | None:
+        """The chosen configuration with the fixed values; None where there is none, or `where` refuses it."""
+        return suggesting.made(self._space, choose, fixed)
 
     def by_chance(self, number: int) -> tuple[Values | None, Configuration] | None:
         """A configuration for proposal `number`; None where none is left. Its values, unless they are not in the space.
@@ -206,14 +149,21 @@ class Maker:
         """
         if self._distinct is not None and self._distinct.is_listable:
             return self._left(self._distinct, number)
+        return self.completed(f"{self._seed}/{number}")
+
+    def completed(self, key: str, fixed: Values | None = None) -> Made:
+        """A configuration with the fixed values, new if one can be found. Raises `SequenceError` where there is none.
+
+        `key` is what chance it has.
+        """
         repeated: Made | None = None
-        for attempt in range(DRAWS):
-            if (made := self.made(drawing(Chance(f"{self._seed}/{number}/{attempt}")))) is not None:
-                repeated = made
-                if self.is_new(made[1]):
-                    return made
+        for made in suggesting.by_chance(self._space, key, fixed):
+            repeated = made
+            if self.is_new(made[1]) or made[0].keys() == (fixed or {}).keys():
+                return made
         if repeated is None:
-            raise SequenceError("", f"must hold configurations that can be found: none of {DRAWS} draws is one")
+            text = f"must hold configurations that can be found: none of {suggesting.DRAWS} draws is one"
+            raise SequenceError("", text)
         return repeated
 
     def _left(self, distinct: Distinct, number: int) -> tuple[Values | None, Configuration] | None:
@@ -227,46 +177,3 @@ class Maker:
 def to_json(configuration: Mapping[str, Sequence]) -> Hp:
     """The JSON of a configuration."""
     return {name: sequence.to_json() for name, sequence in configuration.items()}
-
-
-_BATCH = 64
-ATTEMPTS = 1000
-"""How many points in a row may be no configuration before we say that the space lets nothing through."""
-
-
-class QMCSampler(Drawn):
-    """The points of a Sobol or Halton sequence, scrambled by the study's seed, that are configurations.
-
-    One dimension for each free parameter. Points that `where` refuses are passed over, so that number n is a function
-    of the study file alone.
-    """
-
-    def __init__(self, spec: StudySpec, kind: str) -> None:
-        self._kind, self._parameters = kind, spec.search_space.parameters()
-        super().__init__(spec)
-
-    def draws(self) -> Iterator[dict[str, Sequence]]:
-        refused = 0
-        for point in self._points():
-            configuration = self._configuration(point)
-            if configuration is not None:
-                refused = 0
-                yield configuration
-            elif (refused := refused + 1) >= ATTEMPTS:
-                raise SequenceError("", f"must hold configurations that can be found: none of {ATTEMPTS} points is")
-
-    def _configuration(self, point: Any) -> dict[str, Sequence] | None:
-        values = {name: free.at(float(u)) for (name, free), u in zip(self._parameters.items(), point, strict=False)}
-        try:
-            configuration = self._space.build(values)
-        except SequenceError:
-            return None
-        return configuration if self._space.allows(configuration) else None
-
-    def _points(self) -> Iterator[Any]:
-        from scipy.stats import qmc
-
-        make = qmc.Sobol if self._kind == "sobol" else qmc.Halton
-        engine = make(max(1, len(self._parameters)), scramble=True, rng=self._seed)
-        while True:
-            yield from engine.random(_BATCH)

@@ -68,16 +68,24 @@ class OptunaSampler:
             self._last = (now, self._ask(number))
         return self._last[1]
 
+    def complete(self, number: int, fixed: Values) -> Proposal | None:
+        return self._chosen(number, fixed)[0]
+
     def _ask(self, number: int) -> Proposal | None:
+        chosen, asked = self._chosen(number)
+        return chosen or self._drawn(number, asked)
+
+    def _chosen(self, number: int, fixed: Values | None = None) -> tuple[Proposal | None, int]:
+        """A new configuration of Optuna's, None where it names none; and how often it was asked."""
         self.mirror = self.mirror or OptunaMirror(self._spec, self._kind)
         self.mirror.catch_up(self._seen)
         asked = repeats = 0
         while asked < ATTEMPTS and repeats < REPEATS:
-            made, asked = self._maker.made(self.mirror.ask(f"{number}/{asked}")), asked + 1
+            made, asked = self._maker.made(self.mirror.ask(f"{number}/{asked}"), fixed), asked + 1
             if made is not None and self._maker.is_new(made[1]):
-                return Proposal(to_json(made[1]), {"sample": made[0], "asked": asked})
+                return Proposal(to_json(made[1]), {"sample": made[0], "asked": asked}), asked
             repeats += made is not None
-        return self._drawn(number, asked)
+        return None, asked
 
     def _drawn(self, number: int, asked: int) -> Proposal | None:
         """A configuration by chance; None where none is left."""

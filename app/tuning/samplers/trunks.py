@@ -86,6 +86,7 @@ class TrunkSampler:
         self._maker = Maker(spec)
         self._known = dict[int, KnownTrial]()
         self._tree = NOTHING
+        self._fixed: Values | None = None
         self._last: tuple[int, Proposal | None] | None = None
 
     def size(self) -> int | None:
@@ -119,13 +120,28 @@ class TrunkSampler:
             self._last = (number, self._proposed(number))
         return self._last[1]
 
-    def _proposed(self, number: int) -> Proposal | None:
+    def complete(self, number: int, fixed: Values) -> Proposal | None:
+        self._fixed = fixed
+        try:
+            return self._guided(number)
+        finally:
+            self._fixed = None
+
+    def _guided(self, number: int) -> Proposal | None:
+        """The best candidate, with its price; None while there is no model, or nothing new was found."""
         process, ranked = self._model()
-        if process is not None:
-            alpha = MOST_ALPHA * process.skill()
-            if (best := self._best(Random(f"{self._seed}/{number}"), process, ranked, alpha)) is not None:
-                reason = {"sample": best.sample, "price": best.price, "alpha": round(alpha, 3)}
-                return Proposal(to_json(best.configuration), reason)
+        if process is None:
+            return None
+        alpha = MOST_ALPHA * process.skill()
+        best = self._best(Random(f"{self._seed}/{number}"), process, ranked, alpha)
+        if best is None:
+            return None
+        reason = {"sample": best.sample, "price": best.price, "alpha": round(alpha, 3)}
+        return Proposal(to_json(best.configuration), reason)
+
+    def _proposed(self, number: int) -> Proposal | None:
+        if (guided := self._guided(number)) is not None:
+            return guided
         if (drawn := self._maker.by_chance(number)) is None:
             return None
         return Proposal(to_json(drawn[1]), {} if drawn[0] is None else {"sample": drawn[0]})
@@ -185,7 +201,7 @@ class TrunkSampler:
     def _made(self, ways: Iterable[Choose]) -> Iterator[Candidate]:
         """The configurations that are new, each with its price."""
         for choose in ways:
-            made = self._maker.made(choose)
+            made = self._maker.made(choose, self._fixed)
             if made is not None and self._maker.is_new(made[1]):
                 yield Candidate(*made, self._tree.price(to_json(made[1]), self._steps))
 

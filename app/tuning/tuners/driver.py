@@ -12,7 +12,7 @@ from app.domain.commands import Start, TunerAction
 from app.domain.cooldowns import Cooldowns
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.terms import StudyId, TrialEventKind
-from app.tuning.samplers import Sampler, priced, sampler_of
+from app.tuning.samplers import Proposal, Sampler, Suggested, priced, suggested_of
 from app.tuning.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner, check_action, objectives_in
 from app.tuning.tuners.kinds import tuner_of
 from stagetree.spec import SpecError, StudySpec
@@ -106,7 +106,7 @@ class TunerDriver:
         self.spec = spec
         parsed = StudySpec.from_dict(dict(spec), limits=None)  # it was accepted once
         with _blaming("the tuner", but=SpecError):
-            self._sampler = sampler or sampler_of(parsed)
+            self._sampler = sampler or suggested_of(parsed)
             self._priced = priced(self._sampler)
             self._tuner: Tuner = tuner_of(parsed)
             if self._sampler is not None and (size := self._sampler.size()) is not None:
@@ -126,11 +126,13 @@ class TunerDriver:
     def observe(self, study: Study, context: Context = NOWHERE) -> bool:
         """Note what is new in the history, and in what context; whether that may change a decision.
 
-        That is the history and, where configurations come by their prices, the tree. It costs next to nothing: its
-        caller holds the plan.
+        That is the history, suggestions and, where configurations come by their prices, the tree. It costs next to
+        nothing: its caller holds the plan.
         """
         self._context = context
         is_other = self._priced is not None and self._priced.look(context.tree())
+        is_suggested = isinstance(self._sampler, Suggested) and self._sampler.hear(study.suggestions)
+        is_other = is_other or is_suggested
         self._suggested = None if is_other else self._suggested
         news = [(event, self._cooldowns.read(event)) for event in study.history[self._position :]]
         self._unread += news
@@ -192,6 +194,10 @@ class TunerDriver:
         with _blaming("the tuner"):
             action = self._tuner.suggest()
         return None if isinstance(action, NewTrial) and self._is_exhausted() else action
+
+    def foreseen(self) -> Proposal | None:
+        """The part of the next configuration that follows from no result, for replay: its `hp` may be empty."""
+        return self._sampler.foreseen(self._proposed) if isinstance(self._sampler, Suggested) else None
 
     def wants_more(self) -> bool:
         """Whether the tuner would have one more trial under way if there were room. Raises `TunerFailed`."""

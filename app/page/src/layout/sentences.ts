@@ -7,6 +7,7 @@ type Data = Record<string, unknown>;
 const SENTENCES: Record<string, (data: Data) => string> = {
   PlanOpened: (data) => `a plan for trainer ${data["trainer"]} was opened`,
   StudySubmitted: () => "the study was submitted",
+  ConfigurationSuggested: (data) => `a configuration was suggested${data["by"] ? ` by ${data["by"]}` : ""}`,
   TrialAdded: (data) => `trial ${data["trial"]} starts, to step ${data["steps"]}${why(data)}`,
   TrialExtended: (data) => `trial ${data["trial"]} goes on to step ${data["steps"]}${why(data, true)}`,
   TrialStopped: (data) => `trial ${data["trial"]} is stopped${why(data)}`,
@@ -71,6 +72,7 @@ export function reason(given: Data, isPromotion = false): string {
   if (given["median"] !== undefined) {
     return `its best ${number(given["best"] as number)} is worse than the median ${number(given["median"] as number)}`;
   }
+  if (typeof given["suggestion"] === "number") return `${at ? `${at}, ` : ""}suggestion ${given["suggestion"]}`;
   if (given["by"] === "user") return "asked for by a user";
   return at;
 }

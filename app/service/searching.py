@@ -1,0 +1,80 @@
+"""The search of a study: people and programs suggest configurations to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.domain import commands as c
+from app.domain.decide import decide
+from app.domain.search_plan import SearchPlan, Study
+from app.domain.suggesting import SUGGESTION
+from app.domain.terms import ANYBODY, Principal, StateConflict, StudyId
+from app.events import StudyRecord
+from app.service.services import InvalidField, Services, Write
+from app.tuning.samplers import sampler_of
+from stagetree.models.search import Suggestion, Suggestions
+from stagetree.sequences import SequenceError
+from stagetree.spec import StudySpec
+from stagetree.spec.suggesting import check_configurations, places, why_none
+
+Json = dict[str, Any]
+
+
+def suggest(
+    use: Services, row: StudyRecord, write: Write, wanted: Sequence[Json], who: Principal = ANYBODY
+) -> Suggestions:
+    """Configurations, whole or in part, that take the next places of the study's tuner: all of them, or none.
+
+    Raises `StateConflict` where the tuner has no place or takes none, `InvalidField` for values outside of the space.
+    """
+    command = c.SuggestConfigurations(study=StudyId(row.id), configurations=tuple(wanted), at=use.clock(), by=who.name)
+
+    def decided(plan: SearchPlan) -> Any:
+        events = decide(plan, command, use.limits)
+        _check(plan.studies[command.study], command)
+        return events
+
+    recorded = write(row.stream, decided)
+    with use.open_study(row) as (_, study):
+        return Suggestions(items=_shown(study)[-len(recorded) :])
+
+
+def suggestions(use: Services, row: StudyRecord) -> Suggestions:
+    """All that was suggested to a study, with the trials that came of it."""
+    with use.open_study(row) as (_, study):
+        return Suggestions(items=_shown(study))
+
+
+def _shown(study: Study) -> list[Suggestion]:
+    taken = {trial.reason[SUGGESTION]: trial.number for trial in study.trials if SUGGESTION in trial.reason}
+    return [
+        Suggestion(suggestion=number, hp=each.hp, by=each.by, at=each.at, trial=taken.get(number))
+        for number, each in enumerate(study.suggestions)
+    ]
+
+
+def _check(study: Study, command: c.SuggestConfigurations) -> None:
+    spec = StudySpec.from_dict(dict(study.spec), limits=None)  # it was accepted once
+    if (problem := why_none(spec.tuner)) is not None:
+        raise StateConflict(f"study {study.id} takes no suggestions: {problem}")
+    _check_places(study, spec, len(command.configurations))
+    try:
+        begun = [trial.hp for trial in study.trials]
+        check_configurations(spec, command.configurations, begun, len(study.suggestions))
+    except SequenceError as error:
+        raise InvalidField(error.field, error.problem) from None
+
+
+def _check_places(study: Study, spec: StudySpec, wanted: int) -> None:
+    """Raises `StateConflict` where the tuner will ask for fewer configurations than are suggested."""
+    sampler = sampler_of(spec)
+    counted = [most for most in (places(spec.tuner), None if sampler is None else sampler.size()) if most is not None]
+    if not counted:
+        return
+    begun = sum(trial.reason.get("by") == "tuner" and trial.cooldown_of is None for trial in study.trials)
+    waiting = len(study.suggestions) - sum(SUGGESTION in trial.reason for trial in study.trials)
+    if wanted > (left := max(0, min(counted) - begun - waiting)):
+        taken = f"{begun} of its {min(counted)} trials have begun, and {waiting} suggestions wait"
+        more = "reopen it with more trials when it is over, or add a trial of your own"
+        raise StateConflict(f"study {study.id} has {left} places left for suggestions, got {wanted}: {taken}; {more}")

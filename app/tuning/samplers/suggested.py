@@ -1,0 +1,120 @@
+"""Suggestions of people and programs, which take the next places of a tuner, before the draws of its sampler.
+
+Missing values of a suggestion are chosen when its place comes: by a sampler that learns, as it would choose, or else by
+chance. Its trial counts as any other, and samplers learn from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+from app.domain.search_plan import TrialEvent
+from app.domain.suggesting import SUGGESTION, ConfigurationSuggested, reason_of
+from app.domain.terms import TrialEventKind
+from app.tuning.samplers.base import Enqueued, Hp, Maker, NonAdaptive, Proposal, Sampler, Values, to_json
+from stagetree.space.suggesting import made, resolved
+from stagetree.spec import StudySpec
+from stagetree.spec.suggesting import key_of
+
+
+@runtime_checkable
+class Completes(Protocol):
+    """A sampler that chooses the rest of a configuration."""
+
+    def complete(self, number: int, fixed: Values) -> Proposal | None:
+        """As `propose`, with some of the values given; None where it finds none."""
+        ...
+
+
+class Suggested:
+    """The suggestions, then the configurations of another sampler, `then`.
+
+    Suggestions are taken up in the order in which they came, so their number is all there is to know.
+    """
+
+    def __init__(self, spec: StudySpec, then: Sampler) -> None:
+        self._spec, self.then = spec, then
+        self._fixed: list[Values] = []
+        self._begun: list[Mapping[str, Any]] = []  # what trials have
+        self._suggestions: tuple[ConfigurationSuggested, ...] = ()
+        self._started = self._taken = self._seen = 0
+        self._last: tuple[tuple[int, int], Proposal] | None = None
+
+    @property
+    def adaptive(self) -> bool:
+        return self.then.adaptive
+
+    def size(self) -> int | None:
+        return self.then.size()
+
+    def hear(self, suggestions: Sequence[ConfigurationSuggested]) -> bool:
+        """Take in the suggestions there are; whether any is new."""
+        new = suggestions[len(self._suggestions) :]
+        self._suggestions += tuple(new)
+        return bool(new)
+
+    def observe(self, event: TrialEvent) -> None:
+        self._seen += 1
+        if event.kind == TrialEventKind.START:
+            self._started += 1
+            self._begun.append(event.hp)
+            self._taken += SUGGESTION in event.reason
+        self.then.observe(event)
+
+    def propose(self, number: int) -> Proposal | None:
+        suggestion = self._taken + number - self._started
+        if suggestion >= len(self._suggestions):
+            return self.then.propose(number - max(self._taken, len(self._suggestions)))
+        if self._last is None or self._last[0] != (suggestion, self._seen):
+            self._last = (suggestion, self._seen), self._completed(number, suggestion)
+        return self._last[1]
+
+    def foreseen(self, number: int) -> Proposal | None:
+        """The part of configuration `number` that follows from no result: its `hp` may be empty. None for nothing."""
+        if (suggestion := self._taken + number - self._started) < len(self._suggestions):
+            whole = self._whole(suggestion)
+            if whole is None and not self.adaptive:
+                return self.propose(number)
+            return Proposal({} if whole is None else whole.hp, reason_of(self._suggestions[suggestion], suggestion))
+        number -= self._taken
+        if isinstance(self.then, Enqueued):
+            return self.then.foreseen(number)
+        return self.then.propose(number) if isinstance(self.then, NonAdaptive) else None
+
+    def _completed(self, number: int, suggestion: int) -> Proposal:
+        """The whole configuration of a suggestion, and its reason."""
+        proposal = self._whole(suggestion) or self._chosen(number, suggestion) or self._drawn(suggestion)
+        said = reason_of(self._suggestions[suggestion], suggestion)
+        return replace(proposal, reason={**proposal.reason, **said})
+
+    def _whole(self, suggestion: int) -> Proposal | None:
+        """The suggestion, if nothing is left to choose."""
+        fixed = self._values(suggestion)
+        found = made(self._spec.search_space, lambda place, free: free.low, fixed)
+        return self._proposal(found[0], to_json(found[1])) if found is not None and found[0] == fixed else None
+
+    def _chosen(self, number: int, suggestion: int) -> Proposal | None:
+        """The rest as the sampler chooses it, if it learns."""
+        inner = self.then.then if isinstance(self.then, Enqueued) else self.then
+        return inner.complete(number, self._values(suggestion)) if isinstance(inner, Completes) else None
+
+    def _drawn(self, suggestion: int) -> Proposal:
+        maker = Maker(self._spec)
+        for hp in self._begun:
+            maker.take(hp)
+        sample, configuration = maker.completed(self._key(suggestion), self._values(suggestion))
+        return self._proposal(sample, to_json(configuration))
+
+    def _proposal(self, sample: Values, hp: Hp) -> Proposal:
+        return Proposal(hp, {"sample": sample, "asked": 0} if self.adaptive else {})
+
+    def _key(self, suggestion: int) -> str:
+        return key_of(self._spec.sampling_seed, suggestion)
+
+    def _values(self, suggestion: int) -> Values:
+        while len(self._fixed) <= suggestion:
+            said = self._suggestions[len(self._fixed)].hp
+            self._fixed.append(resolved(self._spec.search_space, said))
+        return self._fixed[suggestion]

@@ -1,0 +1,124 @@
+"""Suggested configurations: some values of a space, or all of them, and others chosen to go with them.
+
+>>> decaying = {"family": "exponential", "init": 1.0, "gamma": {"uniform": [0.9, 1]}}
+>>> space = Space({"lr": [0.1, decaying], "bs": [64, 128]})
+>>> resolved(space, {"lr[1].gamma": 0.95})
+{'lr': 1, 'lr[1].gamma': 0.95}
+>>> resolved(space, {"bs": 32})
+Traceback (most recent call last):
+...
+stagetree.space.distributions.SpaceError: bs: must be one of 64, 128, as in the space, got 32
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any
+
+from stagetree.sequences import Sequence, SequenceError, did_you_mean
+from stagetree.space.distributions import Choice, Distribution, Range, SpaceError, plain
+from stagetree.space.patterns import Choose, drawing, label, parameters_of, values_of
+from stagetree.space.space import Space
+
+Values = dict[str, Any]
+
+
+def resolved(space: Space, given: Mapping[str, Any]) -> Values:
+    """The values of `space.parameters` that a suggestion says, and no others.
+
+    given: by hyper-parameter, a sequence or a value; or by the place of a free value, such as `lr.gamma`. Inside an
+    option of a choice, that option is chosen with it. Raises `SpaceError` for values outside of the space.
+    """
+    if not isinstance(given, Mapping) or not given:
+        raise SpaceError("", f"must map at least one hyper-parameter to its value, got {given!r}")
+    free, found = space.parameters(), Values()
+    for name, written in given.items():
+        for place, value in {**_options_above(name, free), **_values(space, free, name, written)}.items():
+            if found.setdefault(place, value) != value:
+                raise SpaceError(
+                    name, f"must go with the rest of the suggestion, which chooses another option of {place}"
+                )
+    return found
+
+
+def _values(space: Space, free: Mapping[str, Distribution], name: str, written: Any) -> Values:
+    """The values in one entry of a suggestion."""
+    if name in space.patterns:
+        pattern, path = space.patterns[name], label(name)
+        value = space.read(name, plain(written)).to_json()
+    elif name in free:
+        pattern, path, value = free[name], name, plain(written)
+    else:
+        known = [*space.patterns, *(place for place in free if place not in space.patterns)]
+        raise SpaceError(name, f"must be one of {', '.join(known)}{did_you_mean(name, known)}")
+    steps = space.length_of({})
+    if (found := values_of(pattern, path, value, steps)) is None:
+        raise SpaceError(name, f"must be {_wanted(pattern, path)}, as in the space, got {json.dumps(plain(written))}")
+    return found
+
+
+def _options_above(name: str, free: Mapping[str, Distribution]) -> Values:
+    """The options inside which a place is, by the place of their choice."""
+    choices = ((place, each) for place, each in free.items() if isinstance(each, Choice))
+    return {
+        place: number
+        for place, choice in choices
+        for number in range(len(choice.options))
+        if name.startswith(f"{place}[{number}]")
+    }
+
+
+def _wanted(pattern: Any, path: str) -> str:
+    """What would be in the space."""
+    match pattern:
+        case Range():
+            what = "a whole number" if pattern.is_whole else "a number"
+            by = "" if pattern.step in (None, 1) else f", in steps of {pattern.step:g}"
+            return f"{what} from {pattern.low:g} to {pattern.high:g}{by}"
+        case Choice(options=options) if not any(isinstance(each, dict | list | Range | Choice) for each in options):
+            return f"one of {', '.join(map(_shown, options))}"
+    places = [place for place, _ in parameters_of(pattern, path) if place != path]
+    if places:
+        return f"a sequence that can be drawn (or say {', '.join(places)})"
+    return _shown(pattern) if not isinstance(pattern, Choice) else "one of its entries"
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value) if not isinstance(value, str) else value
+
+
+Made = tuple[Values, dict[str, Sequence]]
+"""A configuration, and the values that it was made of."""
+
+
+def made(space: Space, choose: Choose, fixed: Mapping[str, Any] | None = None) -> Made | None:
+    """The configuration with the `fixed` values, and others that are chosen.
+
+    None where they make no sequence, where `where` refuses it, or where a fixed value has no say in it.
+    """
+    sample: Values = {}
+    fixed = fixed or {}
+
+    def kept(place: str, free: Distribution) -> Any:
+        if free.low == free.high:
+            return free.low
+        sample[place] = fixed[place] if place in fixed else choose(place, free)
+        return sample[place]
+
+    try:
+        configuration = space.compose(kept)
+    except SequenceError:
+        return None
+    return (sample, configuration) if fixed.keys() <= sample.keys() and space.allows(configuration) else None
+
+
+DRAWS = 1000
+"""How often the rest is drawn before we say that none goes with the fixed values."""
+
+
+def by_chance(space: Space, key: str, fixed: Mapping[str, Any] | None = None) -> Iterator[Made]:
+    """The configurations with the fixed values among `DRAWS` draws of the rest, which `key` decides."""
+    draws = (drawing(Random(f"{key}/{attempt}")) for attempt in range(DRAWS))
+    return (found for draw in draws if (found := made(space, draw, fixed)) is not None)

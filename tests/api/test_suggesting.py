@@ -1,0 +1,85 @@
+"""Suggestions over HTTP and from Python: validated, recorded with who said so, and the next places of the tuner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from stagetree.client import Conflict, Invalid
+from stagetree.study import Study
+from tests.api.world import Workers, changed
+
+SPACE = {"lr": {"loguniform": [0.001, 1]}, "bs": [32, 64]}
+ASHA = {"kind": "asha", "num_trials": 4, "min_steps": 10, "max_steps": 40}
+
+
+@pytest.fixture
+def study(http: TestClient) -> str:
+    return str(http.post("/studies", json=changed(space=SPACE, tuner=ASHA, suggestions=[{"bs": 32}])).json()["study"])
+
+
+def suggested(http: TestClient, study: str, *configurations: Any) -> Any:
+    return http.post(f"/studies/{study}/suggestions", json={"suggestions": list(configurations)})
+
+
+def test_the_next_places_are_theirs(http: TestClient, workers: Workers, study: str) -> None:
+    said = suggested(http, study, {"lr": 0.5}, {"lr": 0.25, "bs": 64})
+    assert said.status_code == 201
+    assert [(each["suggestion"], each["hp"], each["trial"]) for each in said.json()["items"]] == [
+        (1, {"lr": 0.5}, None),
+        (2, {"lr": 0.25, "bs": 64}, None),
+    ]
+    for _ in range(4):
+        workers.tune(study)
+        trials = http.get(f"/studies/{study}/trials").json()["items"]
+        workers.finish(study, workers.assign(study, len(trials) - 1), {"accuracy": 0.5})
+    listed = http.get(f"/studies/{study}/suggestions").json()["items"]
+    assert [each["trial"] for each in listed] == [0, 1, 2]
+    trials = http.get(f"/studies/{study}/trials").json()["items"]
+    assert [trial["hp"]["lr"]["value"] for trial in trials[1:3]] == [0.5, 0.25]
+    assert [trials[n]["hp"]["bs"]["value"] for n in (0, 2)] == [32, 64]
+    assert http.post(f"/studies/{study}:replay").json()["identical"]
+    events = http.get(f"/studies/{study}/events").json()["items"]
+    assert [each["type"] for each in events].count("ConfigurationSuggested") == 3
+
+
+def test_what_is_refused(http: TestClient, workers: Workers, study: str) -> None:
+    wrong = suggested(http, study, {"lr": 0.5}, {"lr": 2})
+    assert wrong.status_code == 422
+    problem = "must be a number from 0.001 to 1, as in the space, got 2"
+    assert wrong.json()["errors"] == [{"field": "suggestions[1].lr", "problem": problem}]
+    assert [suggested(http, study, *bad).status_code for bad in ((), (3,), ({},))] == [422, 422, 422]
+    many = suggested(http, study, *({"lr": 0.5 + n / 100} for n in range(4)))
+    assert many.status_code == 409
+    assert "has 3 places left for suggestions, got 4: 0 of its 4 trials have begun, and 1 suggestions wait" in many.text
+    assert len(http.get(f"/studies/{study}/suggestions").json()["items"]) == 1, "all or nothing"
+    http.post(f"/studies/{study}:cancel")
+    assert suggested(http, study, {"lr": 0.5}).status_code == 409
+
+
+def test_a_tuner_that_takes_none(http: TestClient) -> None:
+    grid = http.post("/studies", json=changed()).json()["study"]
+    said = suggested(http, grid, {"lr": 0.1})
+    assert said.status_code == 409 and "takes no suggestions: the trials of grid are those that" in said.text
+
+
+def test_what_a_trial_has_is_not_suggested(http: TestClient, workers: Workers) -> None:
+    listed = {"lr": [0.1, 0.2], "bs": [32, 64]}
+    study = http.post("/studies", json=changed(space=listed, tuner=ASHA, suggestions=[{"lr": 0.1, "bs": 64}])).json()
+    workers.tune(study["study"])
+    again = suggested(http, study["study"], {"lr": 0.1, "bs": 64})
+    assert again.status_code == 422 and "none is drawn twice" in again.text
+
+
+def test_from_python(server: str, workers: Workers) -> None:
+    with Study.create(changed(space=SPACE, tuner=ASHA), url=server) as study:
+        made = study.suggest(lr=0.5)
+        assert (made.suggestion, made.hp, made.trial) == (0, {"lr": 0.5}, None)
+        assert study.suggest({"bs": 64}).suggestion == 1
+        with pytest.raises(Invalid, match=r"lr: must be a number from 0\.001 to 1|lr must be a number"):
+            study.suggest(lr=7)
+        study.cancel()
+        with pytest.raises(Conflict):
+            study.suggest(lr=0.5)
