@@ -165,11 +165,11 @@ class Settings(BaseSettings):
         le=1,
         description="the part of its GPU's memory that a slot may have; by default an even one",
     )
+    cuda_graphs: bool = Field(default=False, description="record passes of packs as CUDA graphs, for small models")
 
     row_days: float = Field(
         default=7.0, gt=0, description="how long idempotency keys and the rows of chains that are over are remembered"
     )
-
     max_trials: int = Field(default=LIMITS.trials, ge=1, description="the most trials that a study may have")
     max_steps: int = Field(default=LIMITS.steps, ge=1, description="the most steps that a trial may be trained for")
     max_evaluations: int = Field(default=LIMITS.evaluations, ge=1, description="the most evaluations of a trial")

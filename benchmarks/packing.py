@@ -1,6 +1,7 @@
 """How many times faster k models train in one pack than one after the other, for k = 1 to 64, in one run.
 
     python benchmarks/packing.py [--models mlp,digits,charlm] [--widths 1,2,4,8,16,32,64] [--seconds S] [--device cpu]
+                                   [--cuda-graphs]
 
 The models are the trainers of the examples, and a small MLP on the images of digits: each trained by its own `train`
 step, and then in packs by `stagetree.packing`, with the same data, the same hyper-parameters but for the learning rate,
@@ -28,6 +29,7 @@ from app.domain.events import PackingProfiled
 from app.scheduling.widths import better_width, times_faster
 from stagetree import TorchTrainer
 from stagetree.packing import Lane, NotPackable, Pack
+from stagetree.runtime.machine import Machine
 from stagetree.trainer import generators
 
 ROOT = Path(__file__).parent.parent
@@ -99,10 +101,8 @@ def measured_pack(kind: str, device: str, width: int, seconds: float) -> tuple[f
 
 def advised(profile: PackingProfiled, trials: int) -> tuple[int, float]:
     """The width that a study's result would name for so many trials at once, and how many times faster that is."""
-    asked = trials if str(trials) in profile.batch_seconds else 0
-    better = better_width(trials, asked, profile)
-    width = asked if better is None else better
-    return width, round(times_faster(trials, width, profile), 2)
+    better = better_width(trials, 0, profile)
+    return better or 0, round(times_faster(trials, better or 0, profile), 2)
 
 
 def batches(trainer: TorchTrainer) -> int:
@@ -159,11 +159,12 @@ def main() -> None:
     parser.add_argument("--widths", default="1,2,4,8,16,32,64")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--cuda-graphs", action="store_true", help="passes are recorded: STAGETREE_CUDA_GRAPHS")
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    Machine(given.device, None, 1, "strict", cuda_graphs=given.cuda_graphs).prepare()  # as the process that trains is
     widths = [int(width) for width in given.widths.split(",")]
     results = [measure(kind, given.device, widths, given.seconds) for kind in given.models.split(",")]
-    print(json.dumps({"device": given.device, "models": results, "paper": PAPER}))
+    print(json.dumps({"device": given.device, "cuda_graphs": given.cuda_graphs, "models": results, "paper": PAPER}))
 
 
 if __name__ == "__main__":

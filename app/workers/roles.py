@@ -209,7 +209,8 @@ def _starter(device: SlotDevice, silence: float, door: Door | None) -> Callable[
     where the workers of other machines come.
     """
     warm, here = Warm(settings().warm, settings().trainer_files), settings()
-    own = TrainerSettings(device.device, device.visible, device.memory_fraction, here.threads)
+    graphs = here.cuda_graphs
+    own = TrainerSettings(device.device, device.visible, device.memory_fraction, here.threads, cuda_graphs=graphs)
 
     def start(
         members: Sequence[str] = (),

@@ -41,6 +41,7 @@ class TrainerSettings:
     memory_fraction: float = 1.0
     threads: int = 1
     determinism: str = "strict"
+    cuda_graphs: bool = False
 
     def to_json(self, rank: int = 0) -> dict[str, Any]:
         """For a rank, each of which has a device of its own."""

@@ -8,5 +8,5 @@ from stagetree.packing.lane import Lane as Lane
 from stagetree.packing.lane import own_constants as own_constants
 from stagetree.packing.lane import share_constants as share_constants
 from stagetree.packing.pack import Pack as Pack
-from stagetree.packing.packed_step import Profile as Profile
+from stagetree.packing.profiling import Profile as Profile
 from stagetree.packing.refusals import NotPackable as NotPackable

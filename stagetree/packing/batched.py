@@ -1,13 +1,13 @@
 """What a loss calls most, for all lanes by the kernel that a model alone would call once.
 
-`torch.func.vmap` takes a linear layer, a cross-entropy and, on a CPU, attention apart: into several times as many
-operations, or one call for each lane. Kernels that have a batch can have the lanes as a part of it.
+`torch.func.vmap` takes a linear layer, a cross-entropy and attention apart: into several times as many operations, or
+one call for each lane. Kernels that have a batch can have the lanes as a part of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -116,8 +116,9 @@ KNOWN: dict[Any, Callable[..., Tensor | None]] = {
 }
 
 
-@contextmanager
-def attention_apart(device: torch.device) -> Iterator[None]:
-    """Where attention that is not `Batched` is taken apart: `vmap` would call a CPU's kernel for each lane."""
-    with sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext():
-        yield
+def attention_apart() -> AbstractContextManager[None]:
+    """Where attention that is not `Batched` is taken apart.
+
+    `vmap` would call a CPU's kernel for each lane, and a GPU's kernel with dropout draws otherwise for each.
+    """
+    return sdpa_kernel(SDPBackend.MATH)

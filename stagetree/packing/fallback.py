@@ -14,7 +14,8 @@ from typing import Any
 
 from stagetree.packing.lane import Lane
 from stagetree.packing.loss import BackwardResult, Loss
-from stagetree.packing.own_batches import OwnBatches, batch_of
+from stagetree.packing.own_batches import OwnBatches, batch_of, form_of
+from stagetree.packing.recordings import Recordings
 from stagetree.packing.refusals import late
 from stagetree.packing.stable_width import stable_width
 from stagetree.packing.stack import Stack
@@ -27,7 +28,7 @@ class FallbackStep:
     """The passes over one stack; they change nothing in it."""
 
     def __init__(self, stack: Stack) -> None:
-        self._stack = stack
+        self._stack, self._recordings = stack, Recordings(stack.device)
 
     def outcomes(self, bucket: Sequence[Lane], batch: Any, share: float) -> Iterator[tuple[Sequence[Lane], Outcome]]:
         """The gradients of lanes with one batch key on a batch, or `OwnBatches`, times `share`, or the error.
@@ -37,7 +38,7 @@ class FallbackStep:
         draws = _Draws(bucket[0].device)
         refused = [lane for lane in bucket if lane.unpackable_reason is not None]
         for lanes in self.groups([lane for lane in bucket if lane.unpackable_reason is None], batch):
-            outcome = draws.outcome(partial(self.packed, lanes, batch, share))
+            outcome = draws.outcome(partial(self.recorded, lanes, batch, share))
             if isinstance(outcome, Exception):
                 for lane in lanes:
                     error = outcome if len(lanes) == 1 else None
@@ -56,6 +57,17 @@ class FallbackStep:
         except Exception:  # which the pass of each will raise again
             size = 1
         return [lanes[begin : begin + size] for begin in range(0, len(lanes), size)]
+
+    def recorded(self, lanes: Sequence[Lane], batch: Any, share: float = 1.0) -> BackwardResult:
+        """As `packed`, played from a recording where there is one: the next pass may overwrite the result."""
+        lead = lanes[0]
+        room = stable_width(self._stack, lead, batch)
+        if lead.has_hooks or not room.rows == room.lanes == self._stack.width:  # else some tensors are made anew
+            return self.packed(lanes, batch, share)
+        numbers = [lane.number for lane in lanes]
+        own = batch.of(numbers) if isinstance(batch, OwnBatches) else batch
+        key = (id(lead.trainer), lead.batch_key, share, form_of(own))
+        return self._recordings.result(key, lambda batch: self.packed(lanes, batch, share), own)
 
     def packed(self, lanes: Sequence[Lane], batch: Any, share: float = 1.0) -> BackwardResult:
         """By one pass, over all lanes of the stack in their places: what others would learn there, nobody reads.

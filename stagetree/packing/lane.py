@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from stagetree.limits import BATCH_SIZES, DATA_SEED
@@ -16,6 +17,7 @@ from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, Recorded
 from stagetree.trainer.optimizing import Precision
 from stagetree.trainer.order import BatchSpan, parts
+from stagetree.trainer.reading import Ahead
 from stagetree.trainer.torch_trainer import TorchTrainer
 
 WRITES = ("setup", "apply", "update", "after_step")
@@ -56,6 +58,9 @@ def _model(trainer: Trainer) -> nn.Module | None:
 
 Generators = dict[str, Any]
 BatchKey = tuple[Any, ...]
+
+PRODUCTS: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+"""What may multiply in TF32, with ten bits of a number: convolutions do unless they are told otherwise."""
 
 PLACE = frozenset({"epoch", "offset", "batch_size", "hp", "seed", DATA_SEED})
 """Attributes of a trainer that are compared by themselves, or are equal within a plan."""
@@ -137,6 +142,11 @@ class Lane:
         return OwnBatches({self.number: batch}) if self.has_own_batches else batch, share
 
     @property
+    def is_read_ahead(self) -> bool:
+        """Whether other processes read its batches while it learns."""
+        return isinstance(self.trainer._train_reader, Ahead)
+
+    @property
     def has_own_batches(self) -> bool:
         """Whether a pass has a row of samples for each lane: at the same place others may read in another order."""
         return DATA_SEED in self.trainer.hp
@@ -160,15 +170,24 @@ class Lane:
         """Whether it computes in less than single precision."""
         return self.trainer._precision.is_reduced
 
+    @property
+    def is_rounded(self) -> bool:
+        """Whether its products have fewer digits than its parameters: `is_coarse`, or by a GPU's TF32."""
+        return self.is_coarse or (self.device != "cpu" and any(each.allow_tf32 for each in PRODUCTS))
+
     @contextmanager
     def in_single(self) -> Iterator[None]:
         """For a while it computes in its parameters' own precision."""
-        before = self.trainer._precision
+        before, allowed = self.trainer._precision, [each.allow_tf32 for each in PRODUCTS]
         self.trainer._precision = Precision("fp32", self.device)
         try:
+            for each in PRODUCTS:
+                each.allow_tf32 = False
             yield
         finally:
             self.trainer._precision = before
+            for each, was in zip(PRODUCTS, allowed, strict=True):
+                each.allow_tf32 = was
 
     def finish(self, is_stepped: bool) -> None:
         """Do what the trainer does with a gradient that is there; is_stepped: what is left after the optimizer's."""

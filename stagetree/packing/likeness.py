@@ -1,25 +1,19 @@
 """Whether a model learns in a pack what it learns alone, up to rounding: checked before its first step.
 
 Compared is the gradient of one batch on drawn weights. Random numbers inside of the model, such as dropout's, are fixed
-meanwhile, so they decide nothing; where a pack draws others, that is noted.
-
-torch fills a tensor in the order in which it lies in memory. A tensor with lanes lies in memory in another way than one
-without: after a transposition, dropout drops other numbers in a pack than alone, with the same generator. That is no
-error of the loss. So a comparison has each tensor filled in the order of its places, and notes how it lies in memory.
+meanwhile, so they decide nothing; where a pack draws others, that is noted: see `stagetree.packing.draws`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor
 
+from stagetree.packing.draws import Draw, Draws, first_unlike
 from stagetree.packing.fallback import FallbackStep
 from stagetree.packing.lane import Generators, Lane
 from stagetree.packing.loss import BackwardResult, Loss
@@ -28,79 +22,14 @@ from stagetree.packing.refusals import NotPackable, meaning
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 
-Draw = tuple[str, str, object]
-"""The module in which random numbers were drawn, the operation if it has an order of its own, and sizes and strides."""
-
-DROPOUT = torch.ops.aten.native_dropout.default
-"""The operation that a GPU has for dropout outside of a pack; it draws in an order of its own."""
-
-ATTENTION = "attention"
-"""In the names of operations that draw within a kernel: without dropout nothing, and with it they refuse a pack."""
-
-
-class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, what is drawn into a tensor depends on the tensor's shape and not on its layout in memory.
-
-    model: whose modules are named. drawn: what was drawn so far, first to last.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.drawn: list[Draw] = []
-        self._model, self._inside = model, [""]
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        is_random = torch.Tag.nondeterministic_seeded in func.tags and args and isinstance(args[0], Tensor)
-        if not is_random or ATTENTION in func.name():
-            return func(*args, **kwargs)
-        if func is DROPOUT:
-            return self._dropout(*args)
-        into = args[0] if func._schema.name.endswith("_") else None
-        self._note("", args[0] if into is not None else torch.empty_like(args[0]))
-        found = func(args[0].clone(memory_format=torch.contiguous_format), *args[1:], **kwargs)
-        return found if into is None else into.copy_(found)
-
-    @contextmanager
-    def naming(self) -> Iterator[None]:
-        """Be entered, and know which module draws."""
-        handles = []
-        for name, module in self._model.named_modules():
-            handles.append(module.register_forward_pre_hook(lambda *_, name=name: self._inside.append(name)))
-            handles.append(module.register_forward_hook(self._leave, always_call=True))
-        try:
-            with self:
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _leave(self, *_: object) -> None:
-        self._inside.pop()
-
-    def _note(self, own_order: str, tensor: Tensor) -> None:
-        strides = [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
-        self.drawn.append((self._inside[-1], own_order, tuple(strides)))
-
-    def _dropout(self, tensor: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-        if train is False or not 0 < p < 1:
-            found: tuple[Tensor, Tensor] = DROPOUT(tensor, p, train)
-            return found
-        self._note("native_dropout", tensor)
-        mask = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).bernoulli_(1 - p)
-        return tensor * mask / (1 - p), mask.bool()
-
-
 TOLERANCE = {torch.float64: 1e-9}
 """By how much of its length a gradient may differ from that which a model has alone, by what it is computed in."""
 
 MOST_TOLERANCE = 1e-2
 
 MORE_ROUNDING = 2.0
-"""In bf16 a gradient may be so many times as far from that in single precision as the model's own is alone, if that is
-more: a deep network has rounding of several hundredths."""
+"""In bf16 or TF32 a gradient may be so many times as far from that in single precision as the model's own is alone, if
+that is more: a deep network has rounding of several hundredths."""
 
 Found = TypeVar("Found")
 
@@ -146,7 +75,7 @@ class Likeness:
                     raise
                 is_near = False
             if is_near:
-                lane.other_draws = _first_unlike(alone.drawn, packed.drawn)
+                lane.other_draws = first_unlike(alone.drawn, packed.drawn)
             else:
                 unlike.append(lane)
         return unlike
@@ -155,7 +84,7 @@ class Likeness:
         """In which a lane is another that is `unlike` what it is by itself in a pass."""
         batch, _, at = self._batch(lane)
         numbers = [lane.number] * self._stack.width
-        with lane.in_single(), Draws(lane.model):
+        with lane.in_single(), Draws(lane.model).naming():
             packed = self._found(lane, at, lambda: Loss(lane.trainer).outputs(batch, self._stack.rows(numbers)))
             alone = self._found(lane, at, lambda: Loss(lane.trainer).outputs(batch_of(batch, lane.number)))
         name = next((name for name in alone if name not in packed or self._is_far(packed[name], alone[name])), None)
@@ -184,9 +113,9 @@ class Likeness:
         draws = Draws(lane.model)
         with draws.naming():
             own = self._found(lane, at, learn)
-        if not lane.is_coarse:
+        if not lane.is_rounded:
             return Sample(own, own, draws.drawn)
-        with lane.in_single(), Draws(lane.model):
+        with lane.in_single(), Draws(lane.model).naming():
             return Sample(own, self._found(lane, at, learn), draws.drawn)
 
     def _found(self, lane: Lane, at: Generators, find: Callable[[], Found]) -> Found:
@@ -224,14 +153,6 @@ class Likeness:
     @property
     def _tolerance(self) -> float:
         return TOLERANCE.get(self._stack.dtype, MOST_TOLERANCE)
-
-
-def _first_unlike(one: Sequence[Draw], other: Sequence[Draw]) -> str:
-    """The module of the first draw that is in another order; empty if all are alike."""
-    for mine, theirs in zip_longest(one, other):
-        if mine is None or theirs is None or mine[1:] != theirs[1:]:
-            return (mine or theirs)[0] or "the loss"
-    return ""
 
 
 def _row_of(lane: Lane, found: BackwardResult) -> dict[str, Tensor]:

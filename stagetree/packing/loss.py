@@ -50,7 +50,6 @@ class Loss(nn.Module):
         super().__init__()
         self.model, self._trainer = trainer.model, trainer
         self._counts: dict[str, int] = {}
-        self._device = torch.device(trainer.device)
 
     def forward(self, batch: Any) -> Mean:
         with self._trainer.autocast():
@@ -95,7 +94,7 @@ class Loss(nn.Module):
             named = _named(rows, tensors[: len(tensors) - len(own)])
             return compute(named, tree_unflatten(given, nest))
 
-        with attention_apart(self._device):
+        with attention_apart():
             return vmap(of_one, randomness="same")(*rows.parameters.values(), *rows.buffers.values(), *own)
 
     def alone(self, batch: Any, share: float = 1.0) -> BackwardResult:

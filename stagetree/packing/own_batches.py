@@ -26,6 +26,8 @@ def batch_of(batch: Any, number: int) -> Any:
 
 def form_of(batch: Any) -> tuple[object, ...]:
     """Equal of batches that have a row each in one pass: all but the numbers in their tensors."""
+    if isinstance(batch, OwnBatches):
+        return tuple((number, form_of(each)) for number, each in batch.items())
     leaves, nest = tree_flatten(batch)
     return nest, *(_form(leaf) for leaf in leaves)
 

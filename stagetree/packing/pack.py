@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from stagetree.packing.lane import Generators, Lane
-from stagetree.packing.packed_step import Failures, PackedStep, Profile, Unpackable
+from stagetree.packing.packed_step import Failures, PackedStep, Unpackable
+from stagetree.packing.profiling import Profile
 from stagetree.packing.refusals import meaning
 from stagetree.trainer import Trainer, generators
 
@@ -73,14 +74,14 @@ class Pack:
     def profile(self, lane: Lane) -> Profile:
         """Of models like that of a lane that has made a step. Nothing is changed."""
         assert self._step is not None
-        return self._step.profile(lane)
+        return self._step.profiler.profile(lane)
 
     def measure(self, lane: Lane, widest: int) -> Profile:
         """As `profile`, of packs of up to so many lanes, for a lane before its first step. Raises `NotPackable`."""
         assert self._step is not None
         for reason in self.unpackable([lane]).values():
             raise reason
-        return self._step.measure(lane, widest)
+        return self._step.profiler.measure(lane, widest)
 
     def _by_form(self, bucket: list[Lane], failures: Failures) -> list[list[Lane]]:
         """Lanes with batches of their own, in buckets of which all learn from equal shapes, and draw as much."""

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stagetree.packing.fused_optimizer import NotFusable, RowGroup, has_hooks
+from stagetree.packing.fused_optimizer import FusedOptimizer, NotFusable, RowGroup, has_hooks
+from stagetree.packing.lane import Lane
 from stagetree.packing.rows import Selection, StackSegment
 from stagetree.packing.rules import DTYPES, RULES, Group, OptimizerRows, Rule, is_torchs
 from stagetree.packing.stack import Stack
@@ -236,3 +237,8 @@ class StackedOptimizer:
         if not self._has_rule(optimizer):
             raise NotFusable
         return [LaneState(memory, lane, model, optimizer, RULES[type(optimizer)]) for memory in self._memory]
+
+
+def joins(optimizer: StackedOptimizer | FusedOptimizer, lane: Lane) -> bool:
+    """Whether the coming step of a lane's optimizer is made there."""
+    return optimizer.join(lane.number, lane.model, lane.trainer.optimizer)

@@ -115,7 +115,7 @@ class Child:
         faulthandler.register(signal.SIGUSR1, stacks)
         self._device = message["device"]
         self._buffers = Buffers(self._device)
-        settings = ("visible_devices", "threads", "determinism", "memory_fraction")
+        settings = ("visible_devices", "threads", "determinism", "memory_fraction", "cuda_graphs")
         machine = Machine(self._device, *(message[name] for name in settings))
         self._machine = {**machine.prepare(), "threads": machine.threads}
         if "ranks" in message:

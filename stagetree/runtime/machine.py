@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from stagetree.packing.recordings import set_recorded
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's malloc.h."""
 
@@ -24,7 +26,8 @@ class Machine:
     """device: as torch writes it, `cpu` or `cuda:0`. visible_devices: for CUDA_VISIBLE_DEVICES; None leaves that alone.
 
     threads: of the CPU. determinism: of what is built first, see `set_determinism`. memory_fraction: how much of
-    a GPU's memory torch may take; of more, it says that there is none.
+    a GPU's memory torch may take; of more, it says that there is none. cuda_graphs: whether the passes of packs are
+    recorded, see `stagetree.packing.recordings`.
     """
 
     device: str
@@ -32,12 +35,14 @@ class Machine:
     threads: int
     determinism: str
     memory_fraction: float = 1.0
+    cuda_graphs: bool = False
 
     def prepare(self) -> dict[str, Any]:
         """Make it so for this process and those that it starts; what to tell of it. RuntimeError: no such device."""
         self._set_environment()
         self._set_threads()
         set_determinism(self.determinism)
+        set_recorded(self.cuda_graphs)
         if self.device == "cpu":
             _keep_freed_memory()
             return {"torch": torch.__version__, "device_name": "cpu"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
@@ -49,6 +49,16 @@ class Undetermined(Convolving):
 
     def pool(self) -> nn.Module:
         return nn.AdaptiveMaxPool2d(5)
+
+
+class Weighing(Convolving):
+    """Its loss depends on what no tensor says, and no attribute of its own that is a number."""
+
+    name = "weighing"
+    weight: ClassVar[list[float]] = [1.0]
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return super().loss(batch) * self.weight[0]
 
 
 class Attending(nn.Module):
@@ -130,7 +140,7 @@ class Moody(Trainer):
         self.numbers = state["numbers"].to(self.device, copy=True)
 
 
-TRAINERS = {kind.name: kind for kind in (Convolving, Attention, Reading)}
+TRAINERS = {kind.name: kind for kind in (Convolving, Attention, Reading, Weighing)}
 
 
 def made(name: str, **args: Any) -> TorchTrainer:

@@ -128,7 +128,7 @@ def test_of_rounding_adam_makes_steps_and_nothing_else_is_off() -> None:
 
 def test_where_too_few_rows_agree_it_takes_more_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "stagetree.packing.packed_step.stable_width", lambda *_: StableWidth(rows=WIDTH, lanes=2, exact=False)
+        "stagetree.packing.profiling.stable_width", lambda *_: StableWidth(rows=WIDTH, lanes=2, exact=False)
     )
     hps = {number: {**STEADY, "lr": 0.1 / (1 + number)} for number in range(WIDTH)}
     pack = fresh(WIDTH, hps)

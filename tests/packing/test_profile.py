@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from kinds import NETS, Operations, Usual, one_batch_each, trainer
 from lanes import Unpackable, alone, assert_same, distance, fresh, packed, weights
 from torch import Generator, OutOfMemoryError, Tensor, nn
 
 from stagetree import TorchTrainer
-from stagetree.packing import Profile
-from stagetree.packing.packed_step import PackCost, timed
+from stagetree.packing import Lane, Profile
+from stagetree.packing.profiling import PackCost, timed
 from stagetree.runtime.model import HpTimeline
+from stagetree.trainer import generators
 from stagetree.trainer.tensors import map_tensors
 
 WIDTH = 4
@@ -138,7 +140,7 @@ def test_what_is_measured_is_the_whole_step_and_nothing_is_changed(
     pack = fresh(4, [0, 1], Usual, net="relu", batches_per_step=1)
     hps = {number: {"lr": 0.3, "bs": 8, "optimizer": optimizer} for number in range(2)}
     assert not packed(pack, hps, 2)
-    monkeypatch.setattr("stagetree.packing.packed_step.timed", noted)
+    monkeypatch.setattr("stagetree.packing.profiling.timed", noted)
     before = weights(pack[0]), weights(pack[1])
     assert pack.profile() is not None
     assert counts == ([6, 1, 1] if optimizer == "adamw" else [6, 24, 12])  # tensors; alone, packs of 4 and 2
@@ -149,7 +151,7 @@ def test_what_is_measured_is_the_whole_step_and_nothing_is_changed(
 def test_what_takes_long_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a round in which the device gets ready for it."""
     calls = list[int]()
-    monkeypatch.setattr("stagetree.packing.packed_step.SECONDS", 0.0)
+    monkeypatch.setattr("stagetree.packing.profiling.SECONDS", 0.0)
     assert timed(lambda: calls.append(1), "cpu").seconds > 0
     assert len(calls) == 2
 
@@ -168,7 +170,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, *seconds: float | Exception, wides
             raise found
         return PackCost(found, 0)
 
-    monkeypatch.setattr("stagetree.packing.packed_step.timed", cost)
+    monkeypatch.setattr("stagetree.packing.profiling.timed", cost)
     pack = fresh(1, [0], Usual, net="relu", batches_per_step=1)
     profile = pack.measure(0, HpTimeline({"lr": 0.3, "bs": 8}), widest)
     assert (profile is None) == bool(pack.unpackable_reason)
@@ -207,3 +209,14 @@ def test_what_cannot_be_packed_is_not_measured() -> None:
     pack = fresh(1, [0], Unpackable, batches_per_step=1)
     assert pack.measure(0, HpTimeline({"lr": 0.3, "bs": 8}), 4) is None
     assert "asks a tensor for its value" in pack.unpackable_reason
+
+
+def test_products_have_all_their_digits_for_a_while() -> None:
+    """TF32 is a GPU's default for convolutions; see `tests/gpu/test_packs_on_a_gpu.py`."""
+    before = torch.backends.cudnn.allow_tf32
+    model = Usual(seed=0, device="cpu", net="relu")
+    model.setup({"lr": 0.1, "bs": 8})
+    lane = Lane(model, "cpu", generators.state("cpu"), 0)
+    with lane.in_single():
+        assert not torch.backends.cudnn.allow_tf32
+    assert torch.backends.cudnn.allow_tf32 == before

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.workers.state import State
 from app.workers.trainer_process import TrainedTogether
-from stagetree.packing.packed_step import widths_below
+from stagetree.packing.profiling import widths_below
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import HpTimeline, Model

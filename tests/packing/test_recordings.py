@@ -1,0 +1,128 @@
+"""When a pass is recorded, and when what a recording plays is taken: with recordings of a CPU, which play one result.
+
+That a GPU's recordings play the same bits is in `tests/gpu/test_packs_on_a_gpu.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from stagetree.packing.loss import BackwardResult
+from stagetree.packing.own_batches import OwnBatches
+from stagetree.packing.recordings import CHECK_EVERY, MOST, TIMES_BEFORE, Pass, Recordings, copied
+
+CPU = torch.device("cpu")
+
+
+class Recorder:
+    """Its recordings do with tensors what the pass did when it was recorded, whatever the host has come to."""
+
+    def __init__(self, scale: list[float]) -> None:
+        self.made, self.played, self._scale = 0, 0, scale
+
+    def __call__(self, compute: Pass, batch: Any) -> Pass:
+        compute(batch)  # as the host's part of a recording
+        self.made += 1
+        scale = self._scale[0]
+
+        def play(batch: Any) -> BackwardResult:
+            self.played += 1
+            return found(batch * scale)
+
+        return play
+
+
+def found(rows: Tensor) -> BackwardResult:
+    return BackwardResult({"weight": rows}, {}, {"loss": rows.sum(0)}, {"loss": 1})
+
+
+def passes(scale: list[float], calls: list[int]) -> Callable[[Any], BackwardResult]:
+    def compute(batch: Any) -> BackwardResult:
+        calls.append(1)
+        return found(batch * scale[0])
+
+    return compute
+
+
+def test_a_pass_is_recorded_once_and_compared_ever_less_often() -> None:
+    scale, calls = [2.0], list[int]()
+    recorder = Recorder(scale)
+    recordings, compute = Recordings(CPU, recorder), passes(scale, calls)
+    for number in range(TIMES_BEFORE + CHECK_EVERY):
+        batch = torch.full((3,), float(number))
+        assert recordings.result("key", compute, batch).gradients["weight"].equal(batch * 2)
+    assert (recorder.made, recorder.played) == (1, CHECK_EVERY)
+    powers = CHECK_EVERY.bit_length()
+    assert len(calls) == TIMES_BEFORE + 1 + powers  # of which one is what was recorded
+
+
+@pytest.mark.parametrize("late", [0, 2, 100])
+def test_what_a_recording_does_not_see_ends_it(late: int, caplog: pytest.LogCaptureFixture) -> None:
+    """At the next comparison, whose result is already the pass's own."""
+    scale, calls = [2.0], list[int]()
+    recorder = Recorder(scale)
+    recordings, compute = Recordings(CPU, recorder), passes(scale, calls)
+    batch = torch.ones(3)
+    for _ in range(TIMES_BEFORE + 1 + late):
+        recordings.result("key", compute, batch)
+    scale[0] = 3.0
+    results = [recordings.result("key", compute, batch).gradients["weight"][0].item() for _ in range(300)]
+    assert results == sorted(results) and results[-1] == 3.0 and results.count(2.0) <= late
+    assert "it gave other numbers than the same pass computed anew" in caplog.text
+
+
+def test_draws_on_the_host_are_not_recorded_and_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    def compute(batch: Any) -> BackwardResult:
+        return found(batch * random.random())
+
+    random.seed(0)
+    expected = [random.random() for _ in range(5)]
+    random.seed(0)
+    recordings = Recordings(CPU, Recorder([1.0]))
+    results = [recordings.result("key", compute, torch.ones(3)).gradients["weight"][0].item() for _ in range(5)]
+    assert results == pytest.approx(expected)
+    assert "its loss draws random numbers on the CPU" in caplog.text
+
+
+def test_a_pass_that_cannot_be_recorded_is_computed(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(compute: Pass, batch: Any) -> Pass:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    recordings, calls = Recordings(CPU, refuse), list[int]()
+    for _ in range(5):
+        recordings.result("key", passes([2.0], calls), torch.ones(3))
+    assert len(calls) == 5
+    assert caplog.text.count("operation not permitted") == 1
+
+
+def test_the_recordings_that_were_played_last_are_kept() -> None:
+    recorder = Recorder([1.0])
+    recordings, compute = Recordings(CPU, recorder), passes([1.0], [])
+    for key in (*range(MOST + 1), MOST):
+        for _ in range(TIMES_BEFORE + 1):
+            recordings.result(key, compute, torch.ones(3))
+    assert recorder.made == MOST + 1
+    for _ in range(TIMES_BEFORE + 1):
+        recordings.result(0, compute, torch.ones(3))
+    assert recorder.made == MOST + 2
+
+
+def test_without_a_recorder_a_pass_is_computed_each_time() -> None:
+    calls = list[int]()
+    for _ in range(5):
+        Recordings(CPU).result("key", passes([1.0], calls), torch.ones(3))
+    assert len(calls) == 5
+
+
+def test_a_batch_is_copied_with_its_form() -> None:
+    batch = OwnBatches({3: (torch.ones(2), {"name": "a"}), 5: (torch.zeros(2), {"name": "b"})})
+    other = copied(batch)
+    assert isinstance(other, OwnBatches) and isinstance(other[3], tuple) and other[5][1] == {"name": "b"}
+    batch[3][0].zero_()
+    assert other[3][0].equal(torch.ones(2))
