@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
-from multiprocessing import get_context
+from multiprocessing import get_context, set_start_method
 from typing import Any, TypeVar
 
 from stagetree.runtime.check import Job, check
@@ -17,8 +17,11 @@ CONTEXT.set_forkserver_preload([*MODULES])
 
 
 def in_a_fork(function: Callable[..., T], *args: Any) -> T:
-    """What a function of a module returns, or raises, in a process of its own."""
-    with ProcessPoolExecutor(1, CONTEXT) as pool:
+    """What a function of a module returns, or raises, in a process of its own.
+
+    What it starts itself starts as ever, and not from a server of forks of its own, which would import torch again.
+    """
+    with ProcessPoolExecutor(1, CONTEXT, initializer=set_start_method, initargs=(None, True)) as pool:
         return pool.submit(function, *args).result()
 
 

@@ -88,6 +88,7 @@ class Report:
 
 def check(job: Job) -> Report:
     """Train in all ways and compare. This process must not have started CUDA, nor threads."""
+    import_before_forking([job.file])
     report = Report(job.steps, job.broken)
     with tempfile.TemporaryDirectory() as folder:
         ways = _Ways(job, Path(folder))
@@ -99,7 +100,6 @@ def check(job: Job) -> Report:
 
 
 def _compare(ways: _Ways, report: Report) -> None:
-    import_before_forking()
     forked = ways.forked
     first = forked(ways.first)
     whole = _take(forked(ways.whole), report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -124,6 +125,8 @@ def _answer(way: Way, writing: int) -> None:
         answer = {"error": traceback.format_exc()}
     with open(writing, "w") as pipe:
         json.dump(answer, pipe)
+    for worker in multiprocessing.active_children():  # of a loader: it would hold the pipe for seconds more
+        worker.kill()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)

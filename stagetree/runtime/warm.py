@@ -39,12 +39,17 @@ PR_SET_PDEATHSIG = 1
 MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo", "torch.utils.data")
 """The second and third are what torch imports when it is told to be deterministic, and for the first optimizer."""
 
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ONE_THREAD |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # of Arrow, which pandas imports where it is
+"""The environment in which libraries start no threads when they are imported: a process that forks must have none."""
+
 
 def import_before_forking(files: Iterable[str] = ()) -> None:
     """Import what a process that trains needs, so that none of the forks has to. Raises ImportError.
 
     files: those of trainers, of which some imports are made as well; see `loading`.
     """
+    os.environ |= ONE_THREAD
     gc.disable()  # next to nothing of what is imported is garbage
     for name in MODULES:
         importlib.import_module(name)
@@ -86,9 +91,7 @@ def launch(
 def main() -> int:
     _leave_sigterm_to_the_worker()
     keep_for_trainers(os.environ)
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    one_thread |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # of Arrow, which pandas imports where it is
-    os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **one_thread}
+    os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **ONE_THREAD}  # before torch imports NumPy
     fds = [int(each) for each in sys.argv[1:] if each.isdigit()]
     warm = ForkServer(*(socket.socket(fileno=fd) for fd in fds))
     try:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,14 @@ from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 
 Start = Callable[..., TrainerProcess]
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """One that has imported what the trainers here do, so that none of some ranks has to."""
+    warm = Warm(files=[str(Path(__file__).parent / "in_shards.py")])
+    yield warm
+    warm.close()
 
 
 @pytest.fixture

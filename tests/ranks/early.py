@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
 from stagetree.runtime.forks import forked_ranks
+from stagetree.runtime.warm import import_before_forking
 from stagetree.trainer import summing
 from stagetree.trainer.ranks import here
 
@@ -82,6 +83,7 @@ def trained(args: dict[str, Any], size: int) -> dict[str, Any]:
 
 
 def main() -> None:
+    import_before_forking()  # what an optimizer imports when it is first used, too
     found = {}
     for name, args in CASES.items():
         ways = [(1, 0), (2, 0), (2, 1), (2, 200)]
