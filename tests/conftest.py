@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,9 @@ more."""
 
 settings.register_profile("unhurried", parent=settings(), **UNHURRIED, **REPEATED)
 settings.load_profile("unhurried")
+if sys.dont_write_bytecode:  # containers say so; each of some hundred processes would compile what it imports again
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 os.environ.setdefault("STAGETREE_PROOFS", "0")  # in stacks of tests that count what is trained; see tests/exactness
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # its thread would ask the network, and draw where trainers draw
 
