@@ -9,6 +9,7 @@ import { choice, choose, type Choice } from "./theme.ts";
 import { AllSlots } from "./views/all_slots.tsx";
 import { SignIn } from "./views/sign_in.tsx";
 import { Studies } from "./views/studies.tsx";
+import { ComparedStudies } from "./views/studies_compared.tsx";
 import { StudyPage } from "./views/study.tsx";
 import { Submit } from "./views/submit.tsx";
 
@@ -39,6 +40,7 @@ function view([room, study, ...rest]: string[]): ComponentChildren {
   if (room === "studies" && study) return <StudyPage key={study} study={study} view={rest} />;
   if (room === "slots") return <AllSlots />;
   if (room === "submit") return <Submit />;
+  if (room === "compare") return <ComparedStudies />;
   return <Studies />;
 }
 

@@ -2,35 +2,46 @@
 import { useEffect, useState } from "preact/hooks";
 import { about, address, happened, mayChange, useAnswer } from "../data.ts";
 import { duration, number, share, time } from "../format.ts";
+import { chosenStudies, isMeant } from "../layout/studies.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { State, Unproven } from "../parts/states.tsx";
 import { formatRoute, route, setQuery } from "../route.ts";
 import type { Listed, Study, StudyPage } from "../types.ts";
+import { MOST_COMPARED } from "./studies_compared.tsx";
 
 const LOOK_AGAIN_MILLISECONDS = 5000;
 const PAGE = 50;
+/** Studies among which words are looked for. */
+const SEARCHED = 1000;
 
 export function Studies() {
   const [limit, setLimit] = useState(PAGE);
-  const answer = useAnswer<StudyPage>(`studies?limit=${limit}`);
+  const wanted = route.value.query["q"] ?? "";
+  const answer = useAnswer<StudyPage>(`studies?limit=${wanted ? SEARCHED : limit}`);
   useEffect(() => {
     document.title = "stagetree";
     const timer = setInterval(() => !document.hidden && (happened.value += 1), LOOK_AGAIN_MILLISECONDS);
     return () => clearInterval(timer);
   }, []);
-  const wanted = (route.value.query["q"] ?? "").toLowerCase();
   return (
     <Panel title="Studies" class="wide" aside={<Search />}>
       <Loaded answer={answer}>
         {(page) => {
-          const items = page.items.filter((item) => `${item.study} ${item.name} ${item.state}`.toLowerCase().includes(wanted));
+          const meant = page.items.filter((item) => isMeant(item, wanted));
+          const items = meant.slice(0, limit);
+          const isMore = meant.length > items.length || page.next_cursor !== null;
           if (page.items.length === 0) return <Empty />;
           return (
             <>
+              <Chosen />
+              {items.length === 0 && <p class="quiet">None of the newest {page.items.length} studies is meant by “{wanted}”.</p>}
               <div class="scroll">
                 <table class="list">
                   <thead>
                     <tr>
+                      <th>
+                        <span class="hidden">chosen</span>
+                      </th>
                       <th>Study</th>
                       <th>State</th>
                       <th>Tuner</th>
@@ -54,12 +65,34 @@ export function Studies() {
                   </tbody>
                 </table>
               </div>
-              {page.next_cursor && <button onClick={() => setLimit(limit + PAGE)}>Older studies</button>}
+              {isMore && <button onClick={() => setLimit(limit + PAGE)}>Older studies</button>}
             </>
           );
         }}
       </Loaded>
     </Panel>
+  );
+}
+
+function chosenNow(): string[] {
+  return chosenStudies(route.value.query["studies"], MOST_COMPARED);
+}
+
+function toggle(study: string): void {
+  const now = chosenNow();
+  setQuery({ studies: (now.includes(study) ? now.filter((each) => each !== study) : [...now, study]).join(",") });
+}
+
+/** What can be done with those that are chosen. */
+function Chosen() {
+  const now = chosenNow();
+  if (now.length === 0) return null;
+  return (
+    <p class="buttons" role="status">
+      <span>{now.length === MOST_COMPARED ? `${now.length} chosen, as many as are compared` : `${now.length} chosen`}</span>
+      {now.length > 1 ? <a class="button main" href={formatRoute(["compare"], { studies: now.join(",") })}>Compare them</a> : <span class="quiet">choose another one to compare them</span>}
+      <button onClick={() => setQuery({ studies: "" })}>Choose none</button>
+    </p>
   );
 }
 
@@ -69,7 +102,7 @@ function Search() {
       <span class="hidden">Find a study</span>
       <input
         type="search"
-        placeholder="Find a study"
+        placeholder="digits state:running"
         value={route.value.query["q"] ?? ""}
         onInput={(event) => setQuery({ q: event.currentTarget.value })}
       />
@@ -82,6 +115,9 @@ function Row({ item }: { item: Listed }) {
   const { data } = useAnswer<Study>(about(item.study, "", null, { trials: "false" }), isOver);
   return (
     <tr>
+      <td>
+        <input type="checkbox" checked={chosenNow().includes(item.study)} aria-label={`Choose ${item.study}`} onChange={() => toggle(item.study)} />
+      </td>
       <th scope="row">
         <a href={formatRoute(["studies", item.study])}>{item.study}</a>
         {!item.study.startsWith(item.name) && <p class="quiet begins">{item.name}</p>}
