@@ -119,6 +119,9 @@ def report(
     into: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="The file; by default the study's id, here.")
     ] = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="For others: without paths, hosts, addresses and names of people.")
+    ] = False,
     server: Server = None,
     dir: Store = None,
 ) -> None:
@@ -130,7 +133,7 @@ def report(
     from app.cli import stacks
 
     with stacks.reading_study(id, server, dir) as (service, name):
-        text = service.client.report(name)
+        text = service.client.report(name, public=public)
     path = into or Path(f"{name}.html")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

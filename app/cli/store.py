@@ -94,8 +94,8 @@ class Store:
     def log(self, study: str) -> str:
         return "".join(exporting.log(self._use, self._use.find(study)))
 
-    def report(self, study: str) -> str:
-        return exporting.report(self._use, self._use.find(study))
+    def report(self, study: str, *, public: bool = False) -> str:
+        return exporting.report(self._use, self._use.find(study), public=public)
 
     def film(self, study: str, kind: str = "svg") -> bytes:
         return drawing.film_as(self._use, self._use.find(study), kind)

@@ -12,8 +12,9 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from html import escape
 from itertools import islice
 from typing import Any
 
@@ -22,6 +23,7 @@ from app.domain.terms import StudyId, Unknown
 from app.events import StoredEvent, StudyRecord
 from app.events.codec import UnknownEvent, decode, encode
 from app.service import drawing, files, reading
+from app.service.hiding import Hiding, names_here
 from app.service.services import HttpProblem, Services
 from app.service.views.ordering import json_safe
 from stagetree.models.pages import Imagined
@@ -38,24 +40,49 @@ PAGE = 1000
 """Events that are read at once."""
 
 DIGITS, TREE_POINTS, SCHEDULE_POINTS, RUNNERS_UP = 6, 60, 60, 5
+TITLE = re.compile("<title>[^<]*</title>")
 LINK = re.compile(r'\s*<link rel="(?:icon|stylesheet|modulepreload)"[^>]*>')
 SCRIPT = re.compile(r'<script type="module"[^>]*></script>')
 META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 
 
-def report(use: Services, row: StudyRecord) -> str:
-    """The HTML. Raises `HttpProblem` where the page was not built."""
+def report(use: Services, row: StudyRecord, *, public: bool = False) -> str:
+    """The HTML. Raises `HttpProblem` where the page was not built.
+
+    public: for others, without paths, hosts, addresses and names of people (`app.service.hiding`).
+    """
     index = files.index()
     if index is None:
         raise HttpProblem(503, f"The report is made of the page, and that is missing here. {files.why_missing()}")
     text = index.read_text(encoding="utf-8")
     script, style = _asset(text, "js"), _asset(text, "css")
-    documents = json.dumps(answers(use, row), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    found = _for_others(use, row) if public else answers(use, row)
+    documents = json.dumps(found, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
     inside = f'<script type="application/json" id="answers">{documents}</script><script type="module">{script}</script>'
-    text = SCRIPT.sub("", LINK.sub("", text))
-    text = text.replace("<head>", f"<head>{META.format(policy)}<style>{style}</style>", 1)
+    text = SCRIPT.sub("", LINK.sub("", TITLE.sub("", text)))
+    text = text.replace("<head>", f"<head>{META.format(policy)}{_preview(found, row)}<style>{style}</style>", 1)
     return text.replace("</body>", f"{inside}</body>", 1)
+
+
+def _preview(found: Mapping[str, Any], row: StudyRecord) -> str:
+    """The title, and what a link to the file is shown with: its title, and the story in two lines."""
+    shown = found[f"studies/{row.id}?trials=false"]
+    title, said = (escape(text, quote=True) for text in (shown["name"], " ".join(shown["story"]["lines"])))
+    metas = {"og:type": "article", "og:title": title, "og:description": said}
+    tags = "".join(f'<meta property="{name}" content="{text}">' for name, text in metas.items())
+    return f'<title>{title}</title><meta name="description" content="{said}">{tags}'
+
+
+def _for_others(use: Services, row: StudyRecord) -> dict[str, Any]:
+    found = answers(use, row)
+    with use.records.read() as rows:
+        slots = list(rows.slots.all())
+    timeline = found[f"studies/{row.id}/timeline"]["spans"]["slot"]
+    people = [row.owner, row.project, *{event["by"] for event in found["events"]["items"]}]
+    people += [*names_here(), *(slot.host for slot in slots)]
+    hiding = Hiding(people, [*timeline, *(slot.name for slot in slots)], kept=[row.id])
+    return {path: hiding.of(answer) for path, answer in found.items()}
 
 
 def answers(use: Services, row: StudyRecord) -> dict[str, Any]:

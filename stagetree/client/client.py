@@ -139,9 +139,9 @@ class AsyncClient(MakesTrials):
         """The whole log of the study's plan, one event a line."""
         return (await self.http.send("GET", f"{API}{path_of(study)}/log")).text
 
-    async def report(self, study: str) -> str:
-        """The study as one HTML file, to look at without a server."""
-        return (await self.http.send("GET", f"{API}{path_of(study)}/report")).text
+    async def report(self, study: str, *, public: bool = False) -> str:
+        """The study as one HTML file for no server; public: without paths, hosts, addresses and people's names."""
+        return (await self.http.send("GET", f"{API}{path_of(study)}/report{'?public=true' if public else ''}")).text
 
     async def film(self, study: str, kind: str = "svg") -> bytes:
         """How the study came about, as a film of ten seconds, an svg or a gif."""

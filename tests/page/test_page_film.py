@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 from stacks import Service
 from toys import grid
 
@@ -17,9 +17,9 @@ def study(stack: Service) -> str:
     return str(stack.run(grid("page-film", tuner=ASHA))["study"])
 
 
-def seen(page: Page) -> int:
-    """How many parts of the film are seen."""
-    return int(page.evaluate("document.querySelectorAll('.film [data-frame][visibility=visible]').length"))
+def seen(page: Page) -> Locator:
+    """The parts of the film that are seen."""
+    return page.locator(".film [data-frame][visibility=visible]")
 
 
 def test_it_plays_to_the_winner(open_page: Callable[..., Page], stack: Service, study: str) -> None:
@@ -27,17 +27,19 @@ def test_it_plays_to_the_winner(open_page: Callable[..., Page], stack: Service, 
     page.get_by_role("link", name="film").click()
     slider = page.get_by_role("slider", name="Moment of the film")
     expect(slider).to_have_value("120")
-    whole = seen(page)
+    expect(seen(page).first).to_be_attached()
+    whole = seen(page).count()
     slider.fill("0")
-    assert seen(page) == 0 < whole
+    expect(seen(page)).to_have_count(0)
     page.get_by_role("button", name="The next moment").click()
-    assert 0 < seen(page) < whole
+    expect(seen(page).first).to_be_attached()
+    assert seen(page).count() < whole
     slider.fill("0")
     page.get_by_role("button", name="Play").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     expect(slider).to_have_value("120")
     expect(page.get_by_role("button", name="Play")).to_be_visible()
-    assert seen(page) == whole
+    expect(seen(page)).to_have_count(whole)
 
 
 def test_both_files_are_saved(open_page: Callable[..., Page], stack: Service, study: str) -> None:
@@ -56,7 +58,8 @@ def test_who_wants_no_motion_steps(open_page: Callable[..., Page], stack: Servic
     page.goto(f"{stack.url}/#/studies/{study}/film")
     expect(page.get_by_role("button", name="The moment before")).to_be_visible()
     expect(page.get_by_role("button", name="Play")).to_have_count(0)
-    before = seen(page)
+    expect(seen(page).first).to_be_attached()
+    before = seen(page).count()
     page.get_by_role("button", name="The moment before").click()
     expect(page.get_by_role("slider", name="Moment of the film")).not_to_have_value("120")
-    assert seen(page) < before
+    expect(seen(page)).not_to_have_count(before)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from addresses import turn_to
 from playwright.sync_api import Page, expect
 from stacks import Service
@@ -30,12 +31,13 @@ VIEWS = {
 """Each with a heading that it has."""
 
 
+@pytest.mark.parametrize("options", [[], ["--public"]], ids=["whole", "public"])
 def test_a_report_shows_every_view_without_a_server(
-    open_page: Callable[..., Page], stack: Service, tmp_path: Path
+    open_page: Callable[..., Page], stack: Service, tmp_path: Path, options: list[str]
 ) -> None:
     study = str(stack.run(grid("page-report", tuner=ASHA))["study"])
     file = tmp_path / "report.html"
-    command = [sys.executable, "-m", "stagetree", "report", study, "--server", stack.url, "-o", str(file)]
+    command = [sys.executable, "-m", "stagetree", "report", study, "--server", stack.url, "-o", str(file), *options]
     subprocess.run(command, check=True)
     page, asked = open_page("about:blank"), list[str]()
     page.context.set_offline(True)

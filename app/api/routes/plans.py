@@ -34,6 +34,7 @@ from stagetree.models.pages import (
 from stagetree.models.service import Replay
 from stagetree.models.trials import Plan, StageTree
 
+Public = Annotated[bool, Query(description="without paths, hosts, addresses and names of people")]
 FilmFormat = Annotated[Literal["svg", "gif"], Query(description="a GIF needs Pillow on the server")]
 router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
 
@@ -231,10 +232,10 @@ def imagine_study(row: StudyRowDep, given: ChangesBody, use: ServicesDep, at: Re
     responses={200: {"content": {"text/html": {"example": "<!doctype html>"}}}, **refusals(404)},
 )
 @heavy
-def get_report(row: StudyRowDep, use: ServicesDep) -> HTMLResponse:
+def get_report(row: StudyRowDep, use: ServicesDep, public: Public = False) -> HTMLResponse:
     """The page with all that it shows of the study now: it works without a server, and without a network."""
     name = f'attachment; filename="{row.id}.html"'
-    return HTMLResponse(exporting.report(use, row), headers={"Content-Disposition": name})
+    return HTMLResponse(exporting.report(use, row, public=public), headers={"Content-Disposition": name})
 
 
 FILMS = {"svg": "image/svg+xml", "gif": "image/gif"}

@@ -1,0 +1,98 @@
+"""A report for others: none of the secrets that a study holds is in it, wherever they stand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.service.hiding import HIDDEN, Hiding
+from tests.plans import tried
+
+SECRETS = [
+    "/home/anna/data/train.csv",
+    "~/models/best.pt",
+    "../shared/secret",
+    "C:\\Users\\anna\\model.pt",
+    "data/private/train",
+    "s3://bucket-of-anna/states",
+    "postgresql://anna:pass@db.internal/stagetree",
+    "http://10.0.0.7:8000/api",
+    "10.0.0.7",
+    "db.internal:5432",
+    "localhost:6379",
+    "anna@example.org",
+    "git@github.com:anna/secret.git",
+]
+HIDING = Hiding(["anna", "node-17"], ["gpu0@node-17", "gpu1@node-17"])
+
+
+def strings(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for name, each in value.items() for text in (name, *strings(each))]
+    if isinstance(value, list):
+        return [text for each in value for text in strings(each)]
+    return [value] if isinstance(value, str) else []
+
+
+@pytest.mark.parametrize("secret", [*SECRETS, "anna", "node-17"])
+@pytest.mark.parametrize(
+    "around", ["{}", "cannot read {}", 'File "{}", line 3', "path={}.", "({})", "'{}', and more", "{}\n"]
+)
+def test_no_secret_is_left_in_a_text(secret: str, around: str) -> None:
+    assert secret not in HIDING.text(around.format(secret))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "trial 3 goes on to step 8: rank 2 of 9",
+        "0:42",
+        "lr 0.1 → 0.01",
+        "and/or",
+        "2/3",
+        "val_accuracy",
+        "12:05",
+        "loss <= 3",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert HIDING.text(text) == text
+
+
+@tried(60)
+@given(
+    st.recursive(
+        st.sampled_from([*SECRETS, "fine"]),
+        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from([*SECRETS, "a", "by"]), inner),
+        max_leaves=20,
+    )
+)
+def test_no_secret_is_left_however_deep(answer: Any) -> None:
+    found = " ".join(strings(HIDING.of({"answer": answer})))
+    assert not [secret for secret in SECRETS if secret in found]
+
+
+def test_slots_are_numbered_and_drawings_stay_drawings() -> None:
+    assert HIDING.of(["gpu0@node-17", "gpu1@node-17"]) == ["slot 0", "slot 1"]
+    svg = "<svg><title>a</title><style>.a{b:c}</style><g><text>gpu0@node-17 /etc/passwd</text></g></svg>"
+    assert HIDING.of(svg) == f"<svg><title>a</title><style>.a{{b:c}}</style><g><text>slot 0 {HIDDEN}</text></g></svg>"
+
+
+def test_a_public_report_holds_no_secret(http: TestClient, tuned: str, built_page: None) -> None:
+    for secret in SECRETS:
+        http.post(f"/studies/{tuned}/notes", json={"text": f"see {secret} there", "trial": None}).raise_for_status()
+    whole, public = (http.get(f"/studies/{tuned}/report", params=params).text for params in ({}, {"public": True}))
+    said = [json.loads(text.partition('id="answers">')[2].partition("</script>")[0]) for text in (whole, public)]
+    before, after = (" ".join(strings(each)) for each in said)
+    assert [secret for secret in SECRETS if secret not in before] == []
+    assert [secret for secret in SECRETS if secret in after] == []
+    slots = {slot["name"] for slot in http.get("/slots").json()["items"]}
+    hosts = {slot["host"] for slot in http.get("/slots").json()["items"]}
+    assert not [text for text in strings(said[1]) if text in slots | hosts]
+    assert said[0].keys() == said[1].keys()
+    assert 'property="og:description"' in public and 'property="og:title"' in public
