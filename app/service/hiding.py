@@ -1,7 +1,7 @@
 """What a report for others does not say: paths, hosts, slots, addresses and the names of people.
 
-Every string of every answer is looked at, as a value or as a name. Known names are those of slots, of their hosts, of
-this machine and its user, and of people who did something; a text in the form of a path or an address is hidden as well,
+Every string of every answer is looked at, as a value or as a name. Known names are of slots, of their hosts, of this
+machine and its user, and of people who did something. A text in the form of a path or an address is hidden as well,
 since tracebacks and notes hold any text. So more is hidden than needs be, and nothing that has such a form is left.
 """
 
