@@ -1,4 +1,4 @@
-"""What a report for others does not say: paths, hosts, slots, addresses and the names of people.
+"""The secrets that a report for others leaves out: paths, hosts, slots, addresses and the names of people.
 
 Every string of every answer is looked at, as a value or as a name. Known names are of slots, of their hosts, of this
 machine and its user, and of people who did something. A text in the form of a path or an address is hidden as well,
