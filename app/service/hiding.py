@@ -46,7 +46,7 @@ class Hiding:
         self._known = re.compile("|".join(rf"(?<!\w){re.escape(each)}(?!\w)" for each in longest) or r"(?!)")
 
     def of(self, value: Any) -> Any:
-        """The same without what is hidden; JSON stays JSON."""
+        """The same without the secrets; JSON stays JSON."""
         if isinstance(value, str):
             if value in self._kept:
                 return value
@@ -58,7 +58,7 @@ class Hiding:
         return value
 
     def text(self, text: str) -> str:
-        """Known names first, so that what is left of an address is still one."""
+        """Known names first, so that the rest of an address is still one."""
         return PLACES.sub(HIDDEN, self._known.sub(lambda found: self._words[found[0]], text))
 
     def _field(self, name: str, value: Any) -> Any:
