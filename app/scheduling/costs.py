@@ -63,8 +63,8 @@ class Costs:
             return node.seconds / node.steps_run
         if not self._fitted_at:
             return 1.0
-        known = self._estimates.get(node.id)
-        return self._estimate(node) if known is None else known
+        known = self._estimates.get(node.id) if gpu in (None, node.gpu) else None
+        return self._estimate(node, gpu) if known is None else known
 
     def seconds_in_gang(self, plan: SearchPlan, node: Node, kind: str, ranks: int) -> float:
         """The same on so many devices of a kind: as it was there, or else by how much faster they were measured."""
@@ -82,19 +82,23 @@ class Costs:
         self._estimates[node.id] = now
         return True
 
-    def _estimate(self, node: Node) -> float:
-        logarithm = self._base + sum(self._weights.get(name, 0.0) * x for name, x in _features(node).items())
+    def _estimate(self, node: Node, gpu: str | None = None) -> float:
+        """On a kind of GPU; by default on that where it was trained last, or on none in particular."""
+        features = _features(node, node.gpu if gpu is None else gpu)
+        logarithm = self._base + sum(self._weights.get(name, 0.0) * x for name, x in features.items())
         return math.exp(min(max(logarithm, -20.0), 20.0))
 
     def _fit(self, nodes: list[Node]) -> None:
         if not nodes:
             return
-        rows = [_features(node) for node in nodes]
+        rates = ((each, each.rates or {each.gpu: (each.steps_run, each.seconds)}) for each in nodes)
+        samples = [(node, gpu, *rate) for node, known in rates for gpu, rate in known.items() if min(rate) > 0]
+        rows = [_features(node, gpu) for node, gpu, *_ in samples]
         names = sorted({name for row in rows for name in row})
         x = np.array([[1.0, *(row.get(name, 0.0) for name in names)] for row in rows])
-        y = np.log([node.seconds / node.steps_run for node in nodes])
-        root = np.sqrt([node.steps_run for node in nodes])  # a mean over more steps is surer
-        ridge = 1e-3 * np.eye(x.shape[1])
+        y = np.log([seconds / steps for _, _, steps, seconds in samples])
+        root = np.sqrt([steps for _, _, steps, _ in samples])  # a mean over more steps is surer
+        ridge = 1e-3 * np.eye(x.shape[1])  # and kinds of GPU differ from their mean, which stands for all others
         ridge[0, 0] = 0
         weights = np.linalg.lstsq(
             np.vstack([x * root[:, None], ridge]),
@@ -104,13 +108,13 @@ class Costs:
         self._base, self._weights = float(weights[0]), dict(zip(names, map(float, weights[1:]), strict=True))
 
 
-def _features(node: Node) -> Features:
-    """Logarithms of the numbers in force when the node begins, and 1 for each word ("optimizer=adam")."""
+def _features(node: Node, gpu: str) -> Features:
+    """Logarithms of the numbers in force when the node begins, and 1 for each word ("optimizer=adam") and its GPU."""
     try:
         values = node.segment.values(node.start)
     except ArithmeticError:  # no float can hold what a sequence comes to: whoever trains with it will say so
         return {}
-    features: Features = {}
+    features: Features = {f" on {gpu}": 1.0} if gpu else {}
     for name, value in values.items():
         if isinstance(value, str):
             features[f"{name}={value}"] = 1.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import count
 from math import inf
 from typing import Any
@@ -159,6 +160,7 @@ class Simulator:
     def give(self, command: c.Command) -> tuple[e.Event, ...]:
         """Decide a command and take in what follows."""
         if isinstance(command, c.SubmitStudy):
+            command = replace(command, spec=anywhere(command.spec))
             self._equip(command.plan)
         recorded = self._ports.transact(PLAN, lambda plan: decide(plan, command, self._ports.limits))
         return tuple(each.event for each in recorded)
@@ -168,7 +170,7 @@ class Simulator:
         same = {"trainer_args": spec.get("trainer_args", {}), "seed": spec.get("seed", 0)}
         same |= {"shards": spec.get("shards", 0)}
         opened = e.PlanOpened(trainer=spec["trainer"], trainer_version="", **same)
-        self.give(c.SubmitStudy(plan=opened, study=study, spec=anywhere(spec), at=self.now))
+        self.give(c.SubmitStudy(plan=opened, study=study, spec=dict(spec), at=self.now))
 
     def take(self, events: Iterable[e.Event]) -> None:
         """Take in events."""

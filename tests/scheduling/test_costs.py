@@ -43,6 +43,24 @@ def test_steps_cost_what_they_took_on_the_kind_where_they_go_on() -> None:
     assert costs.seconds_per_step(node, "NVIDIA L4") == 1.5  # of all that is known
 
 
+def test_steps_of_an_untrained_node_are_estimated_by_kind() -> None:
+    """One kind is twice as fast as the other, at any batch size."""
+    story, costs = Story(), Costs()
+    for kind, seconds in (("NVIDIA A100", 2.0), ("NVIDIA H100", 1.0)):
+        for bs in (16, 32, 64):
+            study = story.submit(({"bs": bs, "lr": seconds / bs}, 10))
+            (node,) = story.path(study)
+            stage = e.Stage(node=node.id, start=0, end=10, study=study)
+            chain = ChainId(f"{bs} on {kind}")
+            story.happen(e.ChainAssigned(chain=chain, slot="gpu0", stages=(stage,), at=0.0, kind=kind))
+            story.happen(e.StageCompleted(chain=chain, index=0, seconds=10 * seconds * (bs + 1)))
+    assert costs.refit(story.plan)
+    (node,) = story.path(story.submit(({"bs": 128, "lr": 0.01}, 10)))
+    slow, fast, other = (costs.seconds_per_step(node, f"NVIDIA {gpu}") for gpu in ("A100", "H100", "L4"))
+    assert slow == pytest.approx(2 * fast, rel=0.1)
+    assert fast < other < slow and costs.seconds_per_step(node) == other
+
+
 def estimate(story: Story, costs: Costs, bs: float, lr: float = 0.1) -> float:
     (node,) = story.path(story.submit(({"bs": bs, "lr": lr, "opt": "sgd"}, 10)))
     return costs.seconds_per_step(node)

@@ -68,6 +68,11 @@ def test_a_preview_is_what_a_run_comes_to() -> None:
     assert (alone["makespan_steps"], "ranks" in alone) == (TRUNK + DECAY, False)
 
 
+def test_a_preview_takes_its_slots_to_be_of_the_kinds_that_a_study_names() -> None:
+    found = [preview(StudySpec.from_dict(study(leaves(2), **more)), slots=2) for more in ({}, {"devices": ["H100"]})]
+    assert found[0]["makespan_steps"] == found[1]["makespan_steps"] == TRUNK + DECAY
+
+
 # ------------------------------------------------------------------------------------------------ any plans
 
 RANKS = st.sampled_from([1, 1, 2, 4, {"least": 1, "most": 4}, {"least": 2, "most": 4}, {"least": 1, "most": 2}])
