@@ -84,8 +84,9 @@ def _times(name: str, width: int, least: float, packs: str = "packs") -> Callabl
 def _never_slower(found: Found) -> tuple[str, bool]:
     """Of the widths that the product would choose; alone is 1."""
     chosen = {
-        f"{each['model']} at {trials}": each["ratio"][str(width)] if width else 1.0
-        for each in found["packs"]["models"]
+        f"{each['model']} at {trials} of {packs}": each["ratio"][str(width)] if width else 1.0
+        for packs in ("packs", "recorded")
+        for each in found[packs]["models"]
         for trials, (width, _) in each["advised"].items()
     }
     if not chosen:

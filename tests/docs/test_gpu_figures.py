@@ -22,6 +22,12 @@ GOOD: dict[str, Any] = {
             for name in ("mlp", "digits", "charlm")
         ]
     },
+    "recorded": {
+        "models": [
+            {"model": name, "ratio": {"1": 2.0, "4": 8.0, "8": 9.0}, "advised": {"1": [1, 2.0]}}
+            for name in ("mlp", "digits", "charlm")
+        ]
+    },
 }
 
 
@@ -34,7 +40,12 @@ def test_all_claims_hold_by_good_figures() -> None:
 
 
 def test_nothing_is_said_of_what_did_not_run() -> None:
-    failed = {"tests": {"passed": 0, "failed": 0, "skipped": 47}, "step": {"failed": 1}, "packs": {"models": []}}
+    failed = {
+        "tests": {"passed": 0, "failed": 0, "skipped": 47},
+        "step": {"failed": 1},
+        "packs": {"models": []},
+        "recorded": {"failed": 1},
+    }
     assert set(verdicts(failed)) == {"not seen"}
 
 
@@ -44,8 +55,10 @@ def test_nothing_is_said_of_what_did_not_run() -> None:
         (("tests", "failed"), 1),
         (("step", "measured", "a step", "ratio"), 1.2),
         (("packs", "models", 0, "ratio", "64"), 5.9),
-        (("packs", "models", 2, "ratio", "8"), 0.9),
+        (("packs", "models", 2, "ratio", "8"), 1.9),
         (("packs", "models", 1, "advised", "1"), [1, 1.3]),
+        (("recorded", "models", 0, "ratio", "4"), 4.9),
+        (("recorded", "models", 1, "ratio", "1"), 0.9),
     ],
     ids=str,
 )
