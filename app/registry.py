@@ -23,7 +23,7 @@ from types import ModuleType
 
 from app.tuning.tuners.base import REGISTERED, Registered, Tuner
 from stagetree.sequences import did_you_mean
-from stagetree.source.discovery import ENTRIES, Arguments, arguments, classes, single_rank, without_begin
+from stagetree.source.discovery import ENTRIES, Arguments, arguments, classes, single_rank, without
 from stagetree.source.versions import SourceError, candidates, module_files, version_of
 from stagetree.spec import Problem, SpecError, StudySpec
 
@@ -40,7 +40,8 @@ class TrainerFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TrainerSource:
-    """Where a trainer is, which code it is, and the arguments it takes. begins: whether it may have `begin`.
+    """Where a trainer is, which code it is, and the arguments it takes. lacks: of the methods that it may have, those
+    which it certainly has not.
 
     single_rank: why several devices cannot train it, as far as its source tells; empty where nothing is known.
     """
@@ -48,8 +49,8 @@ class TrainerSource:
     path: str
     version: str
     takes: Arguments = field(default_factory=Arguments)
-    begins: bool = True
     single_rank: str = ""
+    lacks: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class _File:
     names: frozenset[str]
     problem: str = ""
     takes: Mapping[str, Arguments] = field(default_factory=dict)
-    without_begin: frozenset[str] = frozenset()
+    without: Mapping[str, frozenset[str]] = field(default_factory=dict)
     single_rank: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -79,9 +80,9 @@ class Catalogue:
         sources: dict[str, TrainerSource] = {}
         for path, file in self._look():
             for name, version in file.versions.items():
-                takes, begins = file.takes.get(name, Arguments()), name not in file.without_begin
-                single = file.single_rank.get(name, "")
-                sources.setdefault(name, TrainerSource(path, version, takes, begins, single))
+                takes, single = file.takes.get(name, Arguments()), file.single_rank.get(name, "")
+                lacks = frozenset(method for method, names in file.without.items() if name in names)
+                sources.setdefault(name, TrainerSource(path, version, takes, single, lacks))
         return sources
 
     def problems(self) -> dict[str, str]:
@@ -154,7 +155,7 @@ def _wrong_arguments(spec: StudySpec, source: TrainerSource) -> Iterator[Problem
                 expected = f"there are {', '.join(takes.names)}" if takes.names else "it takes none"
                 problem = f"is no argument of trainer {spec.trainer!r}: {expected}{did_you_mean(name, takes.names)}"
                 yield Problem(f"{where}.{name}", problem)
-    if spec.begin_from is not None and not spec.begin_from.state and not source.begins:
+    if spec.begin_from is not None and not spec.begin_from.state and "begin" in source.lacks:
         yield Problem("begin_from", f"needs a method `begin(self, weights)`, and trainer {spec.trainer!r} has none")
     if source.single_rank and spec.ranks != 1:
         yield Problem("ranks", f"must be 1: trainer {spec.trainer!r} {source.single_rank}")
@@ -178,7 +179,7 @@ def _read(path: str, names: frozenset[str]) -> _File:
             versions,
             frozenset(versions),
             takes=arguments(path, again),
-            without_begin=without_begin(path, again),
+            without={method: without(path, again, method) for method in ("begin", "average")},
             single_rank=single_rank(path, again),
         )
     except (SourceError, TrainerFileError) as error:

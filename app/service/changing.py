@@ -10,7 +10,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide, price_of
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.terms import StudyId, Unknown
+from app.domain.terms import Refused, StudyId, Unknown
 from app.events import StudyRecord
 from app.service.services import InvalidField, Services, Write
 from app.service.views import plans
@@ -48,7 +48,16 @@ def add_made_of(use: Services, row: StudyRecord, write: Write, wanted: c.BranchT
 def price_of_trial(use: Services, row: StudyRecord, wanted: c.BranchTrial | c.AverageTrials) -> Json:
     """The steps that this trial would cost now. Raises as `add_made_of` does."""
     with use.open_study(row) as (plan, _):
+        if isinstance(wanted, c.AverageTrials) and plan.opened is not None:
+            _check_average(use, plan.opened.trainer)
         return asdict(price_of(plan, wanted, use.limits))
+
+
+def _check_average(use: Services, trainer: str) -> None:
+    """Raises `Refused` for a trainer that certainly takes no mean; of one that is not here, slots will tell."""
+    source = use.trainers.describe().get(trainer)
+    if source is not None and "average" in source.lacks:
+        raise Refused(f"trainer {trainer!r} has no method `average(self, states)`, which takes the mean of states")
 
 
 def _decide(plan: SearchPlan, command: c.AddTrial | c.AskForTrials, limits: Limits) -> tuple[e.Event, ...]:

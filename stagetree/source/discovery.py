@@ -66,13 +66,13 @@ def arguments(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Argumen
     return {name: _constructor(node) for name, node in named.items() if name is not None}
 
 
-def without_begin(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str]:
-    """The names of the trainers that certainly have no method `begin`: neither they nor a base, up to `Trainer`."""
+def without(path: str | Path, files: Mapping[str, bytes], method: str) -> frozenset[str]:
+    """The names of the trainers that certainly have no such method: neither they nor a base, up to `Trainer`."""
     file = Path(path).resolve()
     sources = _Sources(root(file)[0], files)
     module = file.relative_to(root(file)[0]).as_posix()
     nodes = [node for node in sources.tree(module).body if isinstance(node, ast.ClassDef)]
-    names = {_literals(node)["name"] for node in nodes if "name" in _literals(node) and sources.lacks(node, "begin")}
+    names = {_literals(node)["name"] for node in nodes if "name" in _literals(node) and sources.lacks(node, method)}
     return frozenset(names) | scripts(path, files).keys()
 
 
