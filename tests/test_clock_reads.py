@@ -9,7 +9,7 @@ from stacks import ROOT
 
 DATES = {
     "app/cli/deleting.py": "when a study was deleted, or a checkpoint given up",
-    "app/cli/store.py": "for how long a study has gone on",
+    "app/cli/opened_folder.py": "for how long a study has gone on",
     "app/cli/archiving.py": "when a plan was archived, and which are old",
     "app/cli/backing.py": "when a backup was made",
     "app/cli/changing.py": "when a study was struck",

@@ -33,7 +33,11 @@ def test_a_python_client(
     app: FastAPI, server: str, document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Study and StudySpec were dropped: two objects had one name."""
+    pictures = tmp_path / "pictures.json"  # of which it knows nothing unless it is told
+    bytes_ = {"image/svg+xml": "application/octet-stream", "image/gif": "application/octet-stream"}
+    pictures.write_text(json.dumps({"content_type_overrides": bytes_}))
     command = [BIN / "openapi-python-client", "generate", "--path", document, "--meta", "none", "--fail-on-warning"]
+    command += ["--config", pictures]
     environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     where = tmp_path / "made" / "generated_client"
     where.parent.mkdir()
