@@ -141,6 +141,13 @@ def test_a_body_that_is_wrong(http: TestClient, done: str) -> None:
     assert {each["field"] for each in said.json()["errors"]} == {"trial", "hp", "to"}
 
 
+def test_an_average_that_the_trainer_cannot_take_is_refused_at_the_request(http: TestClient) -> None:
+    study = http.post("/studies", json={**changed(), "trainer": "letters"}).json()["study"]
+    for preview in (True, False):
+        said = http.post(f"/studies/{study}/trials:average", json={"trials": [0, 1]}, params={"preview": preview})
+        assert said.status_code == 422 and "trainer 'letters' has no method `average(self, states)`" in said.text
+
+
 def test_averages_over_rest(http: TestClient, done: str) -> None:
     """Its price first, then the trial with what it is the mean of; what is wrong with a body is said of its fields."""
     made = http.post(f"/studies/{done}/trials:branch", json={"trial": 0, "at": 10, "hp": {"lr": 0.01}, "steps": 15})

@@ -154,24 +154,16 @@ def test_trials_of_ones_own(stagetree: Stagetree, served: Service, write: Write)
     assert listed[0]["hp"][name] == value and listed[1]["steps"] == 8
     late = stagetree("trials", "add", study, "--steps", 3, "--set", f"{name}=0.5", *rest)
     assert late.code == 4 and "is completed" in late.err
-    for how in ("--trials", "0,1"), ("--best", 2, "--preview"):
-        assert "trainer 'toy' has no method `average(self, states)`" in stagetree("soup", study, *how).err
-    assert len(stagetree("trials", study, "-o", "json").json) == 2
-    assert stagetree("branch", study, 0, "--at", 99, "--steps", 100, "--set", f"{name}=1").code == 2
-    assert stagetree("trials", "stop", study, 1).code == 4
-    assert stagetree("trials", "extend", study, 0, "--steps", 9).code == 4
-
-
-def test_trials_are_averaged(stagetree: Stagetree, served: Service, write: Write) -> None:
-    spec = trials("cli-soup", ({"bs": 4}, 2), ({"bs": 8}, 2), trainer="packable", metric="val_loss", mode="min")
-    study = stagetree("run", write(spec), "-o", "json", "--quiet").json["study"]
-    assert stagetree("soup", study, "--best", 2, "--preview").out.startswith("0 new steps")
     said = stagetree("soup", study, "--trials", "0,1", "--weights", "2,1")
     assert said.code == 0 and said.out.startswith("0 new steps\ntrial 2 is the average of trials "), said.err
+    assert stagetree("soup", study, "--best", 2, "--preview").out.startswith("0 new steps")
     assert stagetree("wait", study, "--timeout", 60).code == 0
     assert stagetree("trials", study, "-o", "json").json[2]["state"] == "completed"
     assert "got 9" in stagetree("soup", study, "--best", 9).err
     assert "must be numbers" in stagetree("soup", study, "--trials", "a").err
+    assert stagetree("branch", study, 0, "--at", 99, "--steps", 100, "--set", f"{name}=1").code == 2
+    assert stagetree("trials", "stop", study, 1).code == 4
+    assert stagetree("trials", "extend", study, 0, "--steps", 9).code == 4
 
 
 def test_trials_in_order_and_as_csv(stagetree: Stagetree, served: Service, done: Json) -> None:

@@ -99,6 +99,12 @@ class Toy(Trainer):
         self.weights, self.velocity = state["weights"].clone(), state["velocity"].clone()
         self.trained = state["trained"]
 
+    def average(self, states: Iterable[tuple[dict[str, Any], float]]) -> dict[str, Any]:
+        (first, weight), *others = states
+        total = weight + sum(each for _, each in others)
+        means = [first["weights"] * weight / total, *(state["weights"] * each / total for state, each in others)]
+        return {**first, "weights": torch.stack(means).sum(0)}
+
     def _fail_if_in_the_mood(self) -> None:
         global broken
         broken = broken or self.mood == "device"
