@@ -158,6 +158,7 @@ def paired(process: TrainerProcess, bare: Bare, steps: int) -> tuple[float, floa
 
 def compare(process: TrainerProcess, bare: Bare, steps: int) -> dict[str, tuple[float, float]]:
     """Seconds of each thing, ours and bare."""
+    steps = max(1, steps // BITS) * BITS
     bits = [paired(process, bare, steps // BITS) for _ in range(BITS)]
     whole, loop = (sum(each) for each in zip(*bits, strict=True))
     stages = seconds(lambda: staged(process, steps))

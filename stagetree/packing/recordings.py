@@ -35,6 +35,9 @@ TIMES_BEFORE = 2
 MOST = 8
 """Recordings are kept for a stack, the last ones played: each has memory of its own for its results."""
 
+MOST_KEYS = 1024
+"""So many are remembered: a hyper-parameter that the loss reads may make another one at each step."""
+
 CHECK_EVERY = 256
 
 _setting = {"is_on": False}
@@ -89,6 +92,9 @@ class Recordings:
 
     def _is_recorded(self, key: Hashable, compute: Pass, batch: Any) -> bool:
         """Whether there is a recording, made here if it is time. The generators are where they were."""
+        if len(self._times) + len(self._refused) >= MOST_KEYS:
+            self._times.clear()
+            self._refused.clear()
         self._times[key] += 1
         if self._times[key] <= TIMES_BEFORE:
             return False
@@ -107,7 +113,7 @@ class Recordings:
             return False
         self._played[key] = recording
         while len(self._played) > MOST:
-            self._times.pop(self._played.popitem(last=False)[0])
+            self._times.pop(self._played.popitem(last=False)[0], None)
         return True
 
     def _refuse(self, key: Hashable, why: str) -> None:

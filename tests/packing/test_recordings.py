@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stagetree.packing.loss import BackwardResult
 from stagetree.packing.own_batches import OwnBatches
-from stagetree.packing.recordings import CHECK_EVERY, MOST, TIMES_BEFORE, Pass, Recordings, copied
+from stagetree.packing.recordings import CHECK_EVERY, MOST, MOST_KEYS, TIMES_BEFORE, Pass, Recordings, copied
 
 CPU = torch.device("cpu")
 
@@ -110,6 +110,21 @@ def test_the_recordings_that_were_played_last_are_kept() -> None:
     assert recorder.made == MOST + 1
     for _ in range(TIMES_BEFORE + 1):
         recordings.result(0, compute, torch.ones(3))
+    assert recorder.made == MOST + 2
+
+
+def test_keys_that_come_seldom_are_forgotten() -> None:
+    """Else a hyper-parameter that the loss reads, with another value at each step, would fill the memory."""
+    recorder = Recorder([1.0])
+    recordings, compute = Recordings(CPU, recorder), passes([1.0], [])
+    for key in (*["seldom"] * TIMES_BEFORE, *range(MOST_KEYS), "seldom"):
+        recordings.result(key, compute, torch.ones(3))
+    assert recorder.made == 0
+    for key in range(MOST + 2):  # recordings from before that are put away as ever
+        for _ in range(TIMES_BEFORE + 1):
+            recordings.result(f"{key}", compute, torch.ones(3))
+        for other in range(MOST_KEYS // 4):
+            recordings.result(f"{key}/{other}", compute, torch.ones(3))
     assert recorder.made == MOST + 2
 
 

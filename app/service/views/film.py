@@ -145,7 +145,7 @@ class _Growing:
             y = self.place(1, given)[1]
             yield Figure("line", 0, "line", ((LEFT, y), (WIDTH - RIGHT, y)))
             yield Figure("text", 0, "soft", ((LEFT - 8, y + 4),), 12, text=f"{given:.3g}")
-        steps = sorted({1, self._most, *(step for end in self._tree.trials.steps for step in [end])})
+        steps = sorted({1, self._most, *self._tree.trials.steps})
         last = -1e9
         for step in steps:
             x = self.place(step, 1.0)[0]
