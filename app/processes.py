@@ -152,14 +152,14 @@ def compute_apart(do: Callable[..., Result], *given: Any, bounds: Bounds = BOUND
     return cast(Result, value)
 
 
-def _compute(answers: Connection, bounds: Bounds, do: Callable[..., Any], given: tuple[Any, ...]) -> None:
+def _compute(answers: Connection, bounds: Bounds, do: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """In the process that is made for it."""
     with suppress(OSError):  # where there is no /proc, nothing says how much the code itself needs
         limit = _address_space() + bounds.bytes
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CPU, (bounds.seconds, bounds.seconds))
     try:
-        answer = (True, do(*given))
+        answer = (True, do(*args))
     except MemoryError:
         answer = (False, TooMuch(_too_much(bounds)))
     except Exception as error:

@@ -149,8 +149,8 @@ def check_arguments(spec: StudySpec, source: TrainerSource) -> None:
 def _wrong_arguments(spec: StudySpec, source: TrainerSource) -> Iterator[Problem]:
     """What the trainer's constructor would not take, and what it would miss; weights that it could not begin with."""
     takes = source.takes
-    for where, given in (("trainer_args", spec.trainer_args), ("runtime_args", spec.runtime_args)):
-        for name in given:
+    for where, supplied in (("trainer_args", spec.trainer_args), ("runtime_args", spec.runtime_args)):
+        for name in supplied:
             if not (takes.is_open or name in takes.names):
                 expected = f"there are {', '.join(takes.names)}" if takes.names else "it takes none"
                 problem = f"is no argument of trainer {spec.trainer!r}: {expected}{did_you_mean(name, takes.names)}"
@@ -190,8 +190,8 @@ def _versions(path: str, files: Mapping[str, bytes]) -> dict[str, str]:
     named = dict(classes(path, files))
     if not named:
         there = [node.name for node in ast.parse(Path(path).read_bytes()).body if isinstance(node, ast.ClassDef)]
-        wanted = 'a subclass of Trainer with name = "..." in its body, or stagetree.attach("...") of a script'
-        raise TrainerFileError(f"{path} holds no trainer: {wanted}; its classes are {', '.join(there) or 'none'}")
+        expected = 'a subclass of Trainer with name = "..." in its body, or stagetree.attach("...") of a script'
+        raise TrainerFileError(f"{path} holds no trainer: {expected}; its classes are {', '.join(there) or 'none'}")
     whole = version_of(files)
     return {name: declared or whole for name, declared in named.items()}
 

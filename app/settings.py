@@ -222,8 +222,8 @@ class Settings(BaseSettings):
         """What a member of each group may do, as a principal without a name."""
         principals = {}
         for each in _listed(self.groups):
-            group, _, what = each.rpartition("=")
-            scope, has_project, project = what.partition("@")
+            group, _, grant = each.rpartition("=")
+            scope, has_project, project = grant.partition("@")
             principals[group] = Principal("", Scope.of(scope), project if has_project else None)
         return principals
 

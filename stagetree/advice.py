@@ -70,10 +70,10 @@ def _can_finish(spec: StudySpec) -> bool:
 
 def _few_configurations(spec: StudySpec) -> Iterator[str]:
     """Where more trials are asked for than the space has different ones."""
-    asked, different = _asked_for(spec), different_configurations(spec)
-    if different is not None and asked is not None and different < asked:
+    trials, different = _asked_for(spec), different_configurations(spec)
+    if different is not None and trials is not None and different < trials:
         yield (
-            f"{different} different, {asked} asked for: the space holds no more configurations, so the study has "
+            f"{different} different, {trials} asked for: the space holds no more configurations, so the study has "
             f"{different} trials"
         )
 
@@ -217,13 +217,13 @@ def _drawn_beginnings(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]
     if not apart:
         return
     places = [place for name in apart for place in _drawn(spec.search_space, name) if _is_beginning(place, name)]
-    what, number = " and ".join(places or apart), _num_trials(spec)
+    subject, number = " and ".join(places or apart), _num_trials(spec)
     listed = max(2, min(_LISTED, int((number / 2) ** (1 / len(apart)))))
     trained = listed ** len(apart)
     if trained >= number:
         return
     yield (
-        f"{what} {'is' if len(places or apart) == 1 else 'are'} drawn, so no two trials begin alike and nothing is "
+        f"{subject} {'is' if len(places or apart) == 1 else 'are'} drawn, so no two trials begin alike and nothing is "
         f"shared: list {listed} values{' each' if len(apart) > 1 else ''} and draw what comes later, such as a decay; "
         f"{number} trials then have {trained} beginnings to train, not {number}"
         f"{_in_steps(spec, apart, listed, count_steps)}"

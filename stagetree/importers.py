@@ -34,15 +34,15 @@ def from_wandb(sweep: str | Path | Mapping[str, Any]) -> Json:
 
     `bayes` becomes random search with TPE, `hyperband` early termination becomes ASHA. Raises `StagetreeError`.
     """
-    given = dict(sweep) if isinstance(sweep, Mapping) else _read(Path(sweep))
-    metric = given.get("metric") or {}
+    content = dict(sweep) if isinstance(sweep, Mapping) else _read(Path(sweep))
+    metric = content.get("metric") or {}
     if "name" not in metric:
         raise StagetreeError("metric.name: is missing: the metric that the sweep is about")
-    space = _parameters(given.get("parameters") or {}, "")
+    space = _parameters(content.get("parameters") or {}, "")
     for name in _STEPS:  # here it is the tuner's max_steps
         space.pop(name, None)
     fields = {"metric": metric["name"], "mode": {"maximize": "max"}.get(metric.get("goal", ""), "min"), "space": space}
-    return {**fields, "tuner": _tuner(given)}
+    return {**fields, "tuner": _tuner(content)}
 
 
 def _read(path: Path) -> Json:
@@ -54,10 +54,10 @@ def _read(path: Path) -> Json:
     return values
 
 
-def _parameters(given: Mapping[str, Any], path: str) -> Json:
+def _parameters(parameters: Mapping[str, Any], path: str) -> Json:
     """By name, what each parameter may be; nested ones by dotted names."""
     space: Json = {}
-    for name, parameter in given.items():
+    for name, parameter in parameters.items():
         if "parameters" in parameter:
             space |= _parameters(parameter["parameters"], f"{path}{name}.")
         else:
@@ -65,32 +65,36 @@ def _parameters(given: Mapping[str, Any], path: str) -> Json:
     return space
 
 
-def _parameter(given: Mapping[str, Any], path: str) -> Any:
+def _parameter(parameter: Mapping[str, Any], path: str) -> Any:
     """One parameter, by the rules that W&B has for those without a distribution."""
-    if "value" in given:
-        return given["value"]
-    if "values" in given:
-        weighted = "probabilities" in given
-        return canonical({name: given[name] for name in ("values", "probabilities")}) if weighted else given["values"]
-    if given.get("distribution") in ("normal", "q_normal"):
-        mean = given.get("mu", 0)
-        return plain(normal(mean, given.get("sigma", 1), step=_quantum(given, mean, path)))
-    if not {"min", "max"} <= given.keys():
+    if "value" in parameter:
+        return parameter["value"]
+    if "values" in parameter:
+        weighted = "probabilities" in parameter
+        return (
+            canonical({name: parameter[name] for name in ("values", "probabilities")})
+            if weighted
+            else parameter["values"]
+        )
+    if parameter.get("distribution") in ("normal", "q_normal"):
+        mean = parameter.get("mu", 0)
+        return plain(normal(mean, parameter.get("sigma", 1), step=_quantum(parameter, mean, path)))
+    if not {"min", "max"} <= parameter.keys():
         raise StagetreeError(f"{path}: must have value, values, or min and max")
-    low, high = given["min"], given["max"]
+    low, high = parameter["min"], parameter["max"]
     is_whole = isinstance(low, int) and isinstance(high, int)
-    kind = given.get("distribution", "int_uniform" if is_whole else "uniform")
-    if kind not in (known := [*_RANGES, *_QUANTISED, "normal", "q_normal"]):
-        raise StagetreeError(f"{path}.distribution: must be one of {', '.join(known)}, got {kind!r}")
-    step = _quantum(given, low, path)
+    kind = parameter.get("distribution", "int_uniform" if is_whole else "uniform")
+    if kind not in (kinds := [*_RANGES, *_QUANTISED, "normal", "q_normal"]):
+        raise StagetreeError(f"{path}.distribution: must be one of {', '.join(kinds)}, got {kind!r}")
+    step = _quantum(parameter, low, path)
     return plain(_RANGES[kind](low, high) if step is None else _QUANTISED[kind](low, high, step))
 
 
-def _quantum(given: Mapping[str, Any], anchor: float, path: str) -> float | None:
+def _quantum(parameter: Mapping[str, Any], anchor: float, path: str) -> float | None:
     """The `q` whose multiples are drawn: here it is steps from a bound, or the mean, which must be a multiple."""
-    if not str(given.get("distribution", "")).startswith("q_"):
+    if not str(parameter.get("distribution", "")).startswith("q_"):
         return None
-    step = given.get("q", 1)
+    step = parameter.get("q", 1)
     if Decimal(repr(anchor)) % Decimal(repr(step)):
         raise StagetreeError(f"{path}.q: must divide {anchor!r}, from which steps are counted here, got {step!r}")
     return float(step)
@@ -106,14 +110,14 @@ _RANGES: dict[str, Callable[[Any, Any], Any]] = {
 _QUANTISED: dict[str, Callable[[Any, Any, Any], Any]] = {"q_uniform": uniform, "q_log_uniform_values": loguniform}
 
 
-def _tuner(given: Mapping[str, Any]) -> Json:
+def _tuner(content: Mapping[str, Any]) -> Json:
     """The tuner of a sweep's method, its run cap and its early termination; steps are counted as W&B counts them."""
-    method, stopping = given.get("method"), given.get("early_terminate")
+    method, stopping = content.get("method"), content.get("early_terminate")
     if method not in ("grid", "random", "bayes"):
         raise StagetreeError(f"method: must be one of grid, random, bayes, got {method!r}")
-    trials = {"num_trials": int(given["run_cap"])} if "run_cap" in given else {}
+    trials = {"num_trials": int(content["run_cap"])} if "run_cap" in content else {}
     if stopping is None:
-        steps = _steps(given)
+        steps = _steps(content)
         if method == "grid":
             return {"kind": "grid", "max_steps": steps}
         if method == "random":
@@ -140,10 +144,10 @@ _STEPS = ("epochs", "max_steps", "steps")
 """What sweeps call the constant that says for how long a run trains."""
 
 
-def _steps(given: Mapping[str, Any]) -> int:
+def _steps(content: Mapping[str, Any]) -> int:
     """A sweep does not say for how long its runs train, but for a constant that is called so."""
     for name in _STEPS:
-        value = (given.get("parameters") or {}).get(name, {}).get("value")
+        value = (content.get("parameters") or {}).get(name, {}).get("value")
         if isinstance(value, int):
             return value
     raise StagetreeError("parameters.epochs.value: is missing: a study says for how many steps its trials are trained")
@@ -169,15 +173,15 @@ def space_from_optuna(study: optuna.Study) -> Json:
     return space
 
 
-def _distribution(name: str, given: Any) -> Any:
-    kind = type(given).__name__
+def _distribution(name: str, distribution: Any) -> Any:
+    kind = type(distribution).__name__
     if kind == "CategoricalDistribution":
-        return {"choice": list(given.choices)}
-    if kind == "IntDistribution" and given.log:
-        return plain(lograndint(given.low, given.high))
+        return {"choice": list(distribution.choices)}
+    if kind == "IntDistribution" and distribution.log:
+        return plain(lograndint(distribution.low, distribution.high))
     if kind == "IntDistribution":
-        return plain(randint(given.low, given.high, given.step if given.step > 1 else None))
-    return plain((loguniform if given.log else uniform)(given.low, given.high, given.step))
+        return plain(randint(distribution.low, distribution.high, distribution.step if distribution.step > 1 else None))
+    return plain((loguniform if distribution.log else uniform)(distribution.low, distribution.high, distribution.step))
 
 
 def configurations_from_optuna(study: optuna.Study, best: int | None = None) -> list[Json]:

@@ -204,9 +204,9 @@ class AsyncStudy(StudyView, MadeOfTrials):
         """Train a configuration for `step` steps in all, and evaluate it there. Raises `TrialFailed`, `StudyOver`."""
         return await asyncio.shield(self._asker.ask(hp, plain(step)).result)
 
-    async def eval_all(self, asked: Iterable[tuple[Hp, int]]) -> list[Result]:
+    async def eval_all(self, evaluations: Iterable[tuple[Hp, int]]) -> list[Result]:
         """Many configurations at their steps, in one call, in order."""
-        return await wait_all(self.eval(hp, step) for hp, step in asked)
+        return await wait_all(self.eval(hp, step) for hp, step in evaluations)
 
 
 class Study(Blocking, StudyView):

@@ -134,9 +134,9 @@ def is_open(path: str) -> bool:
 
 def sent_token(headers: Headers) -> str:
     """The token that came with a request; "" for none. The page keeps its own in a cookie, which no script reads."""
-    kind, _, given = headers.get("authorization", "").partition(" ")
+    kind, _, token = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
-        return given.strip()
+        return token.strip()
     try:
         cookie = SimpleCookie(headers.get("cookie", "")).get(cookie_of(headers))
     except CookieError:
@@ -182,11 +182,11 @@ def principal(request: Request) -> Principal:
     Raises `HttpProblem`: 403 where it is not, and 409 where the server changes nothing for anybody.
     """
     who: Principal = request.state.principal
-    wanted = needed(request.scope["route"].name, request.method)
-    if request.state.instead and wanted > Scope.READ:
+    scope = needed(request.scope["route"].name, request.method)
+    if request.state.instead and scope > Scope.READ:
         raise HttpProblem(409, f"This server only shows what there is. {request.state.instead}")
-    if who.scope < wanted:
-        raise HttpProblem(403, f"{who.name} may {who.scope}, and this needs {wanted}.")
+    if who.scope < scope:
+        raise HttpProblem(403, f"{who.name} may {who.scope}, and this needs {scope}.")
     return who
 
 

@@ -92,52 +92,52 @@ def _ask_of(item: Any) -> c.Start | c.Extend:
 
 def extension_of(body: Any, trial: Any) -> c.Extend:
     """More steps for a trial, as a body asks for them. Raises `SpecError`."""
-    given = body if isinstance(body, dict) else {}
+    fields = body if isinstance(body, dict) else {}
     problems = []
     if not _is_count(trial, 0):
         problems.append(SpecProblem("trial", f"must be the number of a trial, from 0 on, got {shown(trial)}"))
-    if not _is_count(given.get("steps"), 1) or len(given) != 1:
+    if not _is_count(fields.get("steps"), 1) or len(fields) != 1:
         problems.append(SpecProblem("steps", "must be the one field: the number of steps in all, at least 1"))
     if problems:
         raise SpecError(problems)
-    return c.Extend(trial=trial, steps=given["steps"])
+    return c.Extend(trial=trial, steps=fields["steps"])
 
 
 def branch_of(body: Any, study: StudyId, at: float) -> c.BranchTrial:
     """The branch of a trial that a body asks for. Raises `SpecError`."""
-    given = body if isinstance(body, dict) else {}
-    known = ", ".join(BRANCH)
-    problems = [SpecProblem(name, f"is no field of a branch: there are {known}") for name in given.keys() - BRANCH]
-    for name, what, least in _COUNTS_OF_A_BRANCH:
-        if not _is_count(given.get(name), least):
-            problems.append(SpecProblem(name, f"must be {what}, got {shown(given.get(name))}"))
-    if not isinstance(given.get("hp"), dict):
-        what = "an object from hyper-parameters to their values from there on"
-        problems.append(SpecProblem("hp", f"must be {what}, got {shown(given.get('hp'))}"))
+    fields = body if isinstance(body, dict) else {}
+    names = ", ".join(BRANCH)
+    problems = [SpecProblem(name, f"is no field of a branch: there are {names}") for name in fields.keys() - BRANCH]
+    for name, expected, least in _COUNTS_OF_A_BRANCH:
+        if not _is_count(fields.get(name), least):
+            problems.append(SpecProblem(name, f"must be {expected}, got {shown(fields.get(name))}"))
+    if not isinstance(fields.get("hp"), dict):
+        expected = "an object from hyper-parameters to their values from there on"
+        problems.append(SpecProblem("hp", f"must be {expected}, got {shown(fields.get('hp'))}"))
     if problems:
         raise SpecError(problems)
-    return c.BranchTrial(study=study, time=at, **given)
+    return c.BranchTrial(study=study, time=at, **fields)
 
 
 def suggestions_of(body: Any) -> list[Json]:
     """The configurations that a body suggests. Raises `SpecError`."""
-    given = body if isinstance(body, dict) else {}
-    listed = given.get("suggestions")
-    if given.keys() != {"suggestions"} or not isinstance(listed, list) or not 1 <= len(listed) <= MOST_SUGGESTIONS:
-        what = f"a list of 1 to {MOST_SUGGESTIONS} objects from hyper-parameter to value"
-        raise SpecError([SpecProblem("suggestions", f"must be the one field: {what}")])
+    fields = body if isinstance(body, dict) else {}
+    listed = fields.get("suggestions")
+    if fields.keys() != {"suggestions"} or not isinstance(listed, list) or not 1 <= len(listed) <= MOST_SUGGESTIONS:
+        expected = f"a list of 1 to {MOST_SUGGESTIONS} objects from hyper-parameter to value"
+        raise SpecError([SpecProblem("suggestions", f"must be the one field: {expected}")])
     for number, each in enumerate(listed):
         if not isinstance(each, dict) or not each:
-            what = "an object from hyper-parameter to value, with one at least"
-            raise SpecError([SpecProblem(f"suggestions[{number}]", f"must be {what}, got {shown(each)}")])
+            expected = "an object from hyper-parameter to value, with one at least"
+            raise SpecError([SpecProblem(f"suggestions[{number}]", f"must be {expected}, got {shown(each)}")])
     return listed
 
 
 def average_of(body: Any, study: StudyId, at: float) -> c.AverageTrials:
     """The average of trials that a body asks for. Raises `SpecError`."""
-    given = _valid(AverageWanted, body)
-    trials, weights = tuple(given.trials), tuple(given.weights)
-    return c.AverageTrials(study=study, time=at, **{**dict(given), "trials": trials, "weights": weights})
+    average = _valid(AverageWanted, body)
+    trials, weights = tuple(average.trials), tuple(average.weights)
+    return c.AverageTrials(study=study, time=at, **{**dict(average), "trials": trials, "weights": weights})
 
 
 _COUNTS_OF_A_BRANCH = (
@@ -149,15 +149,15 @@ _COUNTS_OF_A_BRANCH = (
 
 def note_of(body: Any) -> tuple[str, int | None]:
     """The text of a note, and the trial that it is about. Raises `SpecError`."""
-    given = body if isinstance(body, dict) else {}
-    problems = [SpecProblem(name, "is no field of a note: there are text, trial") for name in given.keys() - NOTE]
-    if not isinstance(given.get("text"), str):
-        problems.append(SpecProblem("text", f"must be the text of the note, got {shown(given.get('text'))}"))
-    if (trial := given.get("trial")) is not None and not _is_count(trial, 0):
+    fields = body if isinstance(body, dict) else {}
+    problems = [SpecProblem(name, "is no field of a note: there are text, trial") for name in fields.keys() - NOTE]
+    if not isinstance(fields.get("text"), str):
+        problems.append(SpecProblem("text", f"must be the text of the note, got {shown(fields.get('text'))}"))
+    if (trial := fields.get("trial")) is not None and not _is_count(trial, 0):
         problems.append(SpecProblem("trial", f"must be the number of a trial, from 0 on, or null, got {shown(trial)}"))
     if problems:
         raise SpecError(problems)
-    return given["text"], trial
+    return fields["text"], trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +172,8 @@ class TokenAsked:
 
 def token_of(body: Any) -> TokenAsked:
     """The token that a body asks for. Raises `SpecError`."""
-    given = _valid(TokenWanted, body)
-    return TokenAsked(given.name, Scope.of(given.scope), given.project, given.days)
+    token = _valid(TokenWanted, body)
+    return TokenAsked(token.name, Scope.of(token.scope), token.project, token.days)
 
 
 def _valid(kind: type[Valid], body: Any) -> Valid:

@@ -45,22 +45,22 @@ class SingleFlight:
         self._running = dict[Hashable, asyncio.Task[Any]]()
         self._next = dict[Hashable, asyncio.Task[Any]]()
 
-    async def do(self, what: Hashable, work: Callable[[], T]) -> T:
+    async def do(self, key: Hashable, work: Callable[[], T]) -> T:
         """What the work comes to, in a thread; `what` is the name of equal work. Raises what the work raises."""
-        task = self._next.get(what)
+        task = self._next.get(key)
         if task is None:
-            task = self._next[what] = asyncio.create_task(self._after(self._running.get(what), what, work))
+            task = self._next[key] = asyncio.create_task(self._after(self._running.get(key), key, work))
         return cast(T, await asyncio.shield(task))  # the others wait on where one goes away
 
-    async def _after(self, before: asyncio.Task[Any] | None, what: Hashable, work: Callable[[], T]) -> T:
+    async def _after(self, before: asyncio.Task[Any] | None, key: Hashable, work: Callable[[], T]) -> T:
         if before is not None:
             await asyncio.wait([before])
-        self._running[what] = self._next.pop(what)
+        self._running[key] = self._next.pop(key)
         try:
             return await run_in_threadpool(work)
         finally:
-            if what not in self._next:
-                del self._running[what]
+            if key not in self._next:
+                del self._running[key]
 
 
 TURN_SECONDS = 30.0

@@ -86,18 +86,18 @@ async def raw_body(request: Request) -> bytes:
 Raw = Annotated[bytes, Depends(raw_body)]
 
 
-def refuse_unknown(given: Iterable[str], names: Collection[str]) -> None:
+def refuse_unknown(parameters: Iterable[str], names: Collection[str]) -> None:
     """Raise `InvalidField` for a query parameter that nobody reads: whoever wrote it expected something of it."""
-    for name in given:
+    for name in parameters:
         if name not in names:
             there = f"there are {', '.join(sorted(names))}" if names else "there are none"
             raise InvalidField(name, f"is not a parameter here: {there}{did_you_mean(name, names)}")
 
 
-def refuse_repeated(given: QueryParams, repeated: Collection[str]) -> None:
+def refuse_repeated(parameters: QueryParams, repeated: Collection[str]) -> None:
     """Raise `InvalidField` for a parameter that is given twice, of which one would be overlooked."""
-    for name in given:
-        if name not in repeated and len(values := given.getlist(name)) > 1:
+    for name in parameters:
+        if name not in repeated and len(values := parameters.getlist(name)) > 1:
             raise InvalidField(name, f"must be given once, got {', '.join(map(shown, values))}")
 
 

@@ -109,9 +109,9 @@ def branch(
     from app.cli.finding import study_id
     from app.cli.specs import changes_of
 
-    wanted = {"trial": trial, "at": at, "steps": steps, "hp": changes_of(set, "--set")}
+    request = {"trial": trial, "at": at, "steps": steps, "hp": changes_of(set, "--set")}
     with stacks.server(server) as service:
-        answer = service.client.branch_trial(study_id(service.client, id), wanted, preview=preview)
+        answer = service.client.branch_trial(study_id(service.client, id), request, preview=preview)
     if output is Format.json:
         print_json(answer)
         return
@@ -148,10 +148,10 @@ def soup(
     from app.cli.finding import study_id
     from app.cli.specs import changes_of
 
-    wanted: dict[str, Any] = {"trials": _numbers(trials, int, "--trials"), "best": best, "last": last, "steps": steps}
-    wanted |= {"weights": _numbers(weights, float, "--weights"), "hp": changes_of(set or [], "--set")}
+    request: dict[str, Any] = {"trials": _numbers(trials, int, "--trials"), "best": best, "last": last, "steps": steps}
+    request |= {"weights": _numbers(weights, float, "--weights"), "hp": changes_of(set or [], "--set")}
     with stacks.server(server) as service:
-        answer = service.client.average_trials(study_id(service.client, id), wanted, preview=preview)
+        answer = service.client.average_trials(study_id(service.client, id), request, preview=preview)
     if output is Format.json:
         print_json(answer)
         return
@@ -213,13 +213,13 @@ def stop(id: StudyId, trial: TrialNumber, server: Server = None) -> None:
     print(f"trial {trial} of {study} is cancelled")
 
 
-def _ask(wanted: dict[str, Any], id: str, server: str | None, output: Format) -> None:
+def _ask(request: dict[str, Any], id: str, server: str | None, output: Format) -> None:
     from app.cli import stacks
     from app.cli.finding import study_id
 
     with stacks.server(server) as service:
         study = study_id(service.client, id)
-        (answer,) = service.client.ask_trials(study, [wanted])
+        (answer,) = service.client.ask_trials(study, [request])
     if output is Format.json:
         print_json(answer)
     else:

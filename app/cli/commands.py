@@ -137,8 +137,8 @@ app.add_typer(trials, name="trials", rich_help_panel="Look at studies")
 app.add_typer(serving.token, name="token", rich_help_panel="Run a cluster")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(is_asked: bool) -> None:
+    if is_asked:
         from importlib.metadata import version
 
         print(f"stagetree {version('stagetree')}")

@@ -52,10 +52,10 @@ def debug(
         study = service.client.study(name, trials=True)
     spec, begins = study["spec"], study.get("begins")
     until = steps or _came_to(trial)
-    taken = _as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers or []), device)
-    taken = replace(taken, begin=_file_of(begins), whole=begins["state"]) if begins else taken
+    work = _as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers or []), device)
+    work = replace(work, begin=_file_of(begins), whole=begins["state"]) if begins else work
     print(f"Training trial {number} of {name} from the beginning to step {until} ...", file=sys.stderr)
-    metrics = run_in_terminal(taken, until)
+    metrics = run_in_terminal(work, until)
     for metric, value in sorted(metrics.items()):
         print(f"{metric}  {'-' if value is None else written(value)}")
 
@@ -79,8 +79,8 @@ def export_as_on_a_slot(
     with stacks.reading_study(state.study, server, dir) as (service, name):
         trial, plan = service.client.trial(name, state.trial), service.client.plan(name)
         spec = service.client.study(name, trials=True)["spec"]
-    taken = _as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers), "cpu")
-    export_state(taken, state.image, state.step, folder)
+    work = _as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers), "cpu")
+    export_state(work, state.image, state.step, folder)
 
 
 def _as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:
@@ -151,7 +151,7 @@ def examine(server: str | None, store: Path) -> list[Finding]:
         ("store", lambda: _store(store)),
         ("trainers", _trainers),
     ]
-    findings = [_look(what, look) for what, look in looks]
+    findings = [_look(subject, look) for subject, look in looks]
     if server:
         findings.append(_look("server", lambda: _server(server)))
         if findings[-1].ok:
@@ -159,11 +159,11 @@ def examine(server: str | None, store: Path) -> list[Finding]:
     return findings
 
 
-def _look(what: str, look: Callable[[], str]) -> Finding:
+def _look(subject: str, look: Callable[[], str]) -> Finding:
     try:
-        return Finding(what, True, look())
+        return Finding(subject, True, look())
     except Exception as error:
-        return Finding(what, False, " ".join(str(error).split()) or type(error).__name__)
+        return Finding(subject, False, " ".join(str(error).split()) or type(error).__name__)
 
 
 def _python() -> str:

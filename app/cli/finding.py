@@ -47,12 +47,13 @@ LAST = "last"
 SHOWN = 5
 
 
-def server_url(given: str | None) -> str | None:
+def server_url(option: str | None) -> str | None:
     """The server that an option or the environment names, with its scheme; an empty option means none."""
-    url = os.environ.get("STAGETREE_URL") if given is None else given
+    url = os.environ.get("STAGETREE_URL") if option is None else option
     if url and "://" in url and not url.startswith(("http://", "https://")):
         fail(
-            f"{'STAGETREE_URL' if given is None else '--server'}: must begin with http:// or https://, got {url}", USAGE
+            f"{'STAGETREE_URL' if option is None else '--server'}: must begin with http:// or https://, got {url}",
+            USAGE,
         )
     return f"http://{url}" if url and "://" not in url else url or None
 

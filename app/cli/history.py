@@ -41,13 +41,13 @@ def events(
 
     with stacks.reading_study(id, server, dir) as (service, study):
         read = service.client.follow if follow else service.client.events
-        wanted = (event for event in read(study, after) if not type or event["type"] in type)
+        matching = (event for event in read(study, after) if not type or event["type"] in type)
         if output is ListFormat.json:
-            print_array(wanted)
+            print_array(matching)
         elif output is ListFormat.csv:
-            print_csv(wanted)
+            print_csv(matching)
         else:
-            for event in wanted:
+            for event in matching:
                 at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
                 by = f"by {harmless(event['by'])}  " if event.get("by") else ""
                 print(f"{event['position']:>7}  {at}  {event['type']:<18} {by}{brief(event['data'])}", flush=True)

@@ -151,12 +151,12 @@ def _is_unproven(prediction: Json) -> bool:
     return prediction.get("class") in ("promising", "opportunistic") and prediction["p"] is None
 
 
-def _check(states: list[str] | None, known: tuple[str, ...]) -> None:
+def _check(states: list[str] | None, names: tuple[str, ...]) -> None:
     from stagetree.sequences import did_you_mean
 
     for state in states or ():
-        if state not in known:
-            fail(f"--state: must be one of {', '.join(known)}, got {state}{did_you_mean(state, known)}", USAGE)
+        if state not in names:
+            fail(f"--state: must be one of {', '.join(names)}, got {state}{did_you_mean(state, names)}", USAGE)
 
 
 def trial(

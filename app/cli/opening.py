@@ -44,14 +44,14 @@ def open(folder: Folder = None, port: Port = None, browser: Browser = False) -> 
     server.run(sockets=[listening])
 
 
-def _store(given: Path | None) -> Path:
+def _store(option: Path | None) -> Path:
     """The folder of the store that is meant. Ends with a message where there is none."""
     from app.cli.options import DEFAULT_DIR, check_store, is_store
 
-    if given is not None and not given.is_dir():
-        fail(f"{given} is no folder: name a store, as `run` and `up` make one, or the folder that it is in", USAGE)
-    inside = (given or Path()) / DEFAULT_DIR
-    folder = inside if given is None or (is_store(inside) and not is_store(given)) else given
+    if option is not None and not option.is_dir():
+        fail(f"{option} is no folder: name a store, as `run` and `up` make one, or the folder that it is in", USAGE)
+    inside = (option or Path()) / DEFAULT_DIR
+    folder = inside if option is None or (is_store(inside) and not is_store(option)) else option
     check_store(folder)
     return folder
 

@@ -89,9 +89,9 @@ def size_of_store(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def folder_or_default(given: Path | None) -> Path | None:
+def folder_or_default(option: Path | None) -> Path | None:
     """The folder that an option names, or the store that is here; None for that of the settings."""
-    return given or (DEFAULT_DIR if is_store(DEFAULT_DIR) else None)
+    return option or (DEFAULT_DIR if is_store(DEFAULT_DIR) else None)
 
 
 def places(folder: Path | None) -> tuple[str, str]:

@@ -85,8 +85,8 @@ def short_sequence(sequence: Any) -> str:
     fields = {name: value for name, value in sequence.items() if name != "family"}
     if family == "constant":
         return short(fields["value"])
-    taken = DEFAULTS.get(family, {})
-    inner = ", ".join(_argument(name, value) for name, value in fields.items() if taken.get(name, fields) != value)
+    defaults = DEFAULTS.get(family, {})
+    inner = ", ".join(_argument(name, value) for name, value in fields.items() if defaults.get(name, fields) != value)
     return f"{family}({inner})"
 
 

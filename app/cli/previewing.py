@@ -80,8 +80,8 @@ def packed_text(costs: Json) -> str:
 
 def ranks_text(costs: Json) -> str:
     """How many times faster several devices are taken to be, in a line."""
-    known, assumed = costs["ranks"]["times_faster"], costs["ranks"]["assumed"]
-    faster = ", ".join(f"{ranks}: {times}" for ranks, times in known.items())
+    times_faster, assumed = costs["ranks"]["times_faster"], costs["ranks"]["assumed"]
+    faster = ", ".join(f"{ranks}: {times}" for ranks, times in times_faster.items())
     how = "nothing was measured yet"
     if kind := costs["ranks"]["kind"]:
         how = f"measured on {one_line(kind)}"

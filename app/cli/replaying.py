@@ -39,7 +39,7 @@ def imagined(
     from app.service.exporting import parse
     from app.simulation.what_if import what_if
 
-    wanted = changes_of(changes, "--what-if")
+    changed = changes_of(changes, "--what-if")
     if log:
         text = read(log)
     else:
@@ -47,7 +47,7 @@ def imagined(
             text = service.client.log(study)
     recorded = from_log(text, study, at, str(log or "the log"))
     events = [event for _, event in islice(parse(text.splitlines()), recorded.events)]
-    return what_if(events, StudyId(study), wanted)
+    return what_if(events, StudyId(study), changed)
 
 
 def from_log(text: str, study: str, at: int | None, where: str) -> Replay:

@@ -148,8 +148,8 @@ def _print_front(study: Json) -> None:
 def _print_broken(study: Json) -> None:
     """Where no trial keeps to the constraints: which is nearest to that."""
     if study["best"]:
-        wanted = one_line(" and ".join(study["constraints"]))
-        print(f"no trial keeps to {wanted}; trial {study['best']['trial']} is nearest to that")
+        constraints = one_line(" and ".join(study["constraints"]))
+        print(f"no trial keeps to {constraints}; trial {study['best']['trial']} is nearest to that")
 
 
 def judged_columns(study: Json) -> tuple[str, ...]:

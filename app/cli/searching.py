@@ -35,14 +35,14 @@ def suggest(
 
     with stacks.reading_study(id, server, dir) as (service, study):
         if values:
-            found = service.client.suggest(study, [changes_of(values, "NAME=VALUE")])
+            items = service.client.suggest(study, [changes_of(values, "NAME=VALUE")])
         else:
-            found = service.client.suggestions(study)
+            items = service.client.suggestions(study)
     is_new = bool(values)
     if output is Format.json:
-        print_json({"items": [dict(each) for each in found]})
-    elif found:
-        for each in found:
+        print_json({"items": [dict(each) for each in items]})
+    elif items:
+        for each in items:
             print(_line(each, is_new=is_new))
     else:
         print(f"nothing was suggested to {study}")

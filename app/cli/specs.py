@@ -43,10 +43,10 @@ def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec
         raise SpecError(error.problems, source.replace(str(STDIN), "stdin")) from None
 
 
-def changes_of(given: Sequence[str], option: str) -> Json:
+def changes_of(options: Sequence[str], option: str) -> Json:
     """What `--set tuner.max_steps=20` says, by dotted path; values are JSON, or else strings."""
     changes: Json = {}
-    for each in given:
+    for each in options:
         path, separator, value = each.partition("=")
         if not separator or not path:
             fail(f"{option}: must be FIELD=VALUE, such as tuner.max_steps=20, got {each!r}", USAGE)

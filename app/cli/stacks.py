@@ -131,12 +131,12 @@ def ended_in_order() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def trainer_files(given: Sequence[str], folder: Path = HERE) -> list[str]:
+def trainer_files(paths: Sequence[str], folder: Path = HERE) -> list[str]:
     """The files to register: those given, the `trainer.py` of a folder, and the examples of this checkout.
 
     A file that nobody named is left out if it repeats a trainer's name. Raises `TrainerFileError`.
     """
-    files = [_trainer_file(Path(each), folder) for each in given]
+    files = [_trainer_file(Path(each), folder) for each in paths]
     names = set(describe(files))
     for path in [folder / ENTRY, *sorted(EXAMPLES.glob(f"*/{ENTRY}"))]:
         if path.exists() and not names & (described := describe([str(path)])).keys():
@@ -145,13 +145,13 @@ def trainer_files(given: Sequence[str], folder: Path = HERE) -> list[str]:
     return files
 
 
-def _trainer_file(given: Path, folder: Path) -> str:
+def _trainer_file(path: Path, folder: Path) -> str:
     """What `--trainers` names: a file, or the folder that `trainer.py` is in."""
-    if not given.exists():
-        near = folder / given.name
-        there = f"; did you mean {near}?" if near.exists() else f": {given.absolute()}"
-        fail(f"--trainers {given}: there is no such file{there}", USAGE)
-    return str(given / ENTRY if (given / ENTRY).is_file() else given)
+    if not path.exists():
+        near = folder / path.name
+        there = f"; did you mean {near}?" if near.exists() else f": {path.absolute()}"
+        fail(f"--trainers {path}: there is no such file{there}", USAGE)
+    return str(path / ENTRY if (path / ENTRY).is_file() else path)
 
 
 def check_trainer(spec: StudySpec, files: Sequence[str]) -> TrainerSource:
@@ -162,8 +162,8 @@ def check_trainer(spec: StudySpec, files: Sequence[str]) -> TrainerSource:
     return source
 
 
-def _fail_without(name: str, known: list[str]) -> NoReturn:
+def _fail_without(name: str, names: list[str]) -> NoReturn:
     register = f"register yours with --trainers FILE.py, or keep it in {ENTRY} beside the study file"
-    if not known:
+    if not names:
         fail(f"trainer: there are none here, so not {name!r}: {register}", USAGE)
-    fail(f"trainer: must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}; {register}", USAGE)
+    fail(f"trainer: must be one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}; {register}", USAGE)

@@ -106,9 +106,9 @@ class Store:
     def release_slot(self, slot: str) -> None:
         release_slot(self._use, slot)
 
-    def profile(self, opened: PlanOpened, batch: Json, what: type[Profile]) -> Profile | None:
+    def profile(self, opened: PlanOpened, batch: Json, kind: type[Profile]) -> Profile | None:
         """The last measurement of the same trainer, with such a batch."""
-        return last_profile(self._use.log, opened, batch, what)
+        return last_profile(self._use.log, opened, batch, kind)
 
     def trial_log(self, study: str, number: int) -> str:
         return "".join(reading.trial_log(self._use, self._use.find(study), number))
@@ -124,8 +124,8 @@ class Store:
         return self.trial(study, number)
 
     def suggest(self, study: str, suggestions: Sequence[Json]) -> list[Json]:
-        made = searching.suggest(self._use, self._use.find(study), self._write, suggestions)
-        return [each.to_json() for each in made.items]
+        suggested = searching.suggest(self._use, self._use.find(study), self._write, suggestions)
+        return [each.to_json() for each in suggested.items]
 
     def suggestions(self, study: str) -> list[Json]:
         return [each.to_json() for each in searching.suggestions(self._use, self._use.find(study)).items]

@@ -52,9 +52,9 @@ def create(
     from app.service import access
 
     try:
-        wanted = Scope.of(scope)
+        granted = Scope.of(scope)
         with open_records(folder_or_default(dir)) as records:
-            token = access.create(records, name, wanted, None if all_projects else project, days, time.time())
+            token = access.create(records, name, granted, None if all_projects else project, days, time.time())
     except ValueError as problem:
         fail(f"{problem}" if isinstance(problem, access.TokenRefused) else f"--scope {problem}", USAGE)
     if output is Format.json:

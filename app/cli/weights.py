@@ -61,26 +61,26 @@ def weights(
         fail(f"{error.filename or output} cannot be written: {error.strerror}")
 
 
-def _export(id: str, wanted: _Wanted, trainers: list[str], server: str | None, dir: Path | None) -> None:
+def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, dir: Path | None) -> None:
     """Build the trainer here, as `stagetree debug` does, and have it write its model."""
     from app.cli.diagnosing import StateOfTrial, export_as_on_a_slot
 
-    wanted.into.mkdir(parents=True, exist_ok=True)
-    if any(wanted.into.iterdir()):
-        fail(f"{wanted.into} is not empty: name a new folder", USAGE)
+    which.into.mkdir(parents=True, exist_ok=True)
+    if any(which.into.iterdir()):
+        fail(f"{which.into} is not empty: name a new folder", USAGE)
     with TemporaryDirectory(prefix="stagetree-") as folder:
-        image, about = _written(id, replace(wanted, into=Path(folder)), server, dir)
+        image, about = _written(id, replace(which, into=Path(folder)), server, dir)
         number, step = map(int, OF_STATE.findall(image.name)[-1])
-        export_as_on_a_slot(StateOfTrial(id, number, step, image), wanted.into, trainers, server, dir)
-    print(f"{wanted.into}{about}: {', '.join(sorted(path.name for path in wanted.into.iterdir()))}")
+        export_as_on_a_slot(StateOfTrial(id, number, step, image), which.into, trainers, server, dir)
+    print(f"{which.into}{about}: {', '.join(sorted(path.name for path in which.into.iterdir()))}")
 
 
-def _written(id: str, wanted: _Wanted, server: str | None, dir: Path | None) -> tuple[Path, str]:
+def _written(id: str, which: _Wanted, server: str | None, dir: Path | None) -> tuple[Path, str]:
     """The file that was written, and what is known of it."""
     from app.cli.finding import server_url
 
     url = None if dir else server_url(server)
-    return _from_server(url, id, wanted) if url else _from_store(folder_or_default(dir), id, wanted)
+    return _from_server(url, id, which) if url else _from_store(folder_or_default(dir), id, which)
 
 
 @dataclass(frozen=True)
@@ -93,17 +93,17 @@ class _Wanted:
     into: Path
 
 
-def _from_server(url: str, id: str, wanted: _Wanted) -> tuple[Path, str]:
+def _from_server(url: str, id: str, which: _Wanted) -> tuple[Path, str]:
     from app.cli.finding import Documents, study_id
     from stagetree.client.client import Client, Holds
 
     with Client(url) as client:
         study = study_id(Documents(client), id)
-        holds: Holds = "state" if wanted.whole else "weights"
-        return client.checkpoint(study, wanted.into, trial=wanted.trial, step=wanted.step, holds=holds), ""
+        holds: Holds = "state" if which.whole else "weights"
+        return client.checkpoint(study, which.into, trial=which.trial, step=which.step, holds=holds), ""
 
 
-def _from_store(folder: Path | None, id: str, wanted: _Wanted) -> tuple[Path, str]:
+def _from_store(folder: Path | None, id: str, which: _Wanted) -> tuple[Path, str]:
     from app.domain.terms import StudyId, Unknown
     from app.events import Plans
     from app.object_store import open_store
@@ -116,9 +116,9 @@ def _from_store(folder: Path | None, id: str, wanted: _Wanted) -> tuple[Path, st
         if row is None:
             raise Unknown(f"there is no study {name}")
         with Plans(records.log).holding(row.stream) as plan:
-            state = kept_state(plan, plan.studies[StudyId(name)], wanted.trial, wanted.step)
-    path = wanted.into / f"{name}-{state.file_name(whole=wanted.whole)}"
-    _write(path, parts(open_store(places(folder)[1]), state.checkpoint, whole=wanted.whole))
+            state = kept_state(plan, plan.studies[StudyId(name)], which.trial, which.step)
+    path = which.into / f"{name}-{state.file_name(whole=which.whole)}"
+    _write(path, parts(open_store(places(folder)[1]), state.checkpoint, whole=which.whole))
     measured = ", ".join(f"{name} {value}" for name, value in sorted(state.metrics.items()))
     return path, f"  (trial {state.trial} after step {state.step}: {measured or 'not measured there'})"
 

@@ -86,15 +86,15 @@ def branched(trial: Trial, at: int, hp: Json, steps: int) -> Json:
         raise Refused(f"steps: must be more than the {at} at which it parts, got {steps}")
     if not hp:
         raise Refused("hp: must name at least one hyper-parameter that changes, with its values from there on")
-    found = dict(trial.hp)
+    configuration = dict(trial.hp)
     for name, tail in hp.items():
         if name not in trial.hp:
-            known = ", ".join(sorted(trial.hp))
-            raise Refused(f"hp.{name}: must be one of {known}{did_you_mean(name, trial.hp)}")
+            names = ", ".join(sorted(trial.hp))
+            raise Refused(f"hp.{name}: must be one of {names}{did_you_mean(name, trial.hp)}")
         with refusing(f"hp.{name}"):
             after = parse_for(tail, steps - at).to_json()
-        found[name] = {"family": "piecewise", "parts": [*first_parts(trial.hp[name], at), {"sequence": after}]}
-    return found
+        configuration[name] = {"family": "piecewise", "parts": [*first_parts(trial.hp[name], at), {"sequence": after}]}
+    return configuration
 
 
 def data_seeds(study: Study, hp: Json, horizon: int) -> list[Json]:
@@ -134,8 +134,8 @@ class Trials:
         self._check(hp, steps)
         seeds = self._data_seeds(hp, steps, reason) if way is None else []
         hps = [hp | {DATA_SEED: seed} for seed in seeds] or [hp]
-        found = [path(each, steps, self._study.root_of(number, run)) for run, each in enumerate(hps)]
-        way, *others = map(self._new_in, found if way is None else [way])
+        paths = [path(each, steps, self._study.root_of(number, run)) for run, each in enumerate(hps)]
+        way, *others = map(self._new_in, paths if way is None else [way])
         self._number += 1
         return e.TrialAdded(
             study=self._study.id,

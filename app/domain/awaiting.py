@@ -186,12 +186,12 @@ def evaluations(plan: SearchPlan, node: Node, start: int, end: int) -> list[int]
     Those are the steps that trials wait for, and every `eval_every` of the running studies that pass here; what has
     been evaluated already is not evaluated again, nor what a study has tried in vain as often as it may.
     """
-    wanted = {step for step in node.waiting if start < step <= end or start == step == end}
+    due = {step for step in node.waiting if start < step <= end or start == step == end}
     for study in plan.studies.values():
         if study.is_running and node.id in study.max_step_by_node:
             steps = _regular(study, start, min(end, study.max_step_by_node[node.id]))
-            wanted.update(step for step in steps if node.evaluation_tries(step) <= study.max_restarts)
-    return sorted(step for step in wanted if step not in node.metrics)
+            due.update(step for step in steps if node.evaluation_tries(step) <= study.max_restarts)
+    return sorted(step for step in due if step not in node.metrics)
 
 
 def evaluations_of_each(plan: SearchPlan, parts: Sequence[StepRange]) -> Iterator[list[int]]:

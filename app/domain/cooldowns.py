@@ -28,7 +28,7 @@ def cooled(hp: Mapping[str, Any], at: int, steps: int, *, falling: Iterable[str]
     Each falls from the value that the trial would have next, as the decay of `wsd` does; one that is lower than `final`
     stays as it is. Raises `SequenceError` where there are none, or one is no number there.
     """
-    found = {name: parse(value).to_json() for name, value in hp.items()}
+    cooling = {name: parse(value).to_json() for name, value in hp.items()}
     names = list(falling)
     if not names:
         raise SequenceError("", f"must have what falls in a cooldown in every configuration, got {', '.join(hp)}")
@@ -37,8 +37,8 @@ def cooled(hp: Mapping[str, Any], at: int, steps: int, *, falling: Iterable[str]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise SequenceError(name, f"must be a number at step {at}, where its cooldown begins, got {value!r}")
         tail = Wsd(value, 0, 0, steps, min(final, value), shape).to_json()
-        found[name] = {"family": "piecewise", "parts": [*first_parts(found[name], at), {"sequence": tail}]}
-    return found
+        cooling[name] = {"family": "piecewise", "parts": [*first_parts(cooling[name], at), {"sequence": tail}]}
+    return cooling
 
 
 class Cooldowns:

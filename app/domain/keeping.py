@@ -74,15 +74,15 @@ def idle_weights(plan: SearchPlan) -> list[KeptAt]:
 
 def named(plan: SearchPlan) -> set[str]:
     """The keys of all objects that are on record: those which are kept, and those which must be deleted."""
-    released = {each.key for kept in plan.released.values() for each in kept.checkpoint.objects}
+    released = {each.key for entry in plan.released.values() for each in entry.checkpoint.objects}
     return {each.key for each in kept_objects(plan)} | released
 
 
 def kept_objects(plan: SearchPlan) -> list[e.StoredPart]:
     """The objects that are kept."""
     nodes = (*plan.nodes.values(), *plan.aside.values())
-    kept = [*(each for node in nodes for each in node.checkpoints.values()), *plan.weights.values()]
-    return [each for checkpoint in kept for each in checkpoint.objects]
+    checkpoints = [*(each for node in nodes for each in node.checkpoints.values()), *plan.weights.values()]
+    return [each for checkpoint in checkpoints for each in checkpoint.objects]
 
 
 def states_of(plan: SearchPlan, trial: Trial) -> dict[int, KeptAt]:
@@ -134,8 +134,8 @@ def _waited_from(plan: SearchPlan) -> Iterator[KeptAt]:
 
 def kept_on_purpose(plan: SearchPlan, node: NodeId, begin: int, end: int) -> list[int]:
     """The steps of a node behind `begin`, up to `end`, at which studies want the state that is not kept yet."""
-    wanted = set[int]().union(*(study.kept_steps(node, begin, end) for study in _keeping(plan)))
-    return sorted(wanted - plan.nodes[node].checkpoints.keys())
+    steps = set[int]().union(*(study.kept_steps(node, begin, end) for study in _keeping(plan)))
+    return sorted(steps - plan.nodes[node].checkpoints.keys())
 
 
 def _kept_on_purpose(plan: SearchPlan) -> Iterator[KeptAt]:

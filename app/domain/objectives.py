@@ -121,8 +121,8 @@ def best_first(scored: Iterable[Scored]) -> Iterator[Scored]:
 
 def front_of(scored: Iterable[Scored]) -> list[Scored]:
     """The feasible results that none dominates, spread; none where none is feasible."""
-    found = fronts(each for each in scored if each[0].is_feasible)
-    return list(_spread(found[0])) if found else []
+    by_front = fronts(each for each in scored if each[0].is_feasible)
+    return list(_spread(by_front[0])) if by_front else []
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -137,13 +137,13 @@ def fronts(scored: Iterable[Scored]) -> list[list[Scored]]:
     it, so that each goes to the first front of which none dominates it. That is found by halving, since a result that
     is dominated in one front is dominated in all before it.
     """
-    found: list[list[Scored]] = []
+    by_front: list[list[Scored]] = []
     for each in sorted(scored):
-        place = bisect_left(found, True, key=lambda front: not _is_behind(each, front))
-        if place == len(found):
-            found.append([])
-        found[place].append(each)
-    return found
+        place = bisect_left(by_front, True, key=lambda front: not _is_behind(each, front))
+        if place == len(by_front):
+            by_front.append([])
+        by_front[place].append(each)
+    return by_front
 
 
 def _is_behind(each: Scored, front: list[Scored]) -> bool:

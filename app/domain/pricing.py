@@ -42,34 +42,34 @@ class NodeProgress(Protocol):
 
 def price(plan: SearchPlan, study: Study, ways: Sequence[Mapping[NodeId, int]], steps: int) -> Price:
     """ways: of each repeat of the trial, the nodes that it passes, each with its start, root first."""
-    asked = ChainMap[NodeId, int]({}, {} if study.is_final else study.max_step_by_node)
+    asked_for = ChainMap[NodeId, int]({}, {} if study.is_final else study.max_step_by_node)
     total, new, again = steps * len(ways), 0, 0
     for way in ways:
-        fresh, once_more = _price_of(plan.nodes, asked, way, steps)
+        fresh, once_more = _price_of(plan.nodes, asked_for, way, steps)
         new, again = new + fresh, again + once_more
-        asked.update(zip(way, [*list(way.values())[1:], steps], strict=True))
+        asked_for.update(zip(way, [*list(way.values())[1:], steps], strict=True))
     return Price(total, total - new, new, again)
 
 
 def _price_of(
-    nodes: Mapping[NodeId, NodeProgress], asked: Mapping[NodeId, int], way: Mapping[NodeId, int], steps: int
+    nodes: Mapping[NodeId, NodeProgress], asked_for: Mapping[NodeId, int], way: Mapping[NodeId, int], steps: int
 ) -> tuple[int, int]:
     """The steps that are new, and the steps that are trained once more."""
-    ends, new, kept = [*list(way.values())[1:], steps], 0, next(iter(way.values()), 0)
+    ends, new, resumed = [*list(way.values())[1:], steps], 0, next(iter(way.values()), 0)
     needed: int | None = None  # the step whose state training must begin with
     node: NodeProgress | None = None
     for (name, start), end in zip(way.items(), ends, strict=True):
         node = nodes.get(name)
         trained = start if node is None else max(start, min(end, node.reached))
-        reached = max(trained, min(end, asked.get(name, 0)))
+        reached = max(trained, min(end, asked_for.get(name, 0)))
         new += end - reached
         if needed is None and node is not None:
-            kept = max((step for step in node.resumable if step <= trained), default=kept)
+            resumed = max((step for step in node.resumable if step <= trained), default=resumed)
         if needed is None and trained < end:
-            needed = trained if reached == trained else kept  # steps asked for leave their state
+            needed = trained if reached == trained else resumed  # steps asked for leave their state
     if needed is None and node is not None and steps not in node.metrics:
         needed = steps  # which was never evaluated
-    return new, max(0, (needed or 0) - kept)
+    return new, max(0, (needed or 0) - resumed)
 
 
 @dataclass(frozen=True, slots=True)

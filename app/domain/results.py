@@ -88,8 +88,8 @@ def front(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
 def _scored(plan: SearchPlan, study: Study) -> Iterator[Scored]:
     trunks = {trial.cooldown_of for trial in study.trials if trial.cooldown_of is not None}
     for trial in study.trials:
-        if trial.number not in trunks and (found := score(plan, study, trial)) is not None:
-            yield found, trial.number
+        if trial.number not in trunks and (own := score(plan, study, trial)) is not None:
+            yield own, trial.number
 
 
 def _measured(plan: SearchPlan, study: Study, number: int) -> tuple[Trial, MeasuredValue]:

@@ -225,10 +225,10 @@ class Embedded:
 
     def _let_slots_save(self, interrupted: threading.Event) -> None:
         """Ask the slots to end, and wait for what they save: the states of the last trials are among it."""
-        workers, begun = self._processes["workers"], time.monotonic()
+        workers, began = self._processes["workers"], time.monotonic()
         limit, is_told = float(self.environment()["STAGETREE_STOP_SECONDS"]), False
         workers.terminate()
-        while workers.poll() is None and (waited := time.monotonic() - begun) < limit and not interrupted.is_set():
+        while workers.poll() is None and (waited := time.monotonic() - began) < limit and not interrupted.is_set():
             if waited > TOLD_SECONDS and not is_told:
                 self.say("Saving the last checkpoints; Ctrl-C ends without them ...")
                 is_told = True

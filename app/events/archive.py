@@ -60,8 +60,8 @@ def archive(database: Database, stream: str, at: float) -> Packed | None:
     Raises `StateConflict` while something goes on in it, `DatabaseUnavailable`, `LostRace`.
     """
     with database.write() as session:
-        found = select(STREAMS.c.version).where(STREAMS.c.stream == stream)
-        version = session.scalar(found.with_for_update())  # whoever appends waits, and finds it archived
+        query = select(STREAMS.c.version).where(STREAMS.c.stream == stream)
+        version = session.scalar(query.with_for_update())  # whoever appends waits, and finds it archived
         if version is None:
             return None
         if stream in busy(session):

@@ -53,14 +53,14 @@ class LimitedConnection(psycopg.Connection[Any]):
         """`gen`, which is sent 0 each time that nothing came for a while."""
         heard_at = monotonic()
         try:
-            wanted = next(gen)
+            awaited = next(gen)
             while True:
-                ready = yield wanted
+                ready = yield awaited
                 if ready:
                     heard_at = monotonic()
                 elif monotonic() - heard_at > self.silence:
                     raise self._given_up()
-                wanted = gen.send(ready)
+                awaited = gen.send(ready)
         except StopIteration as done:
             return done.value
 

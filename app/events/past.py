@@ -68,28 +68,30 @@ def packs_on_record(log: EventLog, opened: PlanOpened, batch: Json) -> dict[str,
 
     Whether packs were exact is said of the plan's own only, since that goes by their width.
     """
-    found = profiles_on_record(log, opened, batch, PackingProfiled)
-    return {device: replace(profile, exact=False) for device, profile in found.items()}
+    profiles = profiles_on_record(log, opened, batch, PackingProfiled)
+    return {device: replace(profile, exact=False) for device, profile in profiles.items()}
 
 
-def profiles_on_record(log: EventLog, opened: PlanOpened, batch: Json, what: type[Profile]) -> dict[str, Profile]:
+def profiles_on_record(
+    log: EventLog, opened: PlanOpened, batch: Json, wanted_type: type[Profile]
+) -> dict[str, Profile]:
     """The last one of each kind of device that was measured with such a batch, the newest last.
 
     Raises `DatabaseUnavailable`.
     """
-    found: dict[str, Profile] = {}
+    by_kind: dict[str, Profile] = {}
     for recorded in log.profiles():
         profile = recorded.event
-        if isinstance(profile, what) and profile.batch == batch and _is_alike(log, recorded.stream, opened):
+        if isinstance(profile, wanted_type) and profile.batch == batch and _is_alike(log, recorded.stream, opened):
             kind = profile.kind if isinstance(profile, RanksProfiled) else profile.device
-            found.pop(kind, None)
-            found[kind] = profile
-    return found
+            by_kind.pop(kind, None)
+            by_kind[kind] = profile
+    return by_kind
 
 
-def last_profile(log: EventLog, opened: PlanOpened, batch: Json, what: type[Profile]) -> Profile | None:
+def last_profile(log: EventLog, opened: PlanOpened, batch: Json, wanted_type: type[Profile]) -> Profile | None:
     """On whatever device it was measured. Raises `DatabaseUnavailable`."""
-    return next(reversed(profiles_on_record(log, opened, batch, what).values()), None)
+    return next(reversed(profiles_on_record(log, opened, batch, wanted_type).values()), None)
 
 
 def _is_alike(log: EventLog, stream: str, opened: PlanOpened) -> bool:

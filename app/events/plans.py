@@ -195,8 +195,8 @@ class Plans:
         self._on_fold(stream, recorded)
 
     def _broken(self, stream: str, entry: _Entry, error: Exception) -> PlanUnusable:
-        what = str(error) if isinstance(error, UnknownEvent | Gap) else f"{type(error).__name__}: {error}"
-        entry.problem = PlanUnusable(f"plan {stream} cannot be used: {what}")
+        problem = str(error) if isinstance(error, UnknownEvent | Gap) else f"{type(error).__name__}: {error}"
+        entry.problem = PlanUnusable(f"plan {stream} cannot be used: {problem}")
         entry.broken = (self._log.version(stream), self._clock())
         return entry.problem
 

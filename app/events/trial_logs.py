@@ -65,11 +65,11 @@ class TrialLogTable:
     def add(self, piece: LogPiece) -> int:
         """Put the new bytes of a piece on record; the end of its source then. A source has one writer at a time."""
         with self._database.write() as session:
-            known = _end(session, piece.name, piece.study, piece.source)
-            data = piece.data[max(0, known - piece.begin) :]
-            begin = max(known, piece.begin)
+            end = _end(session, piece.name, piece.study, piece.source)
+            data = piece.data[max(0, end - piece.begin) :]
+            begin = max(end, piece.begin)
             if data:
-                _put(session, piece, begin, known, data)
+                _put(session, piece, begin, end, data)
                 _leave_out(session, piece.name, piece.study)
             return begin + len(data)
 
@@ -109,9 +109,9 @@ class TrialLogTable:
         """The parts of a log: of which source, and which bytes of it. Sources come in the order in which they began."""
         query = select(_OF.source, _OF.begin, _OF.end, _OF.at).where(_OF.name == name, _OF.study == study)
         with self._database.read() as session:
-            found = session.execute(query.order_by(_OF.at, _OF.begin)).all()
-        order = {source: place for place, source in reversed(list(enumerate(row.source for row in found)))}
-        rows = sorted(found, key=lambda row: (order[row.source], row.begin))
+            pieces = session.execute(query.order_by(_OF.at, _OF.begin)).all()
+        order = {source: place for place, source in reversed(list(enumerate(row.source for row in pieces)))}
+        rows = sorted(pieces, key=lambda row: (order[row.source], row.begin))
         return [(row.source, row.begin, row.end) for row in rows]
 
     def _data(self, name: str, study: str, source: str, begin: int) -> bytes:
@@ -126,12 +126,12 @@ def _end(session: Session, name: str, study: str, source: str) -> int:
     return int(session.scalar(query) or 0)
 
 
-def _put(session: Session, piece: LogPiece, begin: int, known: int, data: bytes) -> None:
+def _put(session: Session, piece: LogPiece, begin: int, stored_to: int, data: bytes) -> None:
     """Add bytes to the source's last row, if they follow on it and there is room; else they are a new one."""
     ours = and_(_OF.name == piece.name, _OF.study == piece.study, _OF.source == piece.source)
     end = begin + len(data)
-    if begin == known:
-        is_last = and_(ours, _OF.end == known, func.length(_OF.data) < PART_BYTES)
+    if begin == stored_to:
+        is_last = and_(ours, _OF.end == stored_to, func.length(_OF.data) < PART_BYTES)
         before = session.execute(select(_OF.begin, _OF.data).where(is_last)).first()
         if before is not None:
             there = update(TRIAL_LOGS).where(ours, _OF.begin == before.begin)

@@ -47,14 +47,14 @@ def lead_trial(plan: SearchPlan, span: Span) -> TrialKey:
 
 def within_budget(plan: SearchPlan, paths: Sequence[Sequence[Span]]) -> list[list[Span]]:
     """The paths as far as the studies that pay for them may have steps begun, without paths that may not begin."""
-    found, left = list[list[Span]](), dict[StudyId, float]()
+    shortened, left = list[list[Span]](), dict[StudyId, float]()
     for path in paths:
         payer, _ = lead_trial(plan, path[-1])
         left.setdefault(payer, steps_left(plan, plan.studies[payer]))
-        kept = list(_shortened(path, left[payer], payer))
-        left[payer] -= sum(span.end - span.start for span in kept)
-        found += [kept] if kept else []
-    return found
+        affordable = list(_shortened(path, left[payer], payer))
+        left[payer] -= sum(span.end - span.start for span in affordable)
+        shortened += [affordable] if affordable else []
+    return shortened
 
 
 def _shortened(path: Sequence[Span], steps: float, payer: StudyId) -> Iterator[Span]:
@@ -79,8 +79,8 @@ def _waiting_below(plan: SearchPlan, node: Node, step: int, study: StudyId | Non
 
     if here := wanted(node.waiting.get(step, ())):
         return here
-    for found in plan.beyond(node, step - 1):
-        at_last = (keys for at, keys in found.waiting.items() if at > step or found is not node)
+    for below in plan.beyond(node, step - 1):
+        at_last = (keys for at, keys in below.waiting.items() if at > step or below is not node)
         if later := wanted(key for keys in at_last for key in keys):
             return later
     return ()
@@ -189,15 +189,15 @@ def has_trainer(slot: SlotDescription, opened: PlanOpened) -> bool:
 def by_kind(plan: SearchPlan, slots: Candidates) -> list[tuple[str, Candidates]]:
     """The slots that may make a plan's proofs, of each kind of device of which one is free."""
     opened = plan.opened
-    wanted = [study.devices for study in plan.studies.values() if study.is_running or study.is_audited]
+    allowed = [study.devices for study in plan.studies.values() if study.is_running or study.is_audited]
 
     def able(some: Sequence[SlotDescription], kind: str) -> list[SlotDescription]:
         mine = (slot for slot in some if kind_of_proofs(slot) == kind and opened and has_trainer(slot, opened))
-        return [slot for slot in mine if any(is_one_of(slot.kind, devices) for devices in wanted)]
+        return [slot for slot in mine if any(is_one_of(slot.kind, devices) for devices in allowed)]
 
     kinds = dict.fromkeys(map(kind_of_proofs, slots.free))
-    found = [(kind, Candidates(able(slots.well, kind), able(slots.free, kind))) for kind in kinds]
-    return [(kind, some) for kind, some in found if some.free]
+    groups = [(kind, Candidates(able(slots.well, kind), able(slots.free, kind))) for kind in kinds]
+    return [(kind, some) for kind, some in groups if some.free]
 
 
 def without_trainer(opened: PlanOpened, slots: Sequence[SlotDescription]) -> str:
@@ -269,6 +269,6 @@ def _failures(plan: SearchPlan, spans: Sequence[Span]) -> dict[str, int]:
 def _could_not_evaluate(plan: SearchPlan, span: Span) -> Iterator[str]:
     """The slots on which an evaluation that is still wanted of these steps failed, once for each time."""
     node = plan.nodes[span.node]
-    wanted = evaluations(plan, node, span.start, span.end) if node.evaluation_failures else ()
+    failed_steps = evaluations(plan, node, span.start, span.end) if node.evaluation_failures else ()
     for (step, _), slots in node.evaluation_failures.items():
-        yield from slots if step in wanted else ()
+        yield from slots if step in failed_steps else ()

@@ -63,8 +63,8 @@ class Costs:
             return node.seconds / node.steps_run
         if not self._fitted_at:
             return 1.0
-        known = self._estimates.get(node.id) if gpu in (None, node.gpu) else None
-        return self._estimate(node, gpu) if known is None else known
+        estimate = self._estimates.get(node.id) if gpu in (None, node.gpu) else None
+        return self._estimate(node, gpu) if estimate is None else estimate
 
     def seconds_in_gang(self, plan: SearchPlan, node: Node, kind: str, ranks: int) -> float:
         """The same on so many devices of a kind: as it was there, or else by how much faster they were measured."""
@@ -92,7 +92,7 @@ class Costs:
         if not nodes:
             return
         rates = ((each, each.rates or {each.gpu: (each.steps_run, each.seconds)}) for each in nodes)
-        samples = [(node, gpu, *rate) for node, known in rates for gpu, rate in known.items() if min(rate) > 0]
+        samples = [(node, gpu, *rate) for node, by_gpu in rates for gpu, rate in by_gpu.items() if min(rate) > 0]
         rows = [_features(node, gpu) for node, gpu, *_ in samples]
         names = sorted({name for row in rows for name in row})
         x = np.array([[1.0, *(row.get(name, 0.0) for name in names)] for row in rows])
@@ -171,7 +171,7 @@ def slowdowns(stages: Iterable[Ran]) -> list[Slowdown]:
     for stage in sorted(stages, key=lambda stage: (stage.slot, stage.begun_at)):
         if gpu := shared_gpu(stage.slot):
             shared[gpu].append(stage)
-    return [found for gpu, ran in shared.items() for found in _of_gpu(gpu, ran)]
+    return [slowdown for gpu, ran in shared.items() for slowdown in _of_gpu(gpu, ran)]
 
 
 def _of_gpu(gpu: str, stages: Sequence[Ran]) -> Iterator[Slowdown]:

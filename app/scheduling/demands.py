@@ -47,7 +47,7 @@ class Ranking(Generic[Key]):
         elif self._urgency.get(key) != urgency:
             self._urgency[key] = urgency
             if len(self._heap) > 2 * len(self._urgency):
-                self._heap = [(-priority, -seconds, known) for known, (priority, seconds) in self._urgency.items()]
+                self._heap = [(-priority, -seconds, item) for item, (priority, seconds) in self._urgency.items()]
                 heapq.heapify(self._heap)
             else:
                 heapq.heappush(self._heap, (-urgency[0], -urgency[1], key))
@@ -131,11 +131,11 @@ class Coverage:
         self._states = sorted({*node.resumable, *node.coming(progress), *in_flight})
         self._certain, ahead = set[int](), list[tuple[int, int]]()
         for (chain, _), (start, end) in node.running.items():
-            known = progress.get(chain)
+            position = progress.get(chain)
             self._certain.add(end)
-            if known is not None:
-                self._certain.update(step for step in known.saving if start < step < end)
-            ahead.append((start if known is None else max(start, known.step), end))
+            if position is not None:
+                self._certain.update(step for step in position.saving if start < step < end)
+            ahead.append((start if position is None else max(start, position.step), end))
         self._ahead = _joined(ahead)
 
     def covers(self, step: int) -> bool:
@@ -196,11 +196,11 @@ class Demands:
         before, demand = self._demand.get(node.id, {}), dict[int, Urgencies]()
         for need in self.needs(node):
             raise_to(demand.setdefault(need.resume_step, {}), need.urgencies)
-        kept, averages = node.at_hand, self._plan.averages.get(node.id, {})
-        changed = set(self._kept.get(node.id, frozenset()) ^ kept)
+        at_hand, averages = node.at_hand, self._plan.averages.get(node.id, {})
+        changed = set(self._kept.get(node.id, frozenset()) ^ at_hand)
         also = {name for names in averages.values() for name in names}
         changed.update(step for step in before.keys() | demand.keys() if before.get(step) != demand.get(step))
-        self._demand[node.id], self._kept[node.id] = demand, kept
+        self._demand[node.id], self._kept[node.id] = demand, at_hand
         for step in changed:
             self._renew(node.id, step)
         if node.id in self._plan.means:
@@ -217,8 +217,8 @@ class Demands:
         """The demand of an average is met where its states are not kept; once they all are, it can begin."""
         plan, here = self._plan, (NOTHING, average.start)
         places = [here] if plan.can_begin(average, average.start) else plan.lacking(average)
-        told = dict.fromkeys((*plan.origins(average), here), Urgencies()) | dict.fromkeys(places, demand)
-        return {name for place, each in told.items() for name in self._tell(place, average, each)}
+        changed = dict.fromkeys((*plan.origins(average), here), Urgencies()) | dict.fromkeys(places, demand)
+        return {name for place, each in changed.items() for name in self._tell(place, average, each)}
 
     def _tell(self, place: Place, node: Node, demand: Urgencies) -> set[NodeId]:
         """A node has this demand where it begins; the node of that place if it is there that it must be met."""
@@ -270,12 +270,12 @@ class Demands:
         coming = {step for places in self._in_flight.values() for name, step in places if name == node.id}
         coverage = Coverage(node, self._progress, coming)
         coming.update(node.saving)
-        wanted = self._wanted(node, lambda step: not coverage.covers(step) and step not in coming)
-        cost, needs = self._costs.seconds_per_step(node) if wanted else 0.0, list[Need]()
-        for step in sorted(wanted):
+        urgencies = self._wanted(node, lambda step: not coverage.covers(step) and step not in coming)
+        cost, needs = self._costs.seconds_per_step(node) if urgencies else 0.0, list[Need]()
+        for step in sorted(urgencies):
             resume_step = coverage.latest(step)
             takes = (step - resume_step) * cost
-            onward = {study: (priority, takes + seconds) for study, (priority, seconds) in wanted[step].items()}
+            onward = {study: (priority, takes + seconds) for study, (priority, seconds) in urgencies[step].items()}
             needs.append(Need(step, resume_step, onward))
         return needs
 
@@ -289,12 +289,12 @@ class Demands:
 
     def _wanted(self, node: Node, counts: Callable[[int], bool]) -> dict[int, Urgencies]:
         """Those steps that someone waits for or that children begin at, each with the urgency of what follows there."""
-        wanted: dict[int, Urgencies] = defaultdict(dict)
+        by_step: dict[int, Urgencies] = defaultdict(dict)
         for step in filter(counts, node.waiting):
             for key in node.waiting[step]:
                 if self._runs(key[0]):
-                    raise_to(wanted[step], {key[0]: (self._plan.trial(key).priority, 0.0)})
+                    raise_to(by_step[step], {key[0]: (self._plan.trial(key).priority, 0.0)})
         for step, branch in self.branches[node.id].items():
             if step not in node.resumable and counts(step):
-                raise_to(wanted[step], branch.tops())
-        return {step: urgencies for step, urgencies in wanted.items() if urgencies}
+                raise_to(by_step[step], branch.tops())
+        return {step: urgencies for step, urgencies in by_step.items() if urgencies}

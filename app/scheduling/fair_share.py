@@ -84,8 +84,8 @@ class FairSharing:
         if len(competing) < 2:
             self._share = NO_CONTENTION
         else:
-            found = share_requests(frontiers, slots)
-            self._share = FairShare(found, shares(slots, found), deficit)
+            requests = share_requests(frontiers, slots)
+            self._share = FairShare(requests, shares(slots, requests), deficit)
         return self._share
 
     def settle(self, frontiers: Sequence[Frontier]) -> None:
@@ -105,12 +105,12 @@ class FairSharing:
 
 def shares(slots: int, requests: Mapping[StudyId, ShareRequest]) -> dict[StudyId, float]:
     """The slots that are due to each study, not rounded."""
-    found: dict[StudyId, float] = {}
+    granted: dict[StudyId, float] = {}
     left = float(slots)
     for priority in sorted({request.priority for request in requests.values()}, reverse=True):
-        found |= _fill(left, {study: request for study, request in requests.items() if request.priority == priority})
-        left = slots - sum(found.values())
-    return found
+        granted |= _fill(left, {study: request for study, request in requests.items() if request.priority == priority})
+        left = slots - sum(granted.values())
+    return granted
 
 
 def _fill(slots: float, requests: Mapping[StudyId, ShareRequest]) -> dict[StudyId, float]:
@@ -118,24 +118,24 @@ def _fill(slots: float, requests: Mapping[StudyId, ShareRequest]) -> dict[StudyI
     weight = {study: min(max(request.weight, LIGHTEST), HEAVIEST) for study, request in requests.items()}
     order = sorted(requests, key=lambda study: (requests[study].most / weight[study], study))
     rest = accumulate(weight[study] for study in reversed(order))  # the weight of each and of those after it
-    found: dict[StudyId, float] = {}
+    filled: dict[StudyId, float] = {}
     for study, of in zip(order, reversed(list(rest)), strict=True):
-        found[study] = min(requests[study].most, slots * weight[study] / of)
-        slots -= found[study]
-    return found
+        filled[study] = min(requests[study].most, slots * weight[study] / of)
+        slots -= filled[study]
+    return filled
 
 
 def competitors(frontiers: Iterable[Frontier]) -> set[StudyId]:
     """The studies that have a slot, or could use one."""
-    found: set[StudyId] = set()
+    studies: set[StudyId] = set()
     for frontier in frontiers:
-        found.update(frontier.studies(), (payer(chain) for chain in training(frontier)))
-    return found
+        studies.update(frontier.studies(), (payer(chain) for chain in training(frontier)))
+    return studies
 
 
 def share_requests(frontiers: Sequence[Frontier], slots: int) -> dict[StudyId, ShareRequest]:
     """What the studies that compete may have of so many slots."""
-    running, found = slots_used(frontiers), dict[StudyId, ShareRequest]()
+    running, requests = slots_used(frontiers), dict[StudyId, ShareRequest]()
     for frontier in frontiers:
         for study in [frontier.plan.studies[name] for name in competitors([frontier])]:
             could = (
@@ -144,8 +144,8 @@ def share_requests(frontiers: Sequence[Frontier], slots: int) -> dict[StudyId, S
                 else 0
             )
             demand = min(slots, running[study.id] + could * study.least_ranks)
-            found[study.id] = ShareRequest(demand, study.weight, cap_of(study), study.priority)
-    return found
+            requests[study.id] = ShareRequest(demand, study.weight, cap_of(study), study.priority)
+    return requests
 
 
 def slots_used(frontiers: Iterable[Frontier]) -> Counter[StudyId]:

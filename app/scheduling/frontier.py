@@ -65,10 +65,10 @@ class Frontier:
 
     def set_progress(self, chain: ChainId, progress: ChainProgress) -> None:
         """A worker says how far it is. What it has passed without knowing is outstanding after the next `refresh`."""
-        known = self.plan.chains.get(chain)
-        if known is None or known.is_trained or self.progress.get(chain) == progress:
+        record = self.plan.chains.get(chain)
+        if record is None or record.is_trained or self.progress.get(chain) == progress:
             return
-        before, node = self.progress.get(chain), self.plan.node(known.stages[known.index].node)
+        before, node = self.progress.get(chain), self.plan.node(record.stages[record.index].node)
         self.progress[chain] = progress
         since = before.step if before and before.saving == progress.saving else node.start
         if any(since < step <= progress.step for step in (*node.waiting, *self.demands.branches[node.id])):
@@ -221,16 +221,16 @@ class Frontier:
         It should evaluate and keep its state there. Where a study that came later only wants to have them evaluated,
         the state is kept for nothing; that is the price of one list for both.
         """
-        found: set[int] = set()
+        extra: set[int] = set()
         ahead = chain.stages[chain.index :]
         needed = {name: self.demands.unkept(self.plan.nodes[name]) for name in {stage.node for stage in ahead}}
         passed = self.progress[chain.id].step if chain.id in self.progress else 0
         for stage, evaluate in zip(ahead, evaluations_of_each(self.plan, ahead), strict=True):
             steps, start = needed[stage.node], max(stage.start, passed)
-            found.update(steps[bisect_right(steps, start) : bisect_left(steps, stage.end)])
+            extra.update(steps[bisect_right(steps, start) : bisect_left(steps, stage.end)])
             late = (step for step in evaluate if passed < step or passed == step == stage.end)
-            found.update(step for step in late if step not in stage.evaluate)
-        return sorted(found)
+            extra.update(step for step in late if step not in stage.evaluate)
+        return sorted(extra)
 
     def _ranked(self, study: StudyId, urgency: Urgency) -> Urgency:
         """What is urgent within a study, compared with what is in others: by its priority and the time alone."""

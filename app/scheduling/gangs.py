@@ -130,8 +130,8 @@ def room_for(study: Study, spare: int, group: int, used: int, least: int) -> int
 
 def ranks_that_pay(profile: RanksProfiled | None, least: int, most: int) -> int:
     """The most ranks up to `most` that are worth their slots, as far as was measured; or as few as may be."""
-    known = {} if profile is None else profile.step_seconds
-    paying = (ranks for ranks in powers(least, most) if str(ranks) in known and pays(known, ranks))
+    measured = {} if profile is None else profile.step_seconds
+    paying = (ranks for ranks in powers(least, most) if str(ranks) in measured and pays(measured, ranks))
     return max(paying, default=least)
 
 
@@ -160,16 +160,16 @@ def groups_of(plan: SearchPlan, slots: Iterable[SlotDescription]) -> dict[Kind, 
     A share of a GPU stands alone, and so does an unknown device.
     """
     assert plan.opened is not None
-    found = defaultdict[Kind, list[SlotDescription]](list)
+    groups = defaultdict[Kind, list[SlotDescription]](list)
     able = [slot for slot in slots if slot.kind and not shared_gpu(slot.name) and has_trainer(slot, plan.opened)]
     for slot in able:
-        found[f"{slot.host} {site(slot.name)}", slot.kind].append(slot)
-    machines = list(found)
+        groups[f"{slot.host} {site(slot.name)}", slot.kind].append(slot)
+    machines = list(groups)
     for kind in {slot.kind for slot in able if slot.address}:
         reached = [slot for slot in able if slot.kind == kind and slot.address]
-        if not any(len(found[machine]) >= len(reached) for machine in machines if machine[1] == kind):
-            found["", kind] = reached
-    return found
+        if not any(len(groups[machine]) >= len(reached) for machine in machines if machine[1] == kind):
+            groups["", kind] = reached
+    return groups
 
 
 Count = Callable[[str], int]
@@ -247,13 +247,13 @@ class Occupant:
 
 def occupants(frontiers: Iterable[Frontier]) -> dict[str, Occupant]:
     """What has each slot that is not free, by its name."""
-    found: dict[str, Occupant] = {}
+    by_slot: dict[str, Occupant] = {}
     for frontier in frontiers:
         for chain in frontier.plan.chains.values():
             if not chain.is_trained:
                 one = Occupant(chain.id, chain.index, frontier.seconds_left(chain))
-                found |= dict.fromkeys((chain.slot, *chain.members), one)
-    return found
+                by_slot |= dict.fromkeys((chain.slot, *chain.members), one)
+    return by_slot
 
 
 def reserve(

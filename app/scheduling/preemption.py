@@ -64,11 +64,11 @@ def takeovers(
     for _ in range(freed):  # these slots are for the studies whose turn it is
         used.update([study.id for study, _ in _by_turn(waiting, used, balance)][:1])
     ripe = [(chain, plan) for chain, plan in chains if chain.id not in stopping and is_ripe(plan, chain, now)]
-    while (found := _first(waiting, ripe, used, balance, is_possible)) is not None:
-        yield found
-        used[payer(found.chain)] -= found.chain.ranks
-        used.update([found.study])
-        ripe = [each for each in ripe if each[0] is not found.chain]
+    while (takeover := _first(waiting, ripe, used, balance, is_possible)) is not None:
+        yield takeover
+        used[payer(takeover.chain)] -= takeover.chain.ranks
+        used.update([takeover.study])
+        ripe = [each for each in ripe if each[0] is not takeover.chain]
 
 
 def is_ripe(plan: SearchPlan, chain: Chain, now: float) -> bool:
@@ -80,7 +80,7 @@ def is_ripe(plan: SearchPlan, chain: Chain, now: float) -> bool:
 def _state_bytes(plan: SearchPlan, chain: Chain) -> int:
     """The size of a state like the chain's, as far as one is known."""
     nodes = [*plan.ancestry(chain.stages[0].node), *(plan.nodes[stage.node] for stage in chain.stages)]
-    return max((kept.size for node in nodes for kept in node.checkpoints.values()), default=0)
+    return max((checkpoint.size for node in nodes for checkpoint in node.checkpoints.values()), default=0)
 
 
 def _by_turn(

@@ -44,8 +44,8 @@ class Proof:
 def check(plan: SearchPlan) -> Proof | None:
     """A trainer's first steps, with values with which it has not failed yet; None where no running study wants that."""
     roots = (plan.nodes[name] for name in plan.roots if name not in plan.check_failures)
-    found = ((root, _passing(plan, root, 1)) for root in roots)
-    root, trial = next((each for each in found if each[1] is not None), (None, None))
+    candidates = ((root, _passing(plan, root, 1)) for root in roots)
+    root, trial = next((each for each in candidates if each[1] is not None), (None, None))
     if root is None or trial is None:
         return None
     most = int(PROOF_SHARE * _steps(plan))
@@ -134,10 +134,10 @@ def keep_at(frontier: Frontier, spans: Sequence[Span], device: str) -> tuple[int
     if not plan.is_compared or plan.witnesses or is_compared(plan, device) or plan.nodes[spans[0].node].alone:
         return ()
     if len(spans) > 1:
-        wanted = [spans[0].end + FEW_STEPS]
+        steps = [spans[0].end + FEW_STEPS]
     else:
-        wanted = [spans[0].start + FEW_STEPS, spans[0].start + 2 * FEW_STEPS]
-    return tuple(step for step in wanted if step <= spans[-1].end)
+        steps = [spans[0].start + FEW_STEPS, spans[0].start + 2 * FEW_STEPS]
+    return tuple(step for step in steps if step <= spans[-1].end)
 
 
 def proof_assignment(frontier: Frontier, proof: Proof) -> ChainAssignment:
@@ -185,17 +185,17 @@ def _is_otherwise(plan: SearchPlan, node: Node, begin: int, end: int) -> bool:
 
 def _comparison(node: Node, step: int) -> Comparison:
     """With the state that is kept there and the metrics on record; with these alone, where none is kept."""
-    metrics, kept = node.metrics.get(step), node.checkpoints.get(step)
-    if kept is None:
+    metrics, state = node.metrics.get(step), node.checkpoints.get(step)
+    if state is None:
         return Comparison(node.id, step, "", "", node.broke, metrics)
-    return Comparison(node.id, step, kept.key, kept.sha256, kept.since or 0, metrics, kept.parts)
+    return Comparison(node.id, step, state.key, state.sha256, state.since or 0, metrics, state.parts)
 
 
 def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
     """The state kept at a step on the way to a node."""
     for each, last in plan.way(node.id, step):
-        if each.start < step <= last and (kept := each.checkpoints.get(step)) is not None:
-            return ResumePoint(each.id, step, kept.key, kept.sha256, kept.parts)
+        if each.start < step <= last and (checkpoint := each.checkpoints.get(step)) is not None:
+            return ResumePoint(each.id, step, checkpoint.key, checkpoint.sha256, checkpoint.parts)
     return None
 
 
@@ -213,21 +213,21 @@ def _wanted(plan: SearchPlan, device: str) -> Proof | None:
     """
     if _in_vain(plan, ProofKind.WHOLE):
         return None
-    known = _known_alone(plan, device)
+    trained_alone = _known_alone(plan, device)
     studies = (study for study in plan.studies.values() if study.is_audited and study.may_be_proven)
     trials = (trial for study in studies for trial in study.trials if trial.path and needs_proof(plan, trial))
     longest = sorted(trials, key=lambda trial: trial.steps, reverse=True)
-    ways = ([place for place in _on_record(plan, trial) if place not in known] for trial in longest)
+    ways = ([place for place in _on_record(plan, trial) if place not in trained_alone] for trial in longest)
     return next(filter(None, (_proof(plan, ProofKind.WHOLE, 0, way) for way in ways if way)), None)
 
 
 def _known_alone(plan: SearchPlan, device: str) -> set[Place]:
     """Where it is known, or soon will be, what a trial alone comes to; or that it cannot be told on this device."""
     whole = (test for test in plan.tests if test.proof == ProofKind.WHOLE)
-    known = {(test.node, test.step) for test in whole if test.device == device or not test.unproven}
+    places = {(test.node, test.step) for test in whole if test.device == device or not test.unproven}
     for stage in (stage for each in plan.chains.values() if each.proof == ProofKind.WHOLE for stage in each.stages):
-        known |= {(stage.node, step) for step in range(stage.start + 1, stage.end + 1)}
-    return known
+        places |= {(stage.node, step) for step in range(stage.start + 1, stage.end + 1)}
+    return places
 
 
 def _on_record(plan: SearchPlan, trial: Trial) -> list[Place]:
@@ -244,16 +244,16 @@ def _whole(plan: SearchPlan, device: str) -> Proof | None:
     if _in_vain(plan, ProofKind.WHOLE):
         return None
     here = (test for test in plan.tests if test.device == device and test.proof != ProofKind.CHECK)
-    known = {(test.node, test.step) for test in here if test.begin == 0}
+    compared = {(test.node, test.step) for test in here if test.begin == 0}
     best: tuple[int, int, list[Place]] | None = None
     for study in [each for each in plan.studies.values() if each.may_be_proven]:
         for trial in _longest(plan, study):
             proven, states = compared_to(plan, trial, device), keeping.states_of(plan, trial).values()
-            kept = [at for at in states if at.step > proven and (at.node, at.step) not in known]
-            breaks = {at.checkpoint.since for at in kept} - {0, None}
-            rank = (len(breaks), kept[-1].step if kept else 0)
+            unproven = [at for at in states if at.step > proven and (at.node, at.step) not in compared]
+            breaks = {at.checkpoint.since for at in unproven} - {0, None}
+            rank = (len(breaks), unproven[-1].step if unproven else 0)
             if breaks and (best is None or rank > best[:2]):
-                best = (*rank, [(at.node, at.step) for at in kept])
+                best = (*rank, [(at.node, at.step) for at in unproven])
     return None if best is None else _proof(plan, ProofKind.WHOLE, 0, best[2])
 
 

@@ -67,12 +67,12 @@ def to_release(
     but: the keys of those that go already.
     """
     chosen: list[KeptAt] = []
-    for kept in dispensable(plan, costs) if excess > 0 else ():
+    for candidate in dispensable(plan, costs) if excess > 0 else ():
         if excess <= 0 or len(chosen) >= most:
             break
-        if kept.key not in but:
-            chosen.append(kept)
-            excess -= kept.checkpoint.size
+        if candidate.key not in but:
+            chosen.append(candidate)
+            excess -= candidate.checkpoint.size
     return chosen
 
 
@@ -84,11 +84,11 @@ def _entries(plan: SearchPlan, costs: Costs) -> dict[Key, _Entry]:
         total, before = _beginning(plan, node, ends, costs, entries)
         ends[node.id] = total, before
         for step in sorted(node.checkpoints):
-            kept = KeptAt(node.id, step, node.checkpoints[step])
-            entry = _Entry(kept, total + (step - node.start) * costs.seconds_per_step(node), before)
+            at = KeptAt(node.id, step, node.checkpoints[step])
+            entry = _Entry(at, total + (step - node.start) * costs.seconds_per_step(node), before)
             if before is not None:
-                before.behind[kept.key] = entry
-            entries[kept.key] = before = entry
+                before.behind[at.key] = entry
+            entries[at.key] = before = entry
     return entries
 
 
@@ -116,9 +116,9 @@ def _count(plan: SearchPlan, study: Study, entries: dict[Key, _Entry]) -> None:
         ranks.setdefault(trial.number if trial.cooldown_of is None else trial.cooldown_of, rank)
     for trial in study.trials:
         if trial.state in (TrialState.ACTIVE, TrialState.COMPLETED):
-            kept = _last_on_its_way(plan, study, trial)
-            if kept is not None:
-                entries[kept.key].asked += 1 - ranks.get(trial.number, 0) / max(1, len(ranks))
+            last = _last_on_its_way(plan, study, trial)
+            if last is not None:
+                entries[last.key].asked += 1 - ranks.get(trial.number, 0) / max(1, len(ranks))
 
 
 def _last_on_its_way(plan: SearchPlan, study: Study, trial: Trial) -> KeptAt | None:
@@ -162,15 +162,15 @@ def garbage_of(plan: SearchPlan) -> list[KeptAt]:
     if not any(study.deleted for study in plan.studies.values()):
         return []
     used = keeping.must_stay(plan)
-    return [kept for kept in keeping.unowned(plan) if kept.key not in used]
+    return [entry for entry in keeping.unowned(plan) if entry.key not in used]
 
 
 def chosen_of(plan: SearchPlan, excess: int, most: int) -> list[KeptAt]:
     """Up to `most` checkpoints to release: the garbage, and those that free `excess` bytes together with it."""
     chosen = garbage_of(plan)[:most]
-    excess -= sum(kept.checkpoint.size for kept in chosen)
+    excess -= sum(entry.checkpoint.size for entry in chosen)
     if excess > 0:
-        costs, keys = Costs(), {kept.key for kept in chosen}
+        costs, keys = Costs(), {entry.key for entry in chosen}
         costs.refit(plan)
         chosen += to_release(plan, costs, excess, most - len(chosen), but=keys)
     return chosen

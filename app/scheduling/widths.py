@@ -67,10 +67,10 @@ def chosen(plan: SearchPlan, profile: PackingProfiled, slots: int) -> tuple[int,
     if profile.refusal:
         return 0, f"trials are trained alone, since their trainer cannot be packed: {profile.refusal}"
     seconds = _seconds(plan, profile, slots)
-    faster = {width: taken for width, taken in seconds.items() if taken * WORTHWHILE <= seconds[0]}
+    faster = {width: cost for width, cost in seconds.items() if cost * WORTHWHILE <= seconds[0]}
     if not faster:
         return 0, f"no packs were reckoned to be a tenth faster than trials alone on {profile.device}"
-    width = min(width for width, taken in faster.items() if taken <= NEAR * min(faster.values()))
+    width = min(width for width, cost in faster.items() if cost <= NEAR * min(faster.values()))
     times = seconds[0] / seconds[width]
     return width, f"packs of {width} were reckoned to be {times:.1f} times as fast as trials alone on {profile.device}"
 
@@ -101,7 +101,7 @@ def _seconds(plan: SearchPlan, profile: PackingProfiled, slots: int) -> Mapping[
     for width in map(int, profile.batch_seconds):
         if 0 < width <= most:
             steps[width] = sum(sum(lengths[:: slots * width]) for lengths in groups)
-    return {width: taken * profile.batch_seconds[str(width)] for width, taken in steps.items()}
+    return {width: count * profile.batch_seconds[str(width)] for width, count in steps.items()}
 
 
 def _groups(plan: SearchPlan) -> list[list[int]]:

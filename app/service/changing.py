@@ -22,9 +22,9 @@ from stagetree.spec import StudySpec
 Json = dict[str, Any]
 
 
-def add_trial(use: Services, row: StudyRecord, write: Write, wanted: c.Start) -> int:
+def add_trial(use: Services, row: StudyRecord, write: Write, start: c.Start) -> int:
     """One more trial; its number. Raises `InvalidField` where its hyper-parameters are not those of the study."""
-    command = c.AddTrial(study=StudyId(row.id), hp=wanted.hp, steps=wanted.steps)
+    command = c.AddTrial(study=StudyId(row.id), hp=start.hp, steps=start.steps)
     recorded = write(row.stream, lambda plan: _decide(plan, command, use.limits))
     added = recorded[0].event
     assert isinstance(added, e.TrialAdded)
@@ -39,18 +39,18 @@ def ask(use: Services, row: StudyRecord, write: Write, asks: Sequence[c.Start | 
     return [each.trial if isinstance(each, c.Extend) else next(added) for each in asks]
 
 
-def add_made_of(use: Services, row: StudyRecord, write: Write, wanted: c.BranchTrial | c.AverageTrials) -> int:
+def add_made_of(use: Services, row: StudyRecord, write: Write, command: c.BranchTrial | c.AverageTrials) -> int:
     """One more trial, made of others: a branch, or an average; its number. Raises `Refused` and `StateConflict`."""
-    recorded = write(row.stream, lambda plan: decide(plan, wanted, use.limits))
+    recorded = write(row.stream, lambda plan: decide(plan, command, use.limits))
     return next(each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded))
 
 
-def price_of_trial(use: Services, row: StudyRecord, wanted: c.BranchTrial | c.AverageTrials) -> Json:
+def price_of_trial(use: Services, row: StudyRecord, command: c.BranchTrial | c.AverageTrials) -> Json:
     """The steps that this trial would cost now. Raises as `add_made_of` does."""
     with use.open_study(row) as (plan, _):
-        if isinstance(wanted, c.AverageTrials) and plan.opened is not None:
+        if isinstance(command, c.AverageTrials) and plan.opened is not None:
             _check_average(use, plan.opened.trainer)
-        return asdict(price_of(plan, wanted, use.limits))
+        return asdict(price_of(plan, command, use.limits))
 
 
 def _check_average(use: Services, trainer: str) -> None:

@@ -56,33 +56,33 @@ def report(use: Services, row: StudyRecord, *, public: bool = False) -> str:
         raise HttpProblem(503, f"The report is made of the page, and that is missing here. {files.why_missing()}")
     text = index.read_text(encoding="utf-8")
     script, style = _asset(text, "js"), _asset(text, "css")
-    found = _for_others(use, row) if public else answers(use, row)
-    documents = json.dumps(found, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    by_path = _for_others(use, row) if public else answers(use, row)
+    documents = json.dumps(by_path, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
     inside = f'<script type="application/json" id="answers">{documents}</script><script type="module">{script}</script>'
     text = SCRIPT.sub("", LINK.sub("", TITLE.sub("", text)))
-    text = text.replace("<head>", f"<head>{META.format(policy)}{_preview(found, row)}<style>{style}</style>", 1)
+    text = text.replace("<head>", f"<head>{META.format(policy)}{_preview(by_path, row)}<style>{style}</style>", 1)
     return text.replace("</body>", f"{inside}</body>", 1)
 
 
-def _preview(found: Mapping[str, Any], row: StudyRecord) -> str:
+def _preview(by_path: Mapping[str, Any], row: StudyRecord) -> str:
     """The title, and what a link to the file is shown with: its title, and the story in two lines."""
-    shown = found[f"studies/{row.id}?trials=false"]
-    title, said = (escape(text, quote=True) for text in (shown["name"], " ".join(shown["story"]["lines"])))
-    metas = {"og:type": "article", "og:title": title, "og:description": said}
+    shown = by_path[f"studies/{row.id}?trials=false"]
+    title, description = (escape(text, quote=True) for text in (shown["name"], " ".join(shown["story"]["lines"])))
+    metas = {"og:type": "article", "og:title": title, "og:description": description}
     tags = "".join(f'<meta property="{name}" content="{text}">' for name, text in metas.items())
-    return f'<title>{title}</title><meta name="description" content="{said}">{tags}'
+    return f'<title>{title}</title><meta name="description" content="{description}">{tags}'
 
 
 def _for_others(use: Services, row: StudyRecord) -> dict[str, Any]:
-    found = answers(use, row)
+    by_path = answers(use, row)
     with use.records.read() as rows:
         slots = list(rows.slots.all())
-    timeline = found[f"studies/{row.id}/timeline"]["spans"]["slot"]
-    people = [row.owner, row.project, *{event["by"] for event in found["events"]["items"]}]
+    timeline = by_path[f"studies/{row.id}/timeline"]["spans"]["slot"]
+    people = [row.owner, row.project, *{event["by"] for event in by_path["events"]["items"]}]
     people += [*names_here(), *(slot.host for slot in slots)]
     hiding = Hiding(people, [*timeline, *(slot.name for slot in slots)], kept=[row.id])
-    return {path: hiding.of(answer) for path, answer in found.items()}
+    return {path: hiding.of(answer) for path, answer in by_path.items()}
 
 
 def answers(use: Services, row: StudyRecord) -> dict[str, Any]:

@@ -99,10 +99,10 @@ def check_schema(database: Database) -> None:
 
     with database.read() as session:
         connection = session.connection()
-        wanted = ScriptDirectory.from_config(migration_config(connection)).get_current_head()
+        newest = ScriptDirectory.from_config(migration_config(connection)).get_current_head()
         current = MigrationContext.configure(connection).get_current_revision()
-    if current != wanted:
-        raise NotReady(f"the database's schema is at {current or 'nothing'}, and must be at {wanted}")
+    if current != newest:
+        raise NotReady(f"the database's schema is at {current or 'nothing'}, and must be at {newest}")
 
 
 def check_scheduler(records: Records, within: float) -> None:
@@ -135,5 +135,5 @@ def demand_of_kind(demand: Demand, rows: Iterable[SlotRecord], kind: str, *, cou
     more = {name: slots for name, slots in demand.more_by_kind.items() if is_for(name)}
     mine = {row.name for row in rows if is_one_of(row.kind, [kind])}
     sums = {"busy": sum(busy.values()), "more": sum(more.values())}
-    found = {"wanted": sum(sums.values()), "idle": [name for name in demand.idle if name in mine], **sums}
-    return demand.model_copy(update={**found, "busy_by_kind": busy, "more_by_kind": more})
+    of_kind = {"wanted": sum(sums.values()), "idle": [name for name in demand.idle if name in mine], **sums}
+    return demand.model_copy(update={**of_kind, "busy_by_kind": busy, "more_by_kind": more})

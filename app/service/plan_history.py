@@ -241,9 +241,9 @@ class PlanHistory:
         if (number := self._under_way.get(chain)) is not None:
             self.spans[number].seconds = seconds
 
-    def _mark(self, what: str, node: NodeId, step: int) -> None:
+    def _mark(self, kind: str, node: NodeId, step: int) -> None:
         if (number := self._last_in.get(node)) is not None:
-            self.marks.append((self.version, what, number, step))
+            self.marks.append((self.version, kind, number, step))
 
 
 class PlanHistories:

@@ -180,8 +180,8 @@ def trial(use: Services, row: StudyRecord, number: int, at: int | None = None) -
     """One trial with its curve. Raises `Unknown`."""
     notes = slot_use.by_node(use, row, at)
     with use.open_study(row, at) as (plan, study):
-        wanted = trial_of(study, number)
-        return slot_use.told(documents.trial(plan, wanted), plan, wanted, notes)
+        its = trial_of(study, number)
+        return slot_use.told(documents.trial(plan, its), plan, its, notes)
 
 
 def events(
@@ -261,10 +261,10 @@ def demand(use: Services, kind: str | None = None, *, counts_any: bool = False) 
 def last_demand(use: Services) -> Demand | None:
     """What a scheduler has said of it in the last moments; None where none has."""
     with use.records.read() as rows:
-        at, said, now = rows.schedulers.last_tick(), rows.schedulers.demand(), rows.now()
-    if at is None or said is None or now - at > use.lease_seconds:
+        at, demand, now = rows.schedulers.last_tick(), rows.schedulers.demand(), rows.now()
+    if at is None or demand is None or now - at > use.lease_seconds:
         return None
-    return Demand(at=at, wanted=said["busy"] + said["more"], **said)
+    return Demand(at=at, wanted=demand["busy"] + demand["more"], **demand)
 
 
 def _is_of(rows: RowsPort, chain: ChainRecord, who: Principal) -> bool:

@@ -22,13 +22,15 @@ Json = dict[str, Any]
 
 
 def suggest(
-    use: Services, row: StudyRecord, write: Write, wanted: Sequence[Json], who: Principal = ANYBODY
+    use: Services, row: StudyRecord, write: Write, configurations: Sequence[Json], who: Principal = ANYBODY
 ) -> Suggestions:
     """Configurations, whole or in part, that take the next places of the study's tuner: all of them, or none.
 
     Raises `StateConflict` where the tuner has no place or takes none, `InvalidField` for values outside of the space.
     """
-    command = c.SuggestConfigurations(study=StudyId(row.id), configurations=tuple(wanted), at=use.clock(), by=who.name)
+    command = c.SuggestConfigurations(
+        study=StudyId(row.id), configurations=tuple(configurations), at=use.clock(), by=who.name
+    )
 
     def decided(plan: SearchPlan) -> Any:
         events = decide(plan, command, use.limits)
@@ -47,9 +49,9 @@ def suggestions(use: Services, row: StudyRecord) -> Suggestions:
 
 
 def _shown(study: Study) -> list[Suggestion]:
-    taken = {trial.reason[SUGGESTION]: trial.number for trial in study.trials if SUGGESTION in trial.reason}
+    trials = {trial.reason[SUGGESTION]: trial.number for trial in study.trials if SUGGESTION in trial.reason}
     return [
-        Suggestion(suggestion=number, hp=each.hp, by=each.by, at=each.at, trial=taken.get(number))
+        Suggestion(suggestion=number, hp=each.hp, by=each.by, at=each.at, trial=trials.get(number))
         for number, each in enumerate(study.suggestions)
     ]
 
@@ -60,13 +62,13 @@ def _check(study: Study, command: c.SuggestConfigurations) -> None:
         raise StateConflict(f"study {study.id} takes no suggestions: {problem}")
     _check_places(study, spec, len(command.configurations))
     try:
-        begun = [trial.hp for trial in study.trials]
-        check_configurations(spec, command.configurations, begun, len(study.suggestions))
+        earlier = [trial.hp for trial in study.trials]
+        check_configurations(spec, command.configurations, earlier, len(study.suggestions))
     except SequenceError as error:
         raise InvalidField(error.field, error.problem) from None
 
 
-def _check_places(study: Study, spec: StudySpec, wanted: int) -> None:
+def _check_places(study: Study, spec: StudySpec, number: int) -> None:
     """Raises `StateConflict` where the tuner will ask for fewer configurations than are suggested."""
     sampler = sampler_of(spec)
     counted = [most for most in (places(spec.tuner), None if sampler is None else sampler.size()) if most is not None]
@@ -74,7 +76,7 @@ def _check_places(study: Study, spec: StudySpec, wanted: int) -> None:
         return
     begun = sum(trial.reason.get("by") == "tuner" and trial.cooldown_of is None for trial in study.trials)
     waiting = len(study.suggestions) - sum(SUGGESTION in trial.reason for trial in study.trials)
-    if wanted > (left := max(0, min(counted) - begun - waiting)):
-        taken = f"{begun} of its {min(counted)} trials have begun, and {waiting} suggestions wait"
+    if number > (left := max(0, min(counted) - begun - waiting)):
+        state = f"{begun} of its {min(counted)} trials have begun, and {waiting} suggestions wait"
         more = "reopen it with more trials when it is over, or add a trial of your own"
-        raise StateConflict(f"study {study.id} has {left} places left for suggestions, got {wanted}: {taken}; {more}")
+        raise StateConflict(f"study {study.id} has {left} places left for suggestions, got {number}: {state}; {more}")

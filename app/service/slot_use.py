@@ -129,15 +129,15 @@ def lanes_at_once(plan: SearchPlan, spans: Iterable[SlotSpan]) -> float | None:
     What was trained alone since its pack had failed is left out. spans: in the order in which they began.
     """
     packs: dict[str, tuple[str, float]] = {}  # by chain: those that a slot was given at once
-    taken = defaultdict[tuple[str, float], Counter[str]](Counter)
+    steps = defaultdict[tuple[str, float], Counter[str]](Counter)
     for span in spans:
         if span.proof is not None:
             continue
         pack = packs.setdefault(span.chain, (span.slot, span.begun_at))
         if span.outcome == "done" and not is_without_pack(plan, span.stage):
-            taken[pack][span.chain] += span.stage.end - span.stage.start
-    passes = sum(max(lanes.values()) for lanes in taken.values())
-    return round(sum(lanes.total() for lanes in taken.values()) / passes, 2) if passes else None
+            steps[pack][span.chain] += span.stage.end - span.stage.start
+    passes = sum(max(lanes.values()) for lanes in steps.values())
+    return round(sum(lanes.total() for lanes in steps.values()) / passes, 2) if passes else None
 
 
 Shown = TypeVar("Shown", bound=trials.Trial)

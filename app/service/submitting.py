@@ -45,28 +45,28 @@ class WeightSource:
     parts: Callable[[], Iterator[bytes] | Iterator[memoryview]]
 
 
-def find_source(use: Services, given: BeginFrom, who: Principal = ANYBODY) -> WeightSource:
+def find_source(use: Services, origin: BeginFrom, who: Principal = ANYBODY) -> WeightSource:
     """The file, or the checkpoint of a trial, that is meant. Raises `SpecError`, `StoreUnavailable`."""
-    if given.dcp is not None:
-        return _of_folder(use, given, given.dcp)
-    return _of_study(use, given, who) if given.file is None else _of_file(use, given, given.file)
+    if origin.dcp is not None:
+        return _of_folder(use, origin, origin.dcp)
+    return _of_study(use, origin, who) if origin.file is None else _of_file(use, origin, origin.file)
 
 
 def inputs_seen(use: Services, paths: Sequence[str]) -> list[Json]:
     """What is at these paths. One that this server may not look at is left to the workers. Raises `SpecError`."""
-    seen, problems = list[Json](), list[Problem]()
+    inputs, problems = list[Json](), list[Problem]()
     is_ours = all(may_be_read(path, use.study_files) for path in paths)
     for number, path in enumerate(paths):
         try:
             if not path.startswith("/"):
                 problems.append(Problem(f"inputs[{number}]", f"must be an absolute path here, got {path}"))
             else:
-                seen.append(look(path) if is_ours else {"path": path})
+                inputs.append(look(path) if is_ours else {"path": path})
         except InputMissing as problem:
             problems.append(Problem(f"inputs[{number}]", f"must be a file or a folder that can be read: {problem}"))
     if problems:
         raise SpecError(problems)
-    return seen
+    return inputs
 
 
 def stored(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]:
@@ -95,7 +95,7 @@ def _hashed(parts: Iterator[bytes] | Iterator[memoryview], digest: Any) -> Itera
         yield memoryview(part)
 
 
-def _of_file(use: Services, given: BeginFrom, file: str) -> WeightSource:
+def _of_file(use: Services, begin: BeginFrom, file: str) -> WeightSource:
     refuse = _check_path(use, "file", file)
     path, digest = Path(file), sha256()
     try:
@@ -109,15 +109,15 @@ def _of_file(use: Services, given: BeginFrom, file: str) -> WeightSource:
         raise refuse(f"must be a file that can be read: {file}: {error.strerror or error}") from None
     if kind is None:
         raise refuse(f"must be safetensors, a file of torch.save, or a checkpoint of stagetree, and {file} is neither")
-    if given.state and kind != "checkpoint":
+    if begin.state and kind != "checkpoint":
         raise refuse(f"must be a checkpoint of stagetree for state: true, and {file} has weights alone")
     if kind == "dcp":
         raise refuse(f"must be weights, and {file} is an object of a store")
-    origin = {"file": file, "state": given.state, **_foreign(given)}
+    origin = {"file": file, "state": begin.state, **_foreign(begin)}
     return WeightSource(origin, digest.hexdigest(), size, lambda: _parts_of(path))
 
 
-def _of_folder(use: Services, given: BeginFrom, folder: str) -> WeightSource:
+def _of_folder(use: Services, begin: BeginFrom, folder: str) -> WeightSource:
     """What is in it is looked at where it is loaded: that takes torch."""
     refuse, digest = _check_path(use, "dcp", folder), sha256()
     try:
@@ -128,13 +128,13 @@ def _of_folder(use: Services, given: BeginFrom, folder: str) -> WeightSource:
         raise refuse(f"must be a folder that torch.distributed.checkpoint wrote, and {folder} {problem}") from None
     except OSError as error:
         raise refuse(f"must be a folder that can be read: {folder}: {error.strerror or error}") from None
-    origin = {"dcp": folder, "state": False, **_foreign(given)}
+    origin = {"dcp": folder, "state": False, **_foreign(begin)}
     return WeightSource(origin, digest.hexdigest(), packed.size, packed.parts)
 
 
-def _foreign(given: BeginFrom) -> Json:
+def _foreign(begin: BeginFrom) -> Json:
     """What the user says of the program that wrote it."""
-    return {} if given.step is None else {"step": given.step}
+    return {} if begin.step is None else {"step": begin.step}
 
 
 def _check_path(use: Services, field: str, path: str) -> Callable[[str], SpecError]:
@@ -160,16 +160,16 @@ def _parts_of(path: Path) -> Iterator[bytes]:
             yield part
 
 
-def _of_study(use: Services, given: BeginFrom, who: Principal) -> WeightSource:
-    trial = None if given.trial in (None, "best") else int(given.trial or 0)
+def _of_study(use: Services, begin: BeginFrom, who: Principal) -> WeightSource:
+    trial = None if begin.trial in (None, "best") else int(begin.trial or 0)
     try:
-        row = use.find(str(given.study), who)
+        row = use.find(str(begin.study), who)
         with use.open_study(row) as (plan, study):
-            state = kept_state(plan, study, trial, given.step)
+            state = kept_state(plan, study, trial, begin.step)
             is_divided = plan.opened is not None and plan.opened.parallel != "tree"
     except Unknown as problem:
         raise SpecError([Problem("begin_from", f"must be a state that is kept: {problem}")]) from None
-    origin = {"study": row.id, "trial": state.trial, "step": state.step, "state": given.state}
+    origin = {"study": row.id, "trial": state.trial, "step": state.step, "state": begin.state}
     checkpoint = state.checkpoint
     if not is_divided:
         return WeightSource(origin, checkpoint.sha256, checkpoint.size, lambda: use.store.read(checkpoint.key))

@@ -91,12 +91,12 @@ def even_packs(times: float) -> e.PackingProfiled:
     return e.PackingProfiled(device="cpu", batch_seconds=seconds, peak_bytes={})
 
 
-def even_ranks(share: float, most: int, known: Mapping[str, float] | None = None) -> e.RanksProfiled:
+def even_ranks(share: float, most: int, measured: Mapping[str, float] | None = None) -> e.RanksProfiled:
     """Each doubling of the ranks is so many times as fast as it could be at best, where it was not measured.
 
     most: ranks. known: as the `step_seconds` of a profile, for any powers of two in a row.
     """
-    seconds = dict(known or {"1": 1.0})
+    seconds = dict(measured or {"1": 1.0})
     fewest = min(map(int, seconds))
     seconds["1"] = speed_up(seconds, fewest) * seconds[str(fewest)]
     for ranks in powers(2, most):

@@ -40,10 +40,10 @@ DOUBLING_EFFICIENCY = 0.9
 class Measurements(Protocol):
     """The measurements of packs, or of several devices, on batches that these hyper-parameters decide."""
 
-    def __call__(self, batch: e.Json, what: type[e.Profile]) -> e.Profile | None: ...
+    def __call__(self, batch: e.Json, kind: type[e.Profile]) -> e.Profile | None: ...
 
 
-def nothing(batch: e.Json, what: type[e.Profile]) -> e.Profile | None:
+def nothing(batch: e.Json, kind: type[e.Profile]) -> e.Profile | None:
     """Nothing was measured yet."""
     return None
 
@@ -169,13 +169,13 @@ def _with_gangs(
     simulated = run(gangs=gangs)  # which also tells what its batches are
     roots = simulated.plan.roots
     profile = measured(batch_of(simulated.plan.nodes[roots[0]]), e.RanksProfiled) if roots else None
-    known = profile.step_seconds if profile else {}
-    if known:
-        gangs = even_ranks(DOUBLING_EFFICIENCY, most, known)
+    seconds = profile.step_seconds if profile else {}
+    if seconds:
+        gangs = even_ranks(DOUBLING_EFFICIENCY, most, seconds)
         simulated = run(gangs=gangs)
     times = faster(gangs, most)
-    assumed = [int(ranks) for ranks in times if ranks not in known]
-    how = {"times_faster": times, "kind": profile.kind if profile and known else None, "assumed": assumed}
+    assumed = [int(ranks) for ranks in times if ranks not in seconds]
+    how = {"times_faster": times, "kind": profile.kind if profile and seconds else None, "assumed": assumed}
     return simulated, {"ranks": how}
 
 

@@ -174,11 +174,11 @@ class Simulator:
 
     def take(self, events: Iterable[e.Event]) -> None:
         """Take in events."""
-        taken = [placed_anywhere(event) for event in events]
-        for event in taken:
+        placed = [placed_anywhere(event) for event in events]
+        for event in placed:
             if isinstance(event, e.PlanOpened):
                 self._equip(event)
-        self._log.append(PLAN, taken, expected=None, at=self.now)
+        self._log.append(PLAN, placed, expected=None, at=self.now)
 
     def _equip(self, opened: e.PlanOpened) -> None:
         """The slots have the trainer of the plan."""

@@ -252,11 +252,13 @@ class VirtualChain:
     def _upload(self, stage: e.Stage, step: int, *, is_intermediate: bool = False) -> None:
         """The state is on record once it is stored: what is known besides is said before."""
         key = f"{stage.node}/{step}-{self._lease.chain}"
-        kept = e.CheckpointKept(node=stage.node, step=step, key=key, sha256="", size=0, intermediate=is_intermediate)
+        checkpoint = e.CheckpointKept(
+            node=stage.node, step=step, key=key, sha256="", size=0, intermediate=is_intermediate
+        )
         if upload := self._world.overheads.upload:
             self._state_facts()
             self._uploads_until = max(self._uploads_until, self._now) + upload
-        self._after_uploads([kept], Guard())
+        self._after_uploads([checkpoint], Guard())
 
     def _end(self, last: e.Event, change: RowChange | None = None) -> None:
         """Last words, after all checkpoints."""

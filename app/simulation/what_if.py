@@ -177,14 +177,16 @@ class RecordedResults:
     def __init__(self, plan: SearchPlan, study: Study) -> None:
         self._plan, self.world = plan, SearchPlan()
         metric, sign = study.metric, results.sign(study)
-        known: list[e.Metrics] = [dict(line.metrics) for line in study.history if line.metrics.get(metric) is not None]
+        measured: list[e.Metrics] = [
+            dict(line.metrics) for line in study.history if line.metrics.get(metric) is not None
+        ]
         default: e.Metrics = dict.fromkeys(study.objectives.metrics, 0.0)
-        self._worst: e.Metrics = max(known, key=lambda metrics: sign * (metrics[metric] or 0.0), default=default)
+        self._worst: e.Metrics = max(measured, key=lambda metrics: sign * (metrics[metric] or 0.0), default=default)
 
     def __call__(self, node: Node, step: int) -> e.Metrics:
         for ancestor, last in reversed(self.world.way(node.id, step)):
             recorded = self._plan.nodes[ancestor.id].metrics if ancestor.id in self._plan.nodes else {}
-            at = max((known for known in recorded if known <= last), default=None)
+            at = max((each for each in recorded if each <= last), default=None)
             if at is not None:
                 return recorded[at]
         return self._worst

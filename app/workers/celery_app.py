@@ -107,13 +107,13 @@ def transport_options(patience: float) -> dict[str, Any]:
 def _keepalive(patience: float) -> dict[int, int]:
     """Of TCP, as far as this system knows them; the last is for what was sent and is not acknowledged."""
     third = max(1, round(patience / 3))
-    wanted = {
+    options = {
         "TCP_KEEPIDLE": third,
         "TCP_KEEPINTVL": max(1, third // 2),
         "TCP_KEEPCNT": 3,
         "TCP_USER_TIMEOUT": round(1000 * patience),
     }
-    return {getattr(socket, name): value for name, value in wanted.items() if hasattr(socket, name)}
+    return {getattr(socket, name): value for name, value in options.items() if hasattr(socket, name)}
 
 
 logger = logging.getLogger(__name__)

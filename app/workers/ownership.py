@@ -133,10 +133,10 @@ class Ownership:
 
     def _is_silent(self, row: SlotRecord) -> bool:
         """Whether the other's heartbeat has not moved for a while. Raises `SlotTaken` when it has."""
-        seen = row.owner, row.seen_at
+        beat = row.owner, row.seen_at
         if self._seen is None:
-            self._seen, self._seen_since = seen, self._clock()
-        if seen != self._seen:
+            self._seen, self._seen_since = beat, self._clock()
+        if beat != self._seen:
             raise SlotTaken(f"slot {self.slot} is taken by process {row.pid} on {row.host}")
         return self._clock() - self._seen_since >= self._watch_seconds
 

@@ -164,7 +164,7 @@ def make_slot(
     ownership.address = "" if door is None else door.address
     logger.warning("slot %s trains on %s", ownership.slot, device)
     records = SqlRecords(database)
-    given = SlotDependencies(
+    dependencies = SlotDependencies(
         records=records,
         store=_store(records),
         start=_starter(device, here.silence_seconds, door),
@@ -185,7 +185,7 @@ def make_slot(
         overhead=here.intermediate_overhead,
         memory_bytes=here.memory_bytes,
     )
-    return Slot(ownership, str(device), given, limits)
+    return Slot(ownership, str(device), dependencies, limits)
 
 
 def end_worker(why: str) -> None:
@@ -219,8 +219,8 @@ def _starter(device: SlotDevice, silence: float, door: Door | None) -> Callable[
         rank: Mapping[str, Any] | None = None,
     ) -> TrainerProcess:
         if not members:
-            found = rank and {**rank, "interface": interface_of(here.address)}
-            return TrainerProcess.start(warm, own, rank=found, deadline=Deadline(silence) if rank else None)
+            placement = rank and {**rank, "interface": interface_of(here.address)}
+            return TrainerProcess.start(warm, own, rank=placement, deadline=Deadline(silence) if rank else None)
         how: dict[str, Any] = {"ranks": 1 + len(members), "late_seconds": silence + LATE_SECONDS}
         if meeting is None:
             devices = [device, *map(device_here, members)]

@@ -241,15 +241,15 @@ class TrainerGroup(TrainerProcess):
 
     def _verdict(self, rank: int, failed: TrainerFailed) -> Exception:
         """Why the group cannot go on, where this is the first failure that was heard."""
-        found = {rank: failed}
+        failures = {rank: failed}
         ends = time.monotonic() + VERDICT_SECONDS
         while failed.kind == "rank" and time.monotonic() < ends:  # it is the consequence of something
             for other, each in enumerate(self._all):
-                if other not in found and (said := _failure(each)) is not None:
-                    found[other] = said
-                    if said.kind != "rank":
-                        rank, failed = other, said
-            if len(found) == len(self._all):
+                if other not in failures and (failure := _failure(each)) is not None:
+                    failures[other] = failure
+                    if failure.kind != "rank":
+                        rank, failed = other, failure
+            if len(failures) == len(self._all):
                 break
             time.sleep(POLL_SECONDS)
         if self._is_killed and failed.kind in ("crash", "rank"):

@@ -149,9 +149,9 @@ class TrainerProcess(TrainerConnection):
         loaded, so that one which has left may take its place. determinism: see
         `stagetree.runtime.machine.set_determinism`.
         """
-        what = {"file": str(Path(file).resolve()), "name": name, "args": dict(args), "seed": seed}
+        source = {"file": str(Path(file).resolve()), "name": name, "args": dict(args), "seed": seed}
         how = {"determinism": determinism, "shards": shards, "parallel": parallel}
-        self._ask("build", deadline, **what, **how, **lane)
+        self._ask("build", deadline, **source, **how, **lane)
         self.not_exact = ()
 
     def begin(self, weights: State, hp: Mapping[str, Any], *, whole: bool, deadline: Deadline) -> None:
@@ -195,9 +195,9 @@ class TrainerProcess(TrainerConnection):
 
         def look() -> None:
             nonlocal end
-            wanted = on_progress(self.step)
-            if wanted is not None and wanted != end:
-                end = wanted
+            until = on_progress(self.step)
+            if until is not None and until != end:
+                end = until
                 self._send("until", until=end)
 
         while True:
@@ -248,8 +248,8 @@ class TrainerProcess(TrainerConnection):
         """
 
         def look() -> None:
-            if (wanted := on_progress(self.step)) < steps:
-                self._send("until", until=wanted)
+            if (until := on_progress(self.step)) < steps:
+                self._send("until", until=until)
 
         self.step = 0
         number = self._send(

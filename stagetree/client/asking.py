@@ -117,10 +117,10 @@ class Asker:
 
     def ask(self, hp: Hp, step: int) -> PendingAsk:
         """A configuration at a step, asked for already or from now on. Raises `SequenceError`."""
-        given = {name: parse(plain(value), name).to_json() for name, value in hp.items()}
-        place = _key(given), step
+        configuration = {name: parse(plain(value), name).to_json() for name, value in hp.items()}
+        place = _key(configuration), step
         if place not in self._wanted:
-            self._wanted[place] = PendingAsk(place[0], given, step, asyncio.get_running_loop().create_future())
+            self._wanted[place] = PendingAsk(place[0], configuration, step, asyncio.get_running_loop().create_future())
             self._wanted[place].result.add_done_callback(_look_at)
             self._asks.append(self._wanted[place])
             self._start("ask", self._ask_server)

@@ -121,8 +121,8 @@ class AsyncClient(MakesTrials):
 
         By default of the best trial, at its best step. `load_state` reads a whole state. Raises `NotFound`.
         """
-        wanted = {"trial": trial, "step": step, "holds": holds}
-        return await self.http.download(f"{path_of(study)}/checkpoint", Path(to), wanted)
+        query = {"trial": trial, "step": step, "holds": holds}
+        return await self.http.download(f"{path_of(study)}/checkpoint", Path(to), query)
 
     async def complete(self, study: str) -> models.StudyAnswer:
         """End a study of the kind `external`, which has got all it was asked for."""

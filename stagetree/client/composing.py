@@ -27,8 +27,8 @@ class MakesTrials:
 
     async def suggest(self, study: str, suggestions: Iterable[Json]) -> list[Suggestion]:
         """Suggest configurations, whole or in part, which take the next places of the study's tuner: all or nothing."""
-        wanted = {"suggestions": [dict(each) for each in suggestions]}
-        answer = await self.http.post(f"{path_of(study)}/suggestions", wanted)
+        request = {"suggestions": [dict(each) for each in suggestions]}
+        answer = await self.http.post(f"{path_of(study)}/suggestions", request)
         return [Suggestion.of(item) for item in answer["items"]]
 
     async def suggestions(self, study: str) -> list[Suggestion]:
@@ -55,8 +55,8 @@ class MadeOfTrials:
         lr=...: a sequence whose own t is 0 there, or a value; `hp` for names that are no keywords. With `preview`, only
         the price is asked for. A study that is over goes on for it. Raises `Conflict`, `Invalid`, `NotFound`.
         """
-        wanted = {"trial": trial, "at": at, "steps": steps, "hp": {**(hp or {}), **values}}
-        return await self._client.branch_trial(self.id, wanted, preview=preview)
+        request = {"trial": trial, "at": at, "steps": steps, "hp": {**(hp or {}), **values}}
+        return await self._client.branch_trial(self.id, request, preview=preview)
 
     async def suggest(self, hp: Hp | None = None, /, **values: Any) -> Suggestion:
         """Suggest a configuration to the study's tuner, which tries it next; missing values are chosen.
@@ -64,8 +64,8 @@ class MadeOfTrials:
         lr=...: a sequence or a value; `hp` for names that are no keywords, and for places inside the space such as
         `lr.init`. Raises `Invalid` for values outside of it, and `Conflict` where there is no place.
         """
-        (made,) = await self._client.suggest(self.id, [{**(hp or {}), **values}])
-        return made
+        (trial,) = await self._client.suggest(self.id, [{**(hp or {}), **values}])
+        return trial
 
     async def soup(
         self,
@@ -85,11 +85,11 @@ class MadeOfTrials:
         With `steps`, it is trained on to so many in all, with other values from there on if `hp` has them. With
         `preview`, only the price is asked for. A study that is over goes on for it. Raises as `branch` does.
         """
-        wanted: Json = {
+        request: Json = {
             "trials": list(trials),
             "best": best,
             "last": last,
             "weights": [float(each) for each in weights],
         }
-        wanted |= {"steps": steps, "hp": dict(hp or {})}
-        return await self._client.average_trials(self.id, wanted, preview=preview)
+        request |= {"steps": steps, "hp": dict(hp or {})}
+        return await self._client.average_trials(self.id, request, preview=preview)

@@ -193,12 +193,12 @@ def server_url(url: str | None) -> str:
     return (url or os.environ.get("STAGETREE_URL") or DEFAULT_URL).rstrip("/")
 
 
-def known_token(given: str | None) -> str:
+def known_token(argument: str | None) -> str:
     """The token that says who we are: the one given, or the environment's, or that of a file; "" where there is none.
 
     Raises `StagetreeError` where others can read the file.
     """
-    if token := given or os.environ.get("STAGETREE_TOKEN"):
+    if token := argument or os.environ.get("STAGETREE_TOKEN"):
         return token.strip()
     home = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
     file = Path(home) / "stagetree" / "token"

@@ -142,12 +142,12 @@ def _refuse_theirs(kind: type, arguments: Mapping[str, Any]) -> None:
 
     ours = vars(TorchTrainer.__init__).keys() | TorchTrainer.__init__.__annotations__.keys()
     theirs = _THEIRS.keys() | TrainingArguments.__dataclass_fields__.keys()
-    given = sorted((arguments.keys() & theirs) - ours)
+    unused = sorted((arguments.keys() & theirs) - ours)
     names = {name for name in vars(Trainer) if not name.startswith("_")} | _THEIRS.keys()
     written = sorted(name for name in names if hasattr(kind, name) and not hasattr(HFTrainer, name))
-    for name in given + written:
-        what = f"the argument {name}" if name in given else f"{kind.__name__}.{name}"
+    for name in unused + written:
+        subject = f"the argument {name}" if name in unused else f"{kind.__name__}.{name}"
         raise ValueError(
-            f"{what} is of Transformers' Trainer and not used here: leave it out, and "
+            f"{subject} is of Transformers' Trainer and not used here: leave it out, and "
             f"{_THEIRS.get(name, 'look for its like in docs/trainers.md')}"
         )

@@ -64,8 +64,8 @@ class _Keras(FrameworkLoop):
         model.optimizer.build(model.trainable_variables)
 
     def fit(self, folder: Path, state: Any) -> None:
-        told = {"epochs": ENDLESS, "initial_epoch": self._epoch, "verbose": 0, **self._fit}
-        self._model.fit(*self._data, callbacks=self._callbacks, **told)
+        options = {"epochs": ENDLESS, "initial_epoch": self._epoch, "verbose": 0, **self._fit}
+        self._model.fit(*self._data, callbacks=self._callbacks, **options)
 
     def begin(self, epoch: int) -> None:
         """The epoch of that number begins."""
@@ -90,9 +90,9 @@ class _Keras(FrameworkLoop):
         self._epoch = state["epoch"]
 
     def evaluate(self) -> dict[str, float]:
-        found = self._model.evaluate(*self._validation, return_dict=True, verbose=0)
+        metrics = self._model.evaluate(*self._validation, return_dict=True, verbose=0)
         self._model.reset_metrics()
-        return {f"val_{name}": float(value) for name, value in found.items()}
+        return {f"val_{name}": float(value) for name, value in metrics.items()}
 
     def logged(self, values: dict[str, Any]) -> None:
         """An epoch has measured these."""

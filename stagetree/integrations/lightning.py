@@ -88,38 +88,38 @@ class LightningTrainer(TorchTrainer):
 
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
         """The module's own, with the study's values to be brought into force. Raises ValueError: it cannot be used."""
-        made = self.model.configure_optimizers()  # type: ignore[operator]
-        if _has_scheduler(made):
+        configured = self.model.configure_optimizers()  # type: ignore[operator]
+        if _has_scheduler(configured):
             words = "has a scheduler, which is left out: the study's sequence of `lr` takes its place"
             warnings.warn(f"configure_optimizers of {type(self.model).__name__} {words}", stacklevel=2)
-        if isinstance(made, Mapping):
-            made = made["optimizer"]
-        while isinstance(made, list | tuple):
-            if len(made) == 0 or (isinstance(made[0], Optimizer) and len([*_optimizers(made)]) > 1):
+        if isinstance(configured, Mapping):
+            configured = configured["optimizer"]
+        while isinstance(configured, list | tuple):
+            if len(configured) == 0 or (isinstance(configured[0], Optimizer) and len([*_optimizers(configured)]) > 1):
                 raise ValueError("configure_optimizers must give one optimizer: for several, write your own trainer")
-            made = made[0]
-        if not isinstance(made, Optimizer):
-            raise ValueError(f"configure_optimizers must give an optimizer, not {type(made).__name__}")
-        return made
+            configured = configured[0]
+        if not isinstance(configured, Optimizer):
+            raise ValueError(f"configure_optimizers must give an optimizer, not {type(configured).__name__}")
+        return configured
 
     def loss(self, batch: Any) -> Mean:
         """What `training_step` returns."""
         with Heard(self.model) as heard:
-            found = _stepped(self.model.training_step, batch, self._place.batch_idx)
+            output = _stepped(self.model.training_step, batch, self._place.batch_idx)
         self._tell(heard)
-        loss: Mean = found["loss"] if isinstance(found, Mapping) else found
+        loss: Mean = output["loss"] if isinstance(output, Mapping) else output
         return loss
 
     def measure(self, batch: Any) -> dict[str, Mean]:
         """What `validation_step` logs, or returns as a dict; a metric of torchmetrics is told when all is measured."""
         batch = self._transferred(batch)
         with Heard(self.model) as heard:
-            found = _stepped(self.model.validation_step, batch, self._place.batch_idx)
+            output = _stepped(self.model.validation_step, batch, self._place.batch_idx)
         self._place.batch_idx += 1
         self._measured |= heard.metrics
-        metrics = {**heard.means, **(found if isinstance(found, Mapping) and not heard.means else {})}
-        if not metrics and not heard.metrics and isinstance(found, Tensor):
-            metrics = {"val_loss": found}
+        metrics = {**heard.means, **(output if isinstance(output, Mapping) and not heard.means else {})}
+        if not metrics and not heard.metrics and isinstance(output, Tensor):
+            metrics = {"val_loss": output}
         return {name: value if isinstance(value, tuple) else torch.as_tensor(value) for name, value in metrics.items()}
 
     def train(self) -> None:
@@ -140,22 +140,22 @@ class LightningTrainer(TorchTrainer):
     def state_dict(self) -> dict[str, Any]:
         """See `Trainer.state_dict`. It has what Lightning's own loop counts, too."""
         counted = {name: getattr(self._place, name) for name in COUNTED}
-        kept = {
+        own = {
             "attributes": lightning_module.attributes(self.model, _metrics()),
             "frozen": lightning_module.frozen(self.model),
         }
-        return {**super().state_dict(), "lightning": {**counted, **kept}}
+        return {**super().state_dict(), "lightning": {**counted, **own}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Trainer.load_state_dict`."""
         if "lightning" not in state:
             raise ValueError("the checkpoint is of a LightningTrainer that counted no epochs: begin the study anew")
-        kept = state["lightning"]
+        own = state["lightning"]
         super().load_state_dict({name: each for name, each in state.items() if name != "lightning"})
         for name in COUNTED:
-            setattr(self._place, name, kept[name])
-        lightning_module.bring_back(self.model, kept["attributes"], _metrics())
-        lightning_module.freeze(self.model, kept["frozen"])
+            setattr(self._place, name, own[name])
+        lightning_module.bring_back(self.model, own["attributes"], _metrics())
+        lightning_module.freeze(self.model, own["frozen"])
 
     # Lightning's loop -----------------------------------------------------------------------------------------------
 
@@ -259,13 +259,15 @@ def _stepped(step: Any, batch: Any, number: int) -> Any:
     return step(batch, number) if len(parameters) > 1 else step(batch)
 
 
-def _has_scheduler(made: Any) -> bool:
-    if isinstance(made, Mapping):
-        return "lr_scheduler" in made
-    if not isinstance(made, list | tuple):
+def _has_scheduler(configured: Any) -> bool:
+    if isinstance(configured, Mapping):
+        return "lr_scheduler" in configured
+    if not isinstance(configured, list | tuple):
         return False
-    pairs = len(made) == 2 and isinstance(made[0], list | tuple)
-    return bool(made[1]) if pairs else any(isinstance(each, Mapping) and _has_scheduler(each) for each in made)
+    pairs = len(configured) == 2 and isinstance(configured[0], list | tuple)
+    return (
+        bool(configured[1]) if pairs else any(isinstance(each, Mapping) and _has_scheduler(each) for each in configured)
+    )
 
 
 def _metrics() -> tuple[type, ...]:
@@ -275,5 +277,5 @@ def _metrics() -> tuple[type, ...]:
     return (Metric,)
 
 
-def _optimizers(made: Any) -> Iterator[Optimizer]:
-    return (each for each in made if isinstance(each, Optimizer))
+def _optimizers(configured: Any) -> Iterator[Optimizer]:
+    return (each for each in configured if isinstance(each, Optimizer))

@@ -54,8 +54,8 @@ class _Lightning(FrameworkLoop):
         self._trainer, self._model, self._data = trainer, model, datamodule
         if any(type(each).__name__ == "EarlyStopping" for each in trainer.callbacks):
             raise ValueError("EarlyStopping: when a trial stops is for the study's tuner to say")
-        kept = [each for each in trainer.callbacks if type(each).__name__ not in KEEPERS]
-        trainer.callbacks = [_callback(self), *kept]
+        callbacks = [each for each in trainer.callbacks if type(each).__name__ not in KEEPERS]
+        trainer.callbacks = [_callback(self), *callbacks]
         trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_loop.max_steps = ENDLESS
         trainer.num_sanity_val_steps, trainer.check_val_every_n_epoch = 0, 2**31
         source = model if datamodule is None else datamodule
@@ -96,8 +96,8 @@ class _Lightning(FrameworkLoop):
             for groups, optimizer in places:
                 groups.set(optimizer, name, value)
             if not places and self._apply is None:
-                known = ", ".join(sorted({each for groups in self._groups for each in groups.names}))
-                raise ValueError(f"hyper-parameter {name}: the optimizers have {known}; `apply` is for others")
+                names = ", ".join(sorted({each for groups in self._groups for each in groups.names}))
+                raise ValueError(f"hyper-parameter {name}: the optimizers have {names}; `apply` is for others")
 
     def save(self) -> Any:
         import torch
@@ -123,11 +123,11 @@ class _Lightning(FrameworkLoop):
         trainer = self._trainer
         trainer.validating = True
         try:
-            found = trainer.fit_loop.epoch_loop.val_loop.run()
+            outputs = trainer.fit_loop.epoch_loop.val_loop.run()
         finally:
             trainer.fit_loop.epoch_loop.val_loop.batch_progress.reset()
             trainer.training = True
-        metrics = {name: float(value) for each in found for name, value in each.items()}
+        metrics = {name: float(value) for each in outputs for name, value in each.items()}
         self._measured |= metrics.keys()
         return metrics
 

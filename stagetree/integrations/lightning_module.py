@@ -40,14 +40,14 @@ def attributes(model: nn.Module, without: tuple[type, ...] = ()) -> dict[str, di
 
     Hooks change these, and no `state_dict` has them: the rate of a dropout, a counter, a temperature.
     """
-    found = {name: _plain(module) for name, module in _modules(model, without)}
-    return {name: values for name, values in found.items() if values}
+    by_module = {name: _plain(module) for name, module in _modules(model, without)}
+    return {name: values for name, values in by_module.items() if values}
 
 
-def bring_back(model: nn.Module, kept: Mapping[str, Mapping[str, Plain]], without: tuple[type, ...] = ()) -> None:
+def bring_back(model: nn.Module, by_module: Mapping[str, Mapping[str, Plain]], without: tuple[type, ...] = ()) -> None:
     """Give the modules of a model the attributes that `attributes` returned, and no others of this kind."""
     for name, module in _modules(model, without):
-        values = kept.get(name, {})
+        values = by_module.get(name, {})
         for each in _plain(module).keys() - values.keys():
             delattr(module, each)
         for each, value in values.items():

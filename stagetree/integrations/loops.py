@@ -124,9 +124,9 @@ class RateGroups:
     def __init__(self, optimizer: Any, own: Mapping[str, float]) -> None:
         groups = optimizer.param_groups
         self.names = sorted({name for group in groups for name in group} - {"params", "initial_lr"})
-        begun = [{**group, "lr": group.get("initial_lr", group["lr"])} for group in groups]
+        initial = [{**group, "lr": group.get("initial_lr", group["lr"])} for group in groups]
         self._multiples = {
-            name: [float(group[name]) / value for group in begun]
+            name: [float(group[name]) / value for group in initial]
             for name, value in own.items()
             if name in self.names and value
         }
@@ -220,8 +220,8 @@ class _Transformers(FrameworkLoop):
             if name in groups.names:
                 groups.set(trainer.optimizer, name, value)
             elif self._apply is None:
-                known = ", ".join(groups.names)
-                raise ValueError(f"hyper-parameter {name}: the optimizer has {known}; `apply` is for others")
+                names = ", ".join(groups.names)
+                raise ValueError(f"hyper-parameter {name}: the optimizer has {names}; `apply` is for others")
 
     def save(self) -> Any:
         trainer = self._trainer
@@ -257,11 +257,11 @@ class _Transformers(FrameworkLoop):
         control, history = copy.copy(trainer.control), list(trainer.state.log_history)
         self._is_measuring = True
         try:
-            found = trainer.evaluate()
+            metrics = trainer.evaluate()
         finally:
             self._is_measuring = False
             trainer.control, trainer.state.log_history = control, history
-        return {name: value for name, value in found.items() if not name.endswith(NOISE)}
+        return {name: value for name, value in metrics.items() if not name.endswith(NOISE)}
 
     def logged(self, values: Mapping[str, Any]) -> None:
         """The trainer has logged these."""

@@ -33,11 +33,11 @@ class Batched(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        known = KNOWN.get(func)
-        if known is not None and _functorch.maybe_current_level() == self._level:
-            found = known(self, *args, **(kwargs or {}))
-            if found is not None:
-                return _functorch._add_batch_dim(found, 0, self._level)
+        batched = KNOWN.get(func)
+        if batched is not None and _functorch.maybe_current_level() == self._level:
+            result = batched(self, *args, **(kwargs or {}))
+            if result is not None:
+                return _functorch._add_batch_dim(result, 0, self._level)
         return func(*args, **(kwargs or {}))
 
     def linear(self, numbers: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
@@ -47,10 +47,10 @@ class Batched(TorchFunctionMode):
         read, matrix = self._rows(numbers), self._rows(weight)
         flat, added = read.flatten(1, -2), None if bias is None else self._rows(bias).unsqueeze(1)
         if flat.shape[1] < matrix.shape[2]:  # the gradient of the weight, which is larger, lies in memory as the weight
-            found = _product(matrix, flat.mT, None if added is None else added.mT).mT
+            product = _product(matrix, flat.mT, None if added is None else added.mT).mT
         else:
-            found = _product(flat, matrix.mT, added)
-        return found.view(self._lanes, *read.shape[1:-1], matrix.shape[1])
+            product = _product(flat, matrix.mT, added)
+        return product.view(self._lanes, *read.shape[1:-1], matrix.shape[1])
 
     def cross_entropy(
         self,
@@ -90,8 +90,8 @@ class Batched(TorchFunctionMode):
             return None
         q, k, v = (self._rows(each).flatten(0, 1) for each in (query, key, value))
         with sdpa_kernel(list(IN_ONE)):
-            found = functional.scaled_dot_product_attention(q, k, v, attn_mask, 0.0, is_causal, **how)
-        return found.reshape(self._lanes, -1, *found.shape[1:])
+            mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask, 0.0, is_causal, **how)
+        return mixed.reshape(self._lanes, -1, *mixed.shape[1:])
 
     def _has(self, tensor: Tensor) -> bool:
         """Whether each lane has one of its own."""

@@ -54,8 +54,8 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._dropout(*args)
         into = args[0] if func._schema.name.endswith("_") else None
         self.note("", args[0] if into is not None else torch.empty_like(args[0]))
-        found = func(args[0].clone(memory_format=torch.contiguous_format), *args[1:], **kwargs)
-        return found if into is None else into.copy_(found)
+        drawn = func(args[0].clone(memory_format=torch.contiguous_format), *args[1:], **kwargs)
+        return drawn if into is None else into.copy_(drawn)
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -80,8 +80,8 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _dropout(self, tensor: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
         if train is False or not 0 < p < 1:
-            found: tuple[Tensor, Tensor] = DROPOUT(tensor, p, train)
-            return found
+            dropped: tuple[Tensor, Tensor] = DROPOUT(tensor, p, train)
+            return dropped
         self.note("native_dropout", tensor)
         mask = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).bernoulli_(1 - p)
         return tensor * mask / (1 - p), mask.bool()

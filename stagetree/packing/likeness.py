@@ -124,13 +124,13 @@ class Likeness:
         try:
             with self._stack.drawn(lane.number, seed=0):
                 before = self._versions()
-                found = find()
+                result = find()
                 written = next((name for name, version in self._versions().items() if version != before[name]), None)
         except Exception as error:
             raise meaning(error) from error
         if written is not None:
             raise NotPackable(f"its loss writes into {written}, which does not learn and all trials share: see buffers")
-        return found
+        return result
 
     def _versions(self) -> dict[str, int]:
         """Of what all models have in common: it counts what is written."""
@@ -155,10 +155,10 @@ class Likeness:
         return TOLERANCE.get(self._stack.dtype, MOST_TOLERANCE)
 
 
-def _row_of(lane: Lane, found: BackwardResult) -> dict[str, Tensor]:
+def _row_of(lane: Lane, result: BackwardResult) -> dict[str, Tensor]:
     """A lane's own gradients."""
-    row = found.rows([lane.number])[0]
-    return {name: each[row] for name, each in found.gradients.items()}
+    row = result.rows([lane.number])[0]
+    return {name: each[row] for name, each in result.gradients.items()}
 
 
 def _distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:

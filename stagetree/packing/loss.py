@@ -61,8 +61,8 @@ class Loss(nn.Module):
         batch: or `OwnBatches` of one form. Every lane draws the same random numbers from the global generators, as
         each would alone with the generators as they are.
         """
-        found, sums = self._by_row(rows, batch, share)
-        return BackwardResult(found, rows.buffers, sums, self._counts, rows.numbers, rows.flat_buffers)
+        gradients, sums = self._by_row(rows, batch, share)
+        return BackwardResult(gradients, rows.buffers, sums, self._counts, rows.numbers, rows.flat_buffers)
 
     def _by_row(self, rows: StackRows, batch: Any, share: float) -> tuple[Tensors, Tensors]:
         """The gradients, and the sums of logged values. Buffers are changed in place."""
@@ -75,8 +75,8 @@ class Loss(nn.Module):
 
         losses, sums = self._of_each(loss, rows, batch)
         ones = torch.ones_like(losses)  # no lane's loss depends on another's parameters
-        found = torch.autograd.grad(losses, list(rows.parameters.values()), ones, materialize_grads=True)
-        return dict(zip(rows.parameters, found, strict=True)), sums
+        gradients = torch.autograd.grad(losses, list(rows.parameters.values()), ones, materialize_grads=True)
+        return dict(zip(rows.parameters, gradients, strict=True)), sums
 
     def _of_each(self, compute: Callable[[dict[str, Tensor], Any], Any], rows: StackRows, batch: Any) -> Any:
         """What is computed of the tensors of each lane, by their names in this module, and of its batch: with rows."""
@@ -88,11 +88,11 @@ class Loss(nn.Module):
             own = [torch.stack([each[number][leaf] for number in rows.numbers]) for leaf in at]
 
         def of_one(*tensors: Tensor) -> Any:
-            given = leaves.copy()
+            replaced = leaves.copy()
             for leaf, tensor in zip(at if own else (), tensors[len(tensors) - len(own) :], strict=True):
-                given[leaf] = tensor
+                replaced[leaf] = tensor
             named = _named(rows, tensors[: len(tensors) - len(own)])
-            return compute(named, tree_unflatten(given, nest))
+            return compute(named, tree_unflatten(replaced, nest))
 
         with attention_apart():
             return vmap(of_one, randomness="same")(*rows.parameters.values(), *rows.buffers.values(), *own)
@@ -105,9 +105,9 @@ class Loss(nn.Module):
         named = self._learning()
         with self._keeping_buffers(), logging(self._trainer) as logged:
             value = _shared(self.forward(batch), share)  # without torch's lines in a traceback
-            found = torch.autograd.grad(value, list(named.values()), allow_unused=True)
+            computed = torch.autograd.grad(value, list(named.values()), allow_unused=True)
             after = {name: each.clone() for name, each in self.model.named_buffers()}
-        gradients = {name: each for name, each in zip(named, found, strict=True) if each is not None}
+        gradients = {name: each for name, each in zip(named, computed, strict=True) if each is not None}
         sums, counts = _totals(logged)
         return BackwardResult(gradients, after, sums, counts)
 
@@ -130,8 +130,8 @@ class Loss(nn.Module):
             return tuple(outputs.values())
 
         with torch.no_grad():
-            found = self._of_each(seen, rows, batch)
-        return {name: each[0] for name, each in zip(names, found, strict=True)}
+            values = self._of_each(seen, rows, batch)
+        return {name: each[0] for name, each in zip(names, values, strict=True)}
 
     def by_itself(self, batch: Any, share: float) -> BackwardResult:
         """As `packed`, for the one lane whose model this is, computed as without a pack."""

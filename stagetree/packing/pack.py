@@ -30,8 +30,8 @@ class Pack:
         None if its model has another shape. at: where the global generators must be then. Raises `NotPackable`, also
         where there is no memory for the pack; the trainer is as it was.
         """
-        taken = {lane.number for lane in self.lanes}
-        number = next((number for number in range(self.width) if number not in taken), None)
+        numbers = {lane.number for lane in self.lanes}
+        number = next((number for number in range(self.width) if number not in numbers), None)
         if number is None:
             raise ValueError(f"all {self.width} lanes of the pack are taken")
         lane = Lane(trainer, device, at, number)

@@ -72,15 +72,15 @@ class PackedStep:
             lane.follow(lead)
         return failures
 
-    def _take(self, lanes: Sequence[Lane], found: BackwardResult, add: bool) -> None:
+    def _take(self, lanes: Sequence[Lane], result: BackwardResult, add: bool) -> None:
         numbers = _numbers(lanes)
-        rows = found.rows(numbers)
-        self._stack.put(numbers, rows, found.gradients, add)
-        self._stack.put_buffers(numbers, rows, found.buffers, found.flat_buffers)
-        if not found.sums:
+        rows = result.rows(numbers)
+        self._stack.put(numbers, rows, result.gradients, add)
+        self._stack.put_buffers(numbers, rows, result.buffers, result.flat_buffers)
+        if not result.sums:
             return
-        sums = {name: each[: self._stack.width] for name, each in found.sums.items()}
-        log({lane.logged: row for lane, row in zip(lanes, rows, strict=True)}, sums, found.counts)
+        sums = {name: each[: self._stack.width] for name, each in result.sums.items()}
+        log({lane.logged: row for lane, row in zip(lanes, rows, strict=True)}, sums, result.counts)
 
     def update(self, bucket: Sequence[Lane]) -> Failures:
         """Change the parameters by their gradients; the lanes whose own code failed meanwhile."""

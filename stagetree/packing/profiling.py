@@ -156,9 +156,9 @@ class Profiler:
         reads = lanes if lane.has_own_batches else 1
         return timed(lambda: ([_read(lane) for _ in range(reads)], passes(), step()), lane.device)
 
-    def _put(self, found: BackwardResult) -> object:
+    def _put(self, result: BackwardResult) -> object:
         """Copies of gradients, as the optimizers read them; the stack is left as it is."""
-        return [segment.join(found.gradients) for segment in self._stack.segments]
+        return [segment.join(result.gradients) for segment in self._stack.segments]
 
 
 def _read(lane: Lane) -> object:

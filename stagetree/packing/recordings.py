@@ -53,13 +53,13 @@ def on_gpu(compute: Pass, batch: Any) -> Pass:
     own, graph = copied(batch), torch.cuda.CUDAGraph()
     into = _tensors(own)
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        found = compute(own)
+        result = compute(own)
 
     def play(batch: Any) -> BackwardResult:
         for tensor, each in zip(into, _tensors(batch), strict=True):
             tensor.copy_(each, non_blocking=True)
         graph.replay()
-        return found
+        return result
 
     return play
 
@@ -84,11 +84,11 @@ class Recordings:
         if key not in self._played and not self._is_recorded(key, compute, batch):
             return compute(batch)
         self._played.move_to_end(key)
-        found = self._played[key].result(compute, batch)
-        if found is None:
+        played = self._played[key].result(compute, batch)
+        if played is None:
             self._refuse(key, "it gave other numbers than the same pass computed anew")
             return compute(batch)
-        return found
+        return played
 
     def _is_recorded(self, key: Hashable, compute: Pass, batch: Any) -> bool:
         """Whether there is a recording, made here if it is time. The generators are where they were."""
@@ -144,10 +144,10 @@ class _Recording:
         return None
 
 
-def _kept(found: BackwardResult) -> BackwardResult:
+def _kept(result: BackwardResult) -> BackwardResult:
     """Logged values are added up later than the next pass."""
-    sums = {name: each.clone() for name, each in found.sums.items()}
-    return BackwardResult(found.gradients, found.buffers, sums, found.counts, found.numbers, found.flat_buffers)
+    sums = {name: each.clone() for name, each in result.sums.items()}
+    return BackwardResult(result.gradients, result.buffers, sums, result.counts, result.numbers, result.flat_buffers)
 
 
 def _is_same(one: BackwardResult, other: BackwardResult) -> bool:

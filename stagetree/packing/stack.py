@@ -57,8 +57,8 @@ class Stack:
         self._leaves = {name: each.detach().requires_grad_() for name, each in self.parameters.items()}
         still = constants_of(model)
         self.constants = still if has_constants else {}
-        kept = dict(model.named_buffers()) | ({} if has_constants else still)
-        self._kept = [StackBuffers(each, width) for each in _by_group(kept, ())]
+        buffers = dict(model.named_buffers()) | ({} if has_constants else still)
+        self._kept = [StackBuffers(each, width) for each in _by_group(buffers, ())]
         self.buffers = _parts(self._kept, [each.flat for each in self._kept])
         self._taken = set[int]()
         for name, each in (*model.named_parameters(), *model.named_buffers()):
@@ -131,7 +131,7 @@ class Stack:
         chance = torch.Generator().manual_seed(seed)
         weights = [*_rows_of(self.parameters, lane), *_floating(self.constants.values())]
         buffers = _rows_of(self.buffers, lane)
-        kept = [each.clone() for each in (*weights, *buffers)]
+        before_all = [each.clone() for each in (*weights, *buffers)]
         try:
             for each in (*weights, *buffers):
                 each.copy_(_drawn(each.shape, chance))
@@ -139,7 +139,7 @@ class Stack:
                 each.abs_()  # a variance, for one
             yield
         finally:
-            for each, before in zip((*weights, *buffers), kept, strict=True):
+            for each, before in zip((*weights, *buffers), before_all, strict=True):
                 each.copy_(before)
 
     def put(self, lanes: Sequence[int], rows: Sequence[int], gradients: Mapping[str, Tensor], add: bool) -> None:
@@ -150,8 +150,8 @@ class Stack:
             if is_whole and not add:
                 segment.join(gradients, out=segment.grads)
                 continue
-            found = out_of.of(segment.join(gradients))
-            into.write(segment.grads, into.of(segment.grads).add(found) if add else found)
+            gradient = out_of.of(segment.join(gradients))
+            into.write(segment.grads, into.of(segment.grads).add(gradient) if add else gradient)
 
     def put_buffers(
         self, lanes: Sequence[int], rows: Sequence[int], buffers: Mapping[str, Tensor], flat: Sequence[Tensor]
@@ -159,8 +159,8 @@ class Stack:
         """The same, of the buffers after a pass. flat: as in `StackRows`."""
         at_once = frozenset[str]()
         if flat and self._taken <= {*lanes}:
-            for kept, after in zip(self._kept, flat, strict=True):
-                kept.flat.copy_(after)
+            for stored, after in zip(self._kept, flat, strict=True):
+                stored.flat.copy_(after)
             at_once = frozenset(name for name, each in _parts(self._kept, flat).items() if _is_in(each, buffers[name]))
         for name, each in self.buffers.items():
             if name not in at_once:

@@ -152,14 +152,14 @@ class SegmentMemory:
 
     def _table(self, key: Any, rows: list[tuple[float, ...]]) -> Sequence[Tensor]:
         """Coefficients on the device, [lanes, 1] each; as in the step before where nothing has changed."""
-        found = self._tables.get(key)
-        if found is None or found[0] != rows:
+        entry = self._tables.get(key)
+        if entry is None or entry[0] != rows:
             table, device = torch.tensor(rows, dtype=self.segment.values.dtype), self.segment.values.device
             if device.type != "cpu":
                 table = table.pin_memory().to(device, non_blocking=True)
-            found = rows, table.unsqueeze(2).unbind(1)
-            self._tables = {key: found} if len(self._tables) > MOST_TABLES else self._tables | {key: found}
-        return found[1]
+            entry = rows, table.unsqueeze(2).unbind(1)
+            self._tables = {key: entry} if len(self._tables) > MOST_TABLES else self._tables | {key: entry}
+        return entry[1]
 
 
 MOST_TABLES = 16

@@ -158,14 +158,14 @@ class OnPlotly:
         self.result.update_layout(xaxis_title=x, yaxis_title=y, title=title)
 
 
-def drawing_on(given: Any | None) -> Drawing:
+def drawing_on(axes: Any | None) -> Drawing:
     """Draws on what is given, or on axes of its own: matplotlib's where that is there, or else plotly's.
 
     Raises `StagetreeError` where neither is there.
     """
-    if given is None:
+    if axes is None:
         return _new()
-    return OnPlotly(given) if hasattr(given, "add_scatter") else OnMatplotlib(given)
+    return OnPlotly(axes) if hasattr(axes, "add_scatter") else OnMatplotlib(axes)
 
 
 def _new() -> Drawing:

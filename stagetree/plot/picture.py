@@ -50,8 +50,8 @@ def segments(record: StudyHistory) -> list[LinePart]:
         parts = list(_parts(record, trial))
         on.update(parts)
         way |= set(parts) if trial.trial == best else set()
-    found = [LinePart(start, end, trials, key in way) for key, trials in on.items() for _, start, end in [key]]
-    return sorted(found, key=lambda each: each.is_best)
+    lines = [LinePart(start, end, trials, key in way) for key, trials in on.items() for _, start, end in [key]]
+    return sorted(lines, key=lambda each: each.is_best)
 
 
 def _parts(record: StudyHistory, trial: TrialDetail) -> Iterator[tuple[str, Place, Place]]:

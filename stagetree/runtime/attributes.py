@@ -52,28 +52,28 @@ def of_trainer(trainer: object) -> dict[str, Seen]:
     attributes. What cannot be compared is left out.
     """
     left_out, ends = OURS | caches(trainer), time.monotonic() + MOST_SECONDS
-    found: dict[str, Seen] = {}
+    seen: dict[str, Seen] = {}
     for name, value in vars(trainer).items():
         if name not in left_out and time.monotonic() < ends:
-            found |= _seen(f"self.{name}", value)
-    return found
+            seen |= _seen(f"self.{name}", value)
+    return seen
 
 
 def of_code(trainer: object, modules: Sequence[ModuleType]) -> dict[str, Seen]:
     """The globals of these modules, and the attributes of the classes in them, by names that say which they are."""
     left_out, ends = OURS | caches(trainer), time.monotonic() + MOST_SECONDS
-    found: dict[str, Seen] = {}
+    seen: dict[str, Seen] = {}
     for module in modules:
         file = (getattr(module, "__file__", None) or module.__name__).rpartition("/")[2]
         for name, value in _data(vars(module)):
             if name not in left_out and time.monotonic() < ends:
-                found |= _seen(name, value, f" (a global of {file})")
+                seen |= _seen(name, value, f" (a global of {file})")
         for kind in [each for each in vars(module).values() if isinstance(each, type)]:
             if kind.__module__ == module.__name__:
                 for name, value in _data(vars(kind)):
                     if name not in left_out and time.monotonic() < ends:
-                        found |= _seen(f"{kind.__name__}.{name}", value, " (of the class)")
-    return found
+                        seen |= _seen(f"{kind.__name__}.{name}", value, " (of the class)")
+    return seen
 
 
 def caches(trainer: object) -> frozenset[str]:
@@ -84,7 +84,7 @@ def caches(trainer: object) -> frozenset[str]:
 
 def differing(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> list[str]:
     """The names of what is there both times and differs."""
-    return [name for name, seen in before.items() if name in now and now[name].digest != seen.digest]
+    return [name for name, each in before.items() if name in now and now[name].digest != each.digest]
 
 
 def _data(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -95,16 +95,16 @@ def _data(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _seen(name: str, value: Any, what: str = "") -> dict[str, Seen]:
+def _seen(name: str, value: Any, origin: str = "") -> dict[str, Seen]:
     """A value; of an object that cannot be compared as a whole, those in it."""
     if _is_object(value) or isinstance(value, FunctionType):
         inside = {}
         for part, inner in _parts(value):
-            if part not in OURS and (seen := _look(inner, 1 if _is_users(value) else DEEPEST)) is not None:
-                inside[f"{name}.{part}{what}"] = seen
+            if part not in OURS and (digest := _look(inner, 1 if _is_users(value) else DEEPEST)) is not None:
+                inside[f"{name}.{part}{origin}"] = digest
         return inside
-    seen = _look(value, 0)
-    return {} if seen is None else {f"{name}{what}": seen}
+    digest = _look(value, 0)
+    return {} if digest is None else {f"{name}{origin}": digest}
 
 
 def _look(value: Any, depth: int) -> Seen | None:
@@ -126,8 +126,12 @@ def _shown(value: Any) -> str:
 
 def _is_object(value: Any) -> bool:
     """Whether it is looked at by its attributes: neither data nor code, and without a state of its own."""
-    known = Scalar | torch.Tensor | torch.Generator | np.ndarray | np.generic | np.random.Generator | random.Random
-    if isinstance(value, known | list | tuple | set | frozenset | dict | deque | type | ModuleType | FunctionType):
+    plain_types = (
+        Scalar | torch.Tensor | torch.Generator | np.ndarray | np.generic | np.random.Generator | random.Random
+    )
+    if isinstance(
+        value, plain_types | list | tuple | set | frozenset | dict | deque | type | ModuleType | FunctionType
+    ):
         return False
     return not _has_state(value) and isinstance(getattr(value, "__dict__", None), dict)
 

@@ -49,18 +49,18 @@ class _Average(greenlet):
         super().__init__(self._run)
         self._trainer = trainer
 
-    def take(self, given: Weighted | None) -> Any:
+    def take(self, last: Weighted | None) -> Any:
         """Go on with one more state; with None, to the end: then it answers. Raises what `average` raises."""
         if self.dead:
             raise RuntimeError(f"average of trainer {self._trainer.name!r} must go through all states that it is given")
         self.parent = getcurrent()
-        return self.switch(given)
+        return self.switch(last)
 
-    def _run(self, given: Weighted | None) -> Saved:
-        return self._trainer.average(self._states(given))
+    def _run(self, first: Weighted | None) -> Saved:
+        return self._trainer.average(self._states(first))
 
-    def _states(self, given: Weighted | None) -> Iterator[Weighted]:
-        while given is not None:
-            yield given
+    def _states(self, state: Weighted | None) -> Iterator[Weighted]:
+        while state is not None:
+            yield state
             assert self.parent is not None
-            given = self.parent.switch()
+            state = self.parent.switch()

@@ -106,28 +106,28 @@ def _compare(ways: _Ways, report: Report) -> None:
     others = {"split": forked(ways.split), "watched": forked(ways.watched), "used": whole["used"]}
     report.load_seconds = others["split"]["load_seconds"]
     wrong = {way: text for way in others if (text := ways.difference(way))}
-    _compare_metrics(report, first, {way: found for way, found in others.items() if way not in wrong})
+    _compare_metrics(report, first, {way: way_result for way, way_result in others.items() if way not in wrong})
     if wrong and forked(ways.again) and (text := ways.difference("again")):
         wrong = {"again": text, **wrong}
     for way, text in wrong.items():
-        found = others.get(way, {})
-        if found.get("modes") and way in ("watched", "used"):  # tried again with the modes put back
+        way_result = others.get(way, {})
+        if way_result.get("modes") and way in ("watched", "used"):  # tried again with the modes put back
             forked(partial(ways.watched, "in-mode", True) if way == "watched" else ways.used_in_mode)
-            found = {**found, "modes_matter": not ways.difference("in-mode")}
-        cause = suspects.cause(way, "again" in wrong, first, found)
+            way_result = {**way_result, "modes_matter": not ways.difference("in-mode")}
+        cause = suspects.cause(way, "again" in wrong, first, way_result)
         report.differences[way] = f"{text}. {cause}"
     for world in ways.worlds if not wrong else ():
-        found = forked_ranks(partial(ways.in_ranks, world), world, ways.device, is_watched=True)
+        way_result = forked_ranks(partial(ways.in_ranks, world), world, ways.device, is_watched=True)
         text = ways.difference(f"ranks {world}") or ways.difference(f"ranks {world} on")
-        if text := text or inexact.other_metrics(report.metrics, found["metrics"]):
+        if text := text or inexact.other_metrics(report.metrics, way_result["metrics"]):
             report.differences[f"ranks {world}"] = f"{text}. {RANKED}"
 
 
 def _compare_metrics(report: Report, first: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> None:
     """Equal weights must be measured alike."""
-    for way, found in others.items():
-        if text := inexact.other_metrics(report.metrics, found["metrics"]):
-            report.differences[way] = f"{text}. {suspects.cause_of_metrics(first, found)}"
+    for way, result in others.items():
+        if text := inexact.other_metrics(report.metrics, result["metrics"]):
+            report.differences[way] = f"{text}. {suspects.cause_of_metrics(first, result)}"
 
 
 def _take(whole: dict[str, Any], report: Report) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class _Ways:
         modes = suspects.modes(model.trainer)
         size, save_seconds = self._keep(model, "whole")
         begun_at = time.monotonic()
-        found = {
+        result = {
             "metrics": model.evaluate(),
             "evaluate_seconds": time.monotonic() - begun_at,
             "not_exact": sorted({name for each in caught if (name := inexact.operation_in(str(each.message)))}),
@@ -175,7 +175,7 @@ class _Ways:
             "checkpoint_bytes": size,
             "save_seconds": save_seconds,
         }
-        return found | {"used": self._gone_on(model, "used", modes)}
+        return result | {"used": self._gone_on(model, "used", modes)}
 
     def again(self) -> dict[str, Any]:
         model = self._built()
@@ -248,13 +248,13 @@ class _Ways:
         """modes: of the modules as they were trained before."""
         begun_at = time.monotonic()
         model.load(self._kept("first"), self._timeline, self._job.broken)
-        found = {"load_seconds": time.monotonic() - begun_at, "attributes": _attributes(model)}
+        result = {"load_seconds": time.monotonic() - begun_at, "attributes": _attributes(model)}
         self._train(model, self._job.steps)
         changed = suspects.changed_modes(modes or {}, suspects.modes(model.trainer))
         self._keep(model, way)
         metrics = model.evaluate()
         again = bool(inexact.other_metrics(metrics, model.evaluate()))
-        return found | {"modes": changed, "metrics": metrics, "again": again, "loaders": suspects.loaders()}
+        return result | {"modes": changed, "metrics": metrics, "again": again, "loaders": suspects.loaders()}
 
     def _keep(self, model: Model, name: str) -> tuple[int, float]:
         """Save the state under a name; its size, and how long it took. Of ranks, each saves its part."""
@@ -278,7 +278,7 @@ class _Ways:
 
 def _attributes(model: Model) -> dict[str, str]:
     """A hash of each."""
-    return {name: seen.digest for name, seen in attributes.of_trainer(model.trainer).items()}
+    return {name: fingerprint.digest for name, fingerprint in attributes.of_trainer(model.trainer).items()}
 
 
 def main() -> None:

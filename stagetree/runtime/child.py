@@ -93,7 +93,7 @@ class Child:
         except (EOFError, ConnectionError):
             raise
         except Exception as error:
-            kind = found if (found := kind_of(error)) in ("device", "rank") else "internal"
+            kind = blame if (blame := kind_of(error)) in ("device", "rank") else "internal"
             answer = {"failed": kind, "error": plain(traceback.format_exc()), "signature": signature_of(error)}
         if answer.get("failed") == "out_of_memory":
             answer["may_divide"] = self._may_divide
@@ -214,12 +214,12 @@ class Child:
             until = self._new_end(until)
         profile = self._lanes.profile() if message["profile"] else None
         self._lanes.write_journals()
-        told = {
+        answer = {
             lane: {"kind": each.kind, "error": each.error, "signature": each.signature} for lane, each in failed.items()
         }
         return {
             "step": steps,
-            "lanes": told,
+            "lanes": answer,
             "unpackable_reason": self._lanes.unpackable_reason,
             "evicted": self._lanes.evicted,
             "not_exact": inexact.seen(),

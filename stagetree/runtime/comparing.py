@@ -55,14 +55,14 @@ def set_in_training(kind: type) -> list[str]:
         for name, part in vars(each).items():
             if isinstance(part, FunctionType):
                 methods.setdefault(name, []).append(part.__code__)  # an override may call what it overrides
-    found, waiting, seen = dict[str, None](), [name for name in TRAINING if name in methods], set[str]()
+    attributes, waiting, looked_at = dict[str, None](), [name for name in TRAINING if name in methods], set[str]()
     while waiting:
         name = waiting.pop()
-        seen.add(name)
+        looked_at.add(name)
         for code in methods[name]:
-            found |= dict.fromkeys(_stored(code))
-            waiting += [other for other in code.co_names if other in methods and other not in seen]
-    return sorted(found)
+            attributes |= dict.fromkeys(_stored(code))
+            waiting += [other for other in code.co_names if other in methods and other not in looked_at]
+    return sorted(attributes)
 
 
 def _stored(code: CodeType) -> list[str]:
@@ -111,8 +111,8 @@ class Look:
     @classmethod
     def at(cls, model: Model, file: str) -> Look:
         trainer = model.trainer
-        seen = attributes.of_trainer(trainer) | attributes.of_code(trainer, _modules(file))
-        return cls(seen, suspects.modes(trainer))
+        fingerprints = attributes.of_trainer(trainer) | attributes.of_code(trainer, _modules(file))
+        return cls(fingerprints, suspects.modes(trainer))
 
 
 @dataclass(slots=True)
@@ -148,12 +148,12 @@ class Looks:
             self.forgotten = forgotten(model, timeline)
         modes = suspects.changed_modes(before.modes, suspects.modes(model.trainer))
         modes = {name: mode for name, mode in modes.items() if name in self.changed}  # training may change some, too
-        found = {"modes": modes, "loaders": suspects.loaders(), "stray": names}
+        signs = {"modes": modes, "loaders": suspects.loaders(), "stray": names}
         stray = {plain(name): _words(now.seen[name], before.seen[name], words) for name in names[:MOST]}
         unseen = {plain(name): "is set in training and does not come back with the state" for name in self.forgotten}
         return {
             "stray": unseen | stray,
-            "cause": plain(suspects.cause("used", False, {}, found)),
+            "cause": plain(suspects.cause("used", False, {}, signs)),
         }
 
 

@@ -93,21 +93,21 @@ def tensors_in(image: memoryview, header: Mapping[str, Any], begin: int) -> dict
 
     places = json.loads(header["__metadata__"][KIND])
     files = {name: image[begin + first : begin + end] for name, (first, end) in places.items()}
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     metadata = _metadata_in(files[METADATA])
     for name, entry in metadata.state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata):
             continue
-        found[name] = whole = torch.empty(entry.size, dtype=entry.properties.dtype)
+        tensors[name] = whole = torch.empty(entry.size, dtype=entry.properties.dtype)
         for chunk in entry.chunks:
             piece = _piece(files, metadata.storage_data.get(MetadataIndex(name, chunk.offsets)), name)
             there = whole
             for axis, (first, length) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
                 there = there.narrow(axis, first, length)
             there.copy_(piece)
-    if not found:
+    if not tensors:
         raise NotDcp("holds no tensors")
-    return found
+    return tensors
 
 
 def _piece(files: Mapping[str, memoryview], stored: Any, name: str) -> Tensor:

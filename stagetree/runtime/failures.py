@@ -76,7 +76,7 @@ def masked(text: str, environment: Mapping[str, str]) -> str:
     What an error says is shown to all who may look at the study.
     """
     secrets = {value for name, value in environment.items() if SECRET.search(name) and len(value) >= SHORTEST_SECRET}
-    secrets |= {found for value in environment.values() for found in PASSWORD.findall(value)}
+    secrets |= {password for value in environment.values() for password in PASSWORD.findall(value)}
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
@@ -186,10 +186,10 @@ def plain(text: str) -> str:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """An error, and those that it came from."""
-    seen = set[int]()
+    ids = set[int]()
     each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
+    while each is not None and id(each) not in ids:
+        ids.add(id(each))
         yield each
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 

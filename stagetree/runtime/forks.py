@@ -54,10 +54,10 @@ def forked_ranks(way: Way, world: int, device: str, *, is_watched: bool = False)
         os.close(meeting)
     for rank, (status, answer) in answers.items():
         try:
-            found = _found(status, answer)
+            result = _found(status, answer)
         except TrainerFailed as failed:
             raise TrainerFailed(failed.kind, f"In rank {rank} of {world}:\n{failed.error}") from None
-    return found
+    return result
 
 
 def _answers(ways: list[Way]) -> dict[int, tuple[int, bytes]]:
@@ -72,18 +72,18 @@ def _answers(ways: list[Way]) -> dict[int, tuple[int, bytes]]:
         os.close(writing)
         pids.append(pid)
         pipes.append(reading)
-    told = [b""] * len(ways)
+    parts = [b""] * len(ways)
     answers: dict[int, tuple[int, bytes]] = {}
     while waiting := [pipe for number, pipe in enumerate(pipes) if number not in answers]:
         for pipe in select.select(waiting, [], [])[0]:
             number = pipes.index(pipe)
             if part := os.read(pipe, 2**16):
-                told[number] += part
+                parts[number] += part
                 continue
             os.close(pipe)
             status = os.waitstatus_to_exitcode(os.waitpid(pids[number], 0)[1])
-            answers[number] = (status, told[number])
-            if not _is_well(told[number]):
+            answers[number] = (status, parts[number])
+            if not _is_well(parts[number]):
                 _end(pid for other, pid in enumerate(pids) if other not in answers)
                 for other in range(len(ways)):
                     if other not in answers:
@@ -108,10 +108,10 @@ def _found(status: int, answer: bytes) -> dict[str, Any]:
     """Raises `TrainerFailed`."""
     if not answer:
         raise TrainerFailed("crash", f"the trainer's process {ending(status)}")
-    found: dict[str, Any] = json.loads(answer)
-    if "error" in found:
-        raise TrainerFailed("exception", found["error"])
-    return found
+    result: dict[str, Any] = json.loads(answer)
+    if "error" in result:
+        raise TrainerFailed("exception", result["error"])
+    return result
 
 
 def _answer(way: Way, writing: int) -> None:

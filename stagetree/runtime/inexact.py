@@ -88,8 +88,8 @@ def used(operation: str) -> str:
 
 def changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """The reasons that there are when a state made `there` goes on `here`; of what either does not tell, none."""
-    told = _told(there, here)
-    return [f"went on under another {WORDS[name]} ({here[name]} after {there[name]})" for name in told]
+    differing = _told(there, here)
+    return [f"went on under another {WORDS[name]} ({here[name]} after {there[name]})" for name in differing]
 
 
 def others(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
@@ -122,9 +122,9 @@ def not_in_state(names: Iterable[str]) -> str:
     return f"Likely: {named} not in the state: after load_state_dict not what it was" if named else ""
 
 
-def of_metrics(seen: str, stray: Iterable[str] = ()) -> str:
+def of_metrics(difference: str, stray: Iterable[str] = ()) -> str:
     """The cause of such a difference. seen: that which was seen when it was measured again, if any was.
 
     stray: attributes that do not come back with the state.
     """
-    return seen or not_in_state(stray) or MEASURING_OTHERWISE
+    return difference or not_in_state(stray) or MEASURING_OTHERWISE

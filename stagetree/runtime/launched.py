@@ -210,9 +210,9 @@ class _Ranks:
 
     def _gathered(self, listener: socket.socket) -> list[Wire]:
         """The connections to all of them, by rank."""
-        found, world = dict[int, Wire](), 1
+        wires, world = dict[int, Wire](), 1
         listener.settimeout(LOOK_SECONDS)
-        while len(found) < world:
+        while len(wires) < world:
             try:
                 wire = Wire(listener.accept()[0])
             except TimeoutError:
@@ -220,8 +220,8 @@ class _Ranks:
                     raise ProgramFailed(f"{self._name} ended before its ranks began{self._last_words()}") from None
                 continue
             if (hello := wire.receive(END_SECONDS)) is not None:
-                found[hello[0]["rank"]], world = wire, hello[0]["world"]
-        return [found[rank] for rank in range(world)]
+                wires[hello[0]["rank"]], world = wire, hello[0]["world"]
+        return [wires[rank] for rank in range(world)]
 
     # ------------------------------------------------------------------------------------------------ their answers
 
@@ -261,20 +261,20 @@ class _Ranks:
         except EOFError:
             return None, []
 
-    def _refuse(self, rank: int, said: Message | None) -> NoReturn:
+    def _refuse(self, rank: int, error: Message | None) -> NoReturn:
         """End all, and raise the failure that the others follow from: one that is no loss of another rank."""
         ends = time.monotonic() + VERDICT_SECONDS
         for other in range(self.world):
-            if said is not None and said["failed"] != "rank":
+            if error is not None and error["failed"] != "rank":
                 break
             if other != rank and (heard := self._heard(other, max(0.0, ends - time.monotonic()))[0]) is not None:
-                rank, said = (other, heard) if "failed" in heard else (rank, said)
-        said = said or {"failed": "rank", "error": f"its process is gone{self._last_words()}", "signature": "rank"}
-        place, signature = f"In rank {rank} of {self.world}", said["signature"]
+                rank, error = (other, heard) if "failed" in heard else (rank, error)
+        error = error or {"failed": "rank", "error": f"its process is gone{self._last_words()}", "signature": "rank"}
+        place, signature = f"In rank {rank} of {self.world}", error["signature"]
         if self._launcher is not None:
             self._launcher.kill()  # and with it the ranks that wait for this one
         self.end()
-        raise TrainerFailed(said["failed"], f"{place}:\n{said['error']}", signature=signature)
+        raise TrainerFailed(error["failed"], f"{place}:\n{error['error']}", signature=signature)
 
     def _new_log(self) -> tuple[int, ...]:
         """Where this process prints now, if that has changed: into the log of another trial."""

@@ -49,9 +49,9 @@ class TrainerFileError(Exception):
 def load_trainer(path: str | Path, name: str) -> type[Trainer]:
     """The trainer of that name in a file. Raises `TrainerFileError`; whatever the file raises comes through."""
     imports = imports_of(Path(path).resolve())
-    if name in (found := scripts(path, imports.files)):
-        launch = found[name].get("launch")
-        return _launched_trainer(name, launch, found[name], imports) if launch else script_trainer(name, imports)
+    if name in (scripts_here := scripts(path, imports.files)):
+        launch = scripts_here[name].get("launch")
+        return _launched_trainer(name, launch, scripts_here[name], imports) if launch else script_trainer(name, imports)
     for value in vars(imports.module()).values():
         if isinstance(value, type) and issubclass(value, Trainer) and value.__dict__.get("name") == name:
             if issubclass(value, CommandTrainer):
@@ -150,12 +150,12 @@ class _Script(greenlet):
         self._trainer = trainer
         self._module = ModuleType("__main__")
 
-    def ask(self, what: str, given: Any = None) -> Any:
+    def ask(self, call: str, argument: Any = None) -> Any:
         """The answer of the script. Raises what it raises, and RuntimeError where it has ended."""
         if self.dead:
             self._refuse()
         self.parent = getcurrent()
-        answer = self.switch((what, given))
+        answer = self.switch((call, argument))
         if isinstance(answer, _Raised):
             raise answer.error
         if self.dead:
@@ -164,17 +164,17 @@ class _Script(greenlet):
 
     def schedules(self) -> set[str]:
         """Which classes of torch's schedules the script has an object of."""
-        found = (type(each) for each in vars(self._module).values())
-        return {each.__name__ for each in found if any(base.__name__ == "LRScheduler" for base in each.__mro__)}
+        kinds = (type(each) for each in vars(self._module).values())
+        return {each.__name__ for each in kinds if any(base.__name__ == "LRScheduler" for base in each.__mro__)}
 
     def attached(self, args: Mapping[str, Any]) -> Run:
         for name in self._trainer.trainer_args:
             if name not in args:
-                known = ", ".join(args) or "none"
-                raise ValueError(f"trainer_args.{name}: the script takes {known}{did_you_mean(name, args)}")
+                names = ", ".join(args) or "none"
+                raise ValueError(f"trainer_args.{name}: the script takes {names}{did_you_mean(name, args)}")
         return _Attached(self._trainer, self, args)
 
-    def _main(self, begun: Any) -> None:
+    def _main(self, began: Any) -> None:
         kind = type(self._trainer)
         module = self._module
         module.__file__ = str(kind.file)
@@ -210,19 +210,19 @@ class _Attached(Run):
         answer: Any = None
         while True:
             assert self._script.parent is not None
-            what, given = self._script.parent.switch(answer)
-            if what == "step":
-                yield given
+            call, argument = self._script.parent.switch(answer)
+            if call == "step":
+                yield argument
                 answer = None
             else:
-                answer = self._answer(what, () if what != "load" else (given,))
+                answer = self._answer(call, () if call != "load" else (argument,))
 
     def log(self, name: str, value: Any) -> None:
         self._trainer.log(name, value)
 
-    def _answer(self, what: str, given: tuple[Any, ...]) -> Any:
+    def _answer(self, call: str, arguments: tuple[Any, ...]) -> Any:
         try:
-            return self.calls[what](*given)
+            return self.calls[call](*arguments)
         except GreenletExit:
             raise
         except BaseException as error:
@@ -250,7 +250,7 @@ def modules_for(trainers: Iterable[str]) -> list[str]:
 
     None at all where one of the files may set environment variables: all processes have the same interpreter.
     """
-    found: dict[str, None] = {}
+    modules: dict[str, None] = {}
     own: set[str] = set()
     for path in trainers:
         try:
@@ -260,8 +260,8 @@ def modules_for(trainers: Iterable[str]) -> list[str]:
         if any(word in content for content in files.values() for word in ENVIRONMENT):
             return []
         own |= {each.stem for each in root(Path(path).resolve())[0].iterdir()}  # where an import looks first
-        found |= dict.fromkeys(_imported(files))
-    return [name for name in found if name.partition(".")[0] in PACKAGES - own]
+        modules |= dict.fromkeys(_imported(files))
+    return [name for name in modules if name.partition(".")[0] in PACKAGES - own]
 
 
 def _imported(files: Mapping[str, bytes]) -> Iterator[str]:

@@ -254,16 +254,16 @@ class Lanes:
                 journal.write_to(-1)
 
 
-def _as_json(found: Profile | None) -> dict[str, object]:
-    if found is None:
+def _as_json(profile: Profile | None) -> dict[str, object]:
+    if profile is None:
         return {}
-    costs = {"0": found.alone, **{str(width): cost for width, cost in found.packed.items()}}
+    costs = {"0": profile.alone, **{str(width): cost for width, cost in profile.packed.items()}}
     return {
         "batch_seconds": {lanes: round(cost.seconds, 7) for lanes, cost in costs.items()},
         "peak_bytes": {lanes: cost.bytes for lanes, cost in costs.items() if cost.bytes},
-        "exact": found.is_exact,
-        "other_draws": found.other_draws,
-        "batch": dict(found.batch),
+        "exact": profile.is_exact,
+        "other_draws": profile.other_draws,
+        "batch": dict(profile.batch),
     }
 
 

@@ -104,8 +104,8 @@ def serve(wire: Wire) -> None:
         answer: Message | None
         passed: list[int] = []
         try:
-            found: Any = getattr(rank, message["do"])(message, files)
-            answer, passed = found if found is not None else (None, [])
+            result: Any = getattr(rank, message["do"])(message, files)
+            answer, passed = result if result is not None else (None, [])
         except TrainerFailed as failed:
             answer = {"failed": failed.kind, "error": failed.error, "signature": failed.signature}
         if answer is not None:

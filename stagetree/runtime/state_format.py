@@ -79,12 +79,12 @@ class Layout:
         return cls._written({}, divided) if divided else None
 
     @classmethod
-    def _written(cls, said: dict[str, str], tensors: dict[str, torch.Tensor]) -> Layout:
+    def _written(cls, metadata: dict[str, str], tensors: dict[str, torch.Tensor]) -> Layout:
         placed = sorted(tensors.items(), key=lambda each: -each[1].element_size())  # so that each is aligned
         places = {name: place_of(each, name) for name, each in placed if is_divided(each)}
-        said = {**said, "parted": json.dumps(places)} if places else said
+        metadata = {**metadata, "parted": json.dumps(places)} if places else metadata
         here = [(name, local(tensor)) for name, tensor in placed]
-        header, size = _header(said, here)
+        header, size = _header(metadata, here)
         return cls(header, [tensor for _, tensor in here], size)
 
     def fill(self, area: mmap.mmap) -> None:
@@ -124,13 +124,13 @@ def unpack(*images: Image) -> Any:
         area = bytearray(image) if isinstance(image, bytes) or memoryview(image).readonly else image
         begin = LENGTH + int.from_bytes(area[:LENGTH], "little")
         header = json.loads(bytes(area[LENGTH:begin]))
-        said = header.pop("__metadata__")
-        tree = json.loads(said["tree"]) if "tree" in said else tree
-        found, places = tensors_of(area, begin, header), json.loads(said.get("parted", "{}"))
+        metadata = header.pop("__metadata__")
+        tree = json.loads(metadata["tree"]) if "tree" in metadata else tree
+        stored, places = tensors_of(area, begin, header), json.loads(metadata.get("parted", "{}"))
         for name, place in places.items():
-            parts.setdefault(name, []).append((place["begin"], found[name]))
+            parts.setdefault(name, []).append((place["begin"], stored[name]))
             tensors[name] = Parted(place["shape"], parts[name])
-        tensors |= {name: tensor for name, tensor in found.items() if name not in places}
+        tensors |= {name: tensor for name, tensor in stored.items() if name not in places}
     return _rebuild(tree, tensors)
 
 
@@ -179,11 +179,11 @@ def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]
     return _scalar(value, path)
 
 
-def _name(path: tuple[Any, ...], taken: Mapping[str, Any]) -> str:
+def _name(path: tuple[Any, ...], names: Mapping[str, Any]) -> str:
     """What any program that opens the file will see: `trainer.model.0.weight`."""
     parts = path[1:] or path
     name = ".".join(map(str, parts)).encode("utf-8", "backslashreplace").decode()
-    return name if name not in taken else f"{name}#{len(taken)}"
+    return name if name not in names else f"{name}#{len(names)}"
 
 
 def _tensor_of(array: np.ndarray[Any, Any], path: tuple[Any, ...]) -> torch.Tensor:
@@ -202,17 +202,17 @@ def _savable(tensor: torch.Tensor, path: tuple[Any, ...]) -> torch.Tensor:
 def _scalar(value: Any, path: tuple[Any, ...]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    what = f"{_place(path)} is a {type(value).__name__}"
-    raise Unsavable(f"{what}; state_dict must hold tensors, arrays, bytes and JSON values only")
+    subject = f"{_place(path)} is a {type(value).__name__}"
+    raise Unsavable(f"{subject}; state_dict must hold tensors, arrays, bytes and JSON values only")
 
 
 def _place(path: tuple[Any, ...]) -> str:
     return str(path[0]) + "".join(f"[{part!r}]" for part in path[1:])
 
 
-def _header(said: dict[str, str], tensors: list[tuple[str, torch.Tensor]]) -> tuple[bytes, int]:
+def _header(metadata: dict[str, str], tensors: list[tuple[str, torch.Tensor]]) -> tuple[bytes, int]:
     """What comes before the tensors, and the size of the whole."""
-    entries: dict[str, Any] = {"__metadata__": said}
+    entries: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, tensor in tensors:
         begin, end = end, end + tensor.numel() * tensor.element_size()

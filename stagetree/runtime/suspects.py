@@ -69,15 +69,15 @@ def _read(content: bytes) -> _Node:
 
 
 def _apply(code: pickletools.OpcodeInfo, value: Any, stack: list[_Node]) -> None:
-    taken = _take(code, stack)
+    operands = _take(code, stack)
     if code.name == "POP" or code.name == "POP_MARK":
         return
     if code.name in CHANGE:
-        stack[-1].parts += [_Node(code.name), *taken, None]
+        stack[-1].parts += [_Node(code.name), *operands, None]
     elif code.name == "DUP":
         stack.append(stack[-1])
     else:
-        stack.append(_Node(code.name, value, list(taken)))
+        stack.append(_Node(code.name, value, list(operands)))
 
 
 def _take(code: pickletools.OpcodeInfo, stack: list[_Node]) -> list[_Node]:
@@ -87,28 +87,28 @@ def _take(code: pickletools.OpcodeInfo, stack: list[_Node]) -> list[_Node]:
         return []
     if pickletools.markobject in before:
         mark = max(number for number, node in enumerate(stack) if node.name == "MARK")
-        taken = stack[mark + 1 :]
+        operands = stack[mark + 1 :]
         del stack[mark:]
-        return taken
+        return operands
     count = len(before) - (code.name in CHANGE)
-    taken = stack[len(stack) - count :]
+    operands = stack[len(stack) - count :]
     del stack[len(stack) - count :]
-    return taken
+    return operands
 
 
 def _are_alike(one: _Node, other: _Node) -> bool:
     """Objects may hold each other: no pair is compared twice."""
     pairs: list[tuple[_Node | None, _Node | None]] = [(one, other)]
-    seen: set[tuple[int, int]] = set()
+    compared: set[tuple[int, int]] = set()
     while pairs:
         here, there = pairs.pop()
         if here is None or there is None:
             if here is not there:
                 return False
             continue
-        if (id(here), id(there)) in seen:
+        if (id(here), id(there)) in compared:
             continue
-        seen.add((id(here), id(there)))
+        compared.add((id(here), id(there)))
         same = here.name == there.name and type(here.value) is type(there.value)
         if not same or repr(here.value) != repr(there.value) or len(here.parts) != len(there.parts):
             return False
@@ -174,23 +174,23 @@ def restore_modes(trainer: object, before: Mapping[str, bool]) -> None:
                 module.training = before.get(".".join(filter(None, (root, name))), module.training)
 
 
-def cause(way: str, is_unrepeatable: bool, first: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def cause(way: str, is_unrepeatable: bool, first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The likeliest reason that a way differs, in a sentence. first: what was seen before the break.
 
-    found: of the way; `modes_matter` says whether the difference went away once modes were put back, if that was tried.
-    attributes: a hash of each, in `first` and in what was `found`; or, of what was found, the `stray` ones among them.
+    other: of the way; `modes_matter` says whether the difference went away once modes were put back, if that was tried.
+    attributes: a hash of each, in `first` and in `other`; or, of what was found there, the `stray` ones among them.
     Where several reasons could not be told apart, all are named as possible.
     """
     possible = []
-    if found.get("modes") and found.get("modes_matter") is not False:
-        name, mode = next(iter(found["modes"].items()))
+    if other.get("modes") and other.get("modes_matter") is not False:
+        name, mode = next(iter(other["modes"].items()))
         sentence = f"evaluate() leaves self.{name} in {mode} mode; end it with train()"
-        if found.get("modes_matter"):
+        if other.get("modes_matter"):
             return f"Likely: {sentence}"
         possible.append(sentence)
-    if found.get("loaders"):
+    if other.get("loaders"):
         possible.append(
-            f"persistent loader workers ({', '.join(found['loaders'])}): what they draw depends on how long "
+            f"persistent loader workers ({', '.join(other['loaders'])}): what they draw depends on how long "
             "they have lived; use persistent_workers=False, or give TorchTrainer the data set and num_workers"
         )
     if len(possible) > 1:
@@ -199,20 +199,20 @@ def cause(way: str, is_unrepeatable: bool, first: Mapping[str, Any], found: Mapp
         return f"Likely: {possible[0]}"
     if way == "again" or is_unrepeatable:
         return inexact.UNREPEATABLE
-    before, now = first.get("attributes", {}), found.get("attributes", {})
-    stray = found.get("stray") or [name for name in before if name in now and now[name] != before[name]]
+    before, now = first.get("attributes", {}), other.get("attributes", {})
+    stray = other.get("stray") or [name for name in before if name in now and now[name] != before[name]]
     if stray:
         return inexact.not_in_state(stray)
     return inexact.WATCHED if way == "watched" else inexact.LOST
 
 
-def cause_of_metrics(first: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def cause_of_metrics(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The same of a metric that differs where no leaf does. `again`, of what was found: whether it did when it was
     measured once more.
     """
-    before, now = first["attributes"], found.get("attributes", {})
+    before, now = first["attributes"], other.get("attributes", {})
     stray = (name for name in before if name in now and now[name] != before[name])
-    return inexact.of_metrics(inexact.MEASURING if found["again"] else "", stray)
+    return inexact.of_metrics(inexact.MEASURING if other["again"] else "", stray)
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:

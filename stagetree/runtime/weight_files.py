@@ -79,14 +79,14 @@ def joined(images: Sequence[Image]) -> Iterator[memoryview]:
             whole[name] = (entry["dtype"], place["shape"])
             blocks.setdefault(name, []).append((place["begin"], entry["shape"], block))
     names = sorted(whole, key=lambda name: -_bytes_of_one(blocks[name]))  # so that each is aligned
-    said: dict[str, Any] = {"__metadata__": {"tree": json.dumps(_undivided(json.loads(tree)))}}
+    entries: dict[str, Any] = {"__metadata__": {"tree": json.dumps(_undivided(json.loads(tree)))}}
     end = 0
     for name in names:
         dtype, shape = whole[name]
         size = prod(shape) * _bytes_of_one(blocks[name])
-        said[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
         end += size
-    yield _head(said)
+    yield _head(entries)
     for name in names:
         yield from _in_order(whole[name][1], blocks[name])
 
@@ -182,9 +182,9 @@ def _state_dict(saved: Any) -> dict[str, Any]:
     """The mapping from names to tensors in an object of `torch.save`."""
     import torch
 
-    for found in (saved, *(saved.get(name) for name in WRAPPED if isinstance(saved, Mapping))):
-        if isinstance(found, Mapping) and any(isinstance(each, torch.Tensor) for each in found.values()):
-            return dict(found)
+    for state in (saved, *(saved.get(name) for name in WRAPPED if isinstance(saved, Mapping))):
+        if isinstance(state, Mapping) and any(isinstance(each, torch.Tensor) for each in state.values()):
+            return dict(state)
     raise ValueError(f"the file of torch.save holds no state dict, neither itself nor as {', '.join(WRAPPED)}")
 
 

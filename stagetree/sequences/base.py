@@ -207,9 +207,9 @@ def _family(value: Mapping[str, Any]) -> type[Sequence]:
             "family", f"must be one of {', '.join(FAMILIES)}, got {name!r}{did_you_mean(name, FAMILIES)}"
         )
     expected: tuple[Field[Any], ...] = fields(FAMILIES[name])  # type: ignore[arg-type]
-    for given in sorted(map(str, value.keys() - {"family", *(field.name for field in expected)})):
-        hint = did_you_mean(given, [field.name for field in expected])
-        raise SequenceError(given, f"is not a field of {name}, which has {_listed(expected)}{hint}")
+    for field_name in sorted(map(str, value.keys() - {"family", *(field.name for field in expected)})):
+        hint = did_you_mean(field_name, [field.name for field in expected])
+        raise SequenceError(field_name, f"is not a field of {name}, which has {_listed(expected)}{hint}")
     for field in expected:
         if field.name not in value and field.default is MISSING:
             raise SequenceError(field.name, f"is missing: {name} needs {_listed(expected)}")
@@ -232,7 +232,7 @@ def _listed(expected: tuple[Field[Any], ...]) -> str:
     return ", ".join(field.name for field in expected)
 
 
-def did_you_mean(name: Any, known: Iterable[str]) -> str:
+def did_you_mean(name: Any, names: Iterable[str]) -> str:
     """The end of a sentence that refuses `name`: the one it was probably meant to be, if any is close."""
-    close = get_close_matches(str(name), list(known), n=1)
+    close = get_close_matches(str(name), list(names), n=1)
     return f"; did you mean {close[0]}?" if close else ""

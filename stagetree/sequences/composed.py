@@ -216,10 +216,10 @@ def first_parts(written: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
     """The JSON of a sequence as parts of a `piecewise` that hold its first so many steps: others may follow."""
     if written["family"] != "piecewise":
         return [{"steps": step, "sequence": written}]
-    found: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
     for part in written["parts"]:
         steps = min(step, part.get("steps", step))
         if steps:
-            found.append({**part, "steps": steps})
+            parts.append({**part, "steps": steps})
         step -= steps
-    return found
+    return parts

@@ -62,12 +62,12 @@ def shares(value: Any) -> dict[str, float]:
     if _BESIDE not in text:
         return {check_stream(text, ""): 1.0}
     try:
-        found = {name: float(share) for name, share in (part.split(_BESIDE) for part in text.split(_BETWEEN))}
+        by_stream = {name: float(share) for name, share in (part.split(_BESIDE) for part in text.split(_BETWEEN))}
     except ValueError:
-        found = {}
-    if _written(dict(sorted(found.items()))) != text or not _is_whole(list(found.values())):
+        by_stream = {}
+    if _written(dict(sorted(by_stream.items()))) != text or not _is_whole(list(by_stream.values())):
         raise ValueError(f"must be a mix such as {_EXAMPLE}, not {text!r}")
-    return found
+    return by_stream
 
 
 def _is_whole(parts: list[float]) -> bool:

@@ -77,16 +77,14 @@ class Configured:
             split(address)
         return cls({name: address for name, _, address in pairs}, "*" in parts)
 
-    def address(self, given: str) -> str:
+    def address(self, name: str) -> str:
         """Where a sink of a study file writes. Raises `SinkError` where it may not name that."""
-        if given in self.named:
-            return self.named[given]
-        if not NAMED.fullmatch(given) and (self.is_open or split(given)[0] == "tensorboard"):
-            return given
+        if name in self.named:
+            return self.named[name]
+        if not NAMED.fullmatch(name) and (self.is_open or split(name)[0] == "tensorboard"):
+            return name
         expected = ", ".join([*self.named, "tensorboard:DIR"])
-        raise SinkError(
-            f"must be one of {expected}, which the operator has configured (STAGETREE_SINKS), got {given!r}"
-        )
+        raise SinkError(f"must be one of {expected}, which the operator has configured (STAGETREE_SINKS), got {name!r}")
 
 
 def noted_in(address: str, positions: Path = POSITIONS) -> Path:

@@ -89,16 +89,16 @@ class OpenTelemetry:
         whole.end(_nanoseconds(stage.at))
 
     def _named(self, stage: StageRun) -> dict[str, str | int]:
-        begun = stage.begun
+        start = stage.begun
         named: dict[str, str | int] = {
             "study": self._study,
             "trial": stage.trial,
-            "chain": begun.chain,
-            "stage": begun.index,
-            "node": begun.node,
-            "slot": begun.slot,
+            "chain": start.chain,
+            "stage": start.index,
+            "node": start.node,
+            "slot": start.slot,
             "outcome": stage.outcome,
-            **({"proof": begun.proof} if begun.proof else {}),
+            **({"proof": start.proof} if start.proof else {}),
         }
         return {f"stagetree.{name}": value for name, value in named.items()}
 

@@ -49,11 +49,11 @@ class Arguments:
     @classmethod
     def of(cls, function: ast.FunctionDef) -> Arguments:
         """Those of an `__init__`, without `self` and what the runner gives."""
-        given, args = {"seed", "device"}, function.args
+        supplied, args = {"seed", "device"}, function.args
         plain = [each.arg for each in [*args.posonlyargs, *args.args][1:]]
         optional = {*plain[len(plain) - len(args.defaults) :]} if args.defaults else set[str]()
         optional |= {each.arg for each, value in zip(args.kwonlyargs, args.kw_defaults, strict=True) if value}
-        names = [name for name in [*plain, *(each.arg for each in args.kwonlyargs)] if name not in given]
+        names = [name for name in [*plain, *(each.arg for each in args.kwonlyargs)] if name not in supplied]
         required = tuple(name for name in names if name not in optional)
         return cls(tuple(names), required, is_open=args.kwarg is not None)
 
@@ -143,11 +143,13 @@ def single_rank(path: str | Path, files: Mapping[str, bytes]) -> dict[str, str]:
     trees = [sources.tree(each) for each in files if each.endswith(".py")]
     uses = any(isinstance(node, ast.Attribute) and node.attr == "ranks" for tree in trees for node in ast.walk(tree))
     why = "is a script that owns its loop, which one process runs"
-    found = {name: "" if "{devices}" in str(told.get("launch")) else why for name, told in scripts(path, files).items()}
+    reasons = {
+        name: "" if "{devices}" in str(script.get("launch")) else why for name, script in scripts(path, files).items()
+    }
     for node in [each for each in sources.tree(module).body if isinstance(each, ast.ClassDef)]:
         if name := _literals(node).get("name"):
-            found[name] = _why_single(*sources.line(module, node), uses)
-    return {name: why for name, why in found.items() if why}
+            reasons[name] = _why_single(*sources.line(module, node), uses)
+    return {name: why for name, why in reasons.items() if why}
 
 
 def _why_single(line: list[ast.ClassDef], base: str, uses: bool) -> str:
@@ -197,29 +199,29 @@ class _Sources:
         first, _, rest = (_dotted(expression) or "").partition(".")
         return ".".join(filter(None, (self._imports(module).get(first, first), rest)))
 
-    def is_trainer(self, module: str, name: str, seen: frozenset[tuple[str, str]] = frozenset()) -> bool:
+    def is_trainer(self, module: str, name: str, visited: frozenset[tuple[str, str]] = frozenset()) -> bool:
         """Whether the class of that name in a module may be a subclass of `Trainer`."""
-        if (module, name) in seen:
+        if (module, name) in visited:
             return False
         for node in ast.walk(self.tree(module)):
             if isinstance(node, ast.ClassDef) and node.name == name:
-                return any(self._may_be(module, base, seen | {(module, name)}) for base in node.bases)
+                return any(self._may_be(module, base, visited | {(module, name)}) for base in node.bases)
         imported = self._imports(module).get(name)
-        return self._outside(imported, seen | {(module, name)}) if imported else not hasattr(builtins, name)
+        return self._outside(imported, visited | {(module, name)}) if imported else not hasattr(builtins, name)
 
     def line(self, module: str, node: ast.ClassDef) -> tuple[list[ast.ClassDef], str]:
         """A class and its bases in these modules, and the one after them by its absolute name; "" where it is not sure:
         one of them has several bases, or none.
         """
-        found = [node]
-        while len(node.bases) == 1 and len(found) < MOST_BASES:
+        nodes = [node]
+        while len(node.bases) == 1 and len(nodes) < MOST_BASES:
             dotted = self.absolute(module, node.bases[0])
             inside = self._class(module, dotted)
             if inside is None:
-                return found, dotted
+                return nodes, dotted
             module, node = inside
-            found.append(node)
-        return found, ""
+            nodes.append(node)
+        return nodes, ""
 
     def lacks(self, node: ast.ClassDef, method: str) -> bool:
         """Whether a class whose only base is `stagetree.Trainer` itself does not define a method."""
@@ -239,23 +241,23 @@ class _Sources:
                     return place, node
         return None
 
-    def _may_be(self, module: str, base: ast.expr, seen: frozenset[tuple[str, str]]) -> bool:
+    def _may_be(self, module: str, base: ast.expr, visited: frozenset[tuple[str, str]]) -> bool:
         written = _dotted(base)
         if written is None:
             return True  # computed: nobody can say
         first, _, rest = written.partition(".")
         if not rest:
-            return self.is_trainer(module, first, seen)
+            return self.is_trainer(module, first, visited)
         imported = self._imports(module).get(first, first)
-        return self._outside(f"{imported}.{rest}", seen)
+        return self._outside(f"{imported}.{rest}", visited)
 
-    def _outside(self, dotted: str, seen: frozenset[tuple[str, str]]) -> bool:
+    def _outside(self, dotted: str, visited: frozenset[tuple[str, str]]) -> bool:
         """Of a class by its absolute name: in one of our modules, or in a library."""
         owner, _, name = dotted.rpartition(".")
         folder = owner.replace(".", "/")
         for module in (f"{folder}/__init__.py", f"{folder}.py"):
             if module in self._files:
-                return self.is_trainer(module, name, seen)
+                return self.is_trainer(module, name, visited)
         library = dotted.partition(".")[0]
         return library not in NOT_OURS and library not in sys.stdlib_module_names
 

@@ -56,15 +56,15 @@ def split(entry: Any, path: str) -> tuple[Any, Condition | None]:
         return entry, None
     if entry.keys() != {"value", "when"}:
         raise SpaceError(path, f"must have value and when, and no others, got {', '.join(map(str, entry))}")
-    given = entry["when"]
-    if not isinstance(given, Mapping) or not given:
-        raise SpaceError(f"{path}.when", f"must map other hyper-parameters to their values, got {given!r}")
-    return entry["value"], Condition({name: _values(value, f"{path}.when.{name}") for name, value in given.items()})
+    when = entry["when"]
+    if not isinstance(when, Mapping) or not when:
+        raise SpaceError(f"{path}.when", f"must map other hyper-parameters to their values, got {when!r}")
+    return entry["value"], Condition({name: _values(value, f"{path}.when.{name}") for name, value in when.items()})
 
 
-def _values(given: Any, path: str) -> tuple[Sequence, ...]:
-    given = plain(given)
-    listed = given if isinstance(given, list) else [given]
+def _values(written: Any, path: str) -> tuple[Sequence, ...]:
+    written = plain(written)
+    listed = written if isinstance(written, list) else [written]
     try:
         return tuple(parse(value, path) for value in listed)
     except SequenceError as error:
@@ -78,8 +78,8 @@ def in_order(conditions: Mapping[str, Condition | None]) -> list[str]:
     for name, condition in conditions.items():
         for other in condition.wanted if condition else ():
             if other not in conditions or other == name:
-                known = [each for each in conditions if each != name]
-                problem = f"must be one of {', '.join(known) or 'no others'}{did_you_mean(other, known)}"
+                others = [each for each in conditions if each != name]
+                problem = f"must be one of {', '.join(others) or 'no others'}{did_you_mean(other, others)}"
                 raise SpaceError(f"{name}.when.{other}", problem)
     before = {name: list(condition.wanted) if condition else [] for name, condition in conditions.items()}
     try:
@@ -132,10 +132,10 @@ def _grid_entry(name: str, pattern: Any, steps: int | None) -> Iterator[Sequence
         yield parse_for(unfolded, steps, path)
 
 
-def check_wanted(wanted: tuple[Sequence, ...], known: list[Sequence], path: str) -> None:
+def check_wanted(wanted: tuple[Sequence, ...], values: list[Sequence], path: str) -> None:
     for value in wanted:
-        if value not in known:
-            got, texts = _text(value), list(map(_text, known))
+        if value not in values:
+            got, texts = _text(value), list(map(_text, values))
             raise SpaceError(path, f"must be one of {', '.join(texts)}, got {got}{did_you_mean(got, texts)}")
 
 
@@ -169,8 +169,8 @@ class Lengths:
 
     def parse(self, written: Any, path: str, configuration: Configuration) -> Sequence:
         """The sequence of a hyper-parameter in a trial. Raises `SequenceError`."""
-        found: Sequence = parse_for(written, self.of(configuration), path)
-        return found
+        sequence: Sequence = parse_for(written, self.of(configuration), path)
+        return sequence
 
     def completed(self, configuration: dict[str, Sequence]) -> dict[str, Sequence]:
         """The configuration with the length that follows from it. Raises `SpaceError`."""

@@ -44,9 +44,9 @@ class Distinct:
     steps: up to which trials are trained; None for no end. taken: configurations that count as drawn.
     """
 
-    def __init__(self, space: Space, steps: int | None, taken: Iterable[Configuration] = ()) -> None:
+    def __init__(self, space: Space, steps: int | None, configurations: Iterable[Configuration] = ()) -> None:
         self._space, self._steps = space, steps
-        self._seen = {self._key(configuration) for configuration in taken}
+        self._seen = {self._key(configuration) for configuration in configurations}
         ways = space.ways()
         self.is_listable = ways is not None and ways <= MOST_LISTED
         self._listed: dict[Key, dict[str, Sequence]] | None = None

@@ -66,8 +66,8 @@ class Range:
 
     def value(self, number: int) -> Any:
         """The value so many steps above `low`, without the errors of adding up."""
-        found = Decimal(repr(self.low)) + number * Decimal(repr(self.step))
-        return int(found) if self.is_whole else float(found)
+        exact = Decimal(repr(self.low)) + number * Decimal(repr(self.step))
+        return int(exact) if self.is_whole else float(exact)
 
     def near(self, value: float) -> Any:
         """The value that is nearest to a number."""
@@ -256,10 +256,10 @@ def weights_of(pattern: Mapping[str, Any], value: Any) -> dict[str, float] | Non
 
 def _weights(pattern: Mapping[str, Any], parts: Mapping[str, float], total: float) -> dict[str, float] | None:
     """The weights with this sum, if the patterns allow them."""
-    found = {name: _near(item, parts.get(name, 0.0) * total) for name, item in pattern.items()}
-    whole = sum(found.values())
-    is_close = whole > 0 and all(abs(found[name] / whole - parts.get(name, 0.0)) < _CLOSE for name in found)
-    return found if is_close else None
+    by_name = {name: _near(item, parts.get(name, 0.0) * total) for name, item in pattern.items()}
+    whole = sum(by_name.values())
+    is_close = whole > 0 and all(abs(by_name[name] / whole - parts.get(name, 0.0)) < _CLOSE for name in by_name)
+    return by_name if is_close else None
 
 
 def _bounds(item: Any) -> Iterator[float]:

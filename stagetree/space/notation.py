@@ -94,13 +94,13 @@ def choice(options: Iterable[Any], weights: Iterable[float] | None = None) -> Ch
     Raises `SpaceError`.
     """
     written = {"choice": list(options), **({} if weights is None else {"weights": list(weights)})}
-    kept, shares = read_choice(written, "choice", "")
-    return Choice(tuple(kept), weights=shares)
+    items, shares = read_choice(written, "choice", "")
+    return Choice(tuple(items), weights=shares)
 
 
 def _written(name: str, arguments: list[Any], **options: Any) -> Range:
-    given = {option: plain(value) for option, value in options.items() if value is not None}
-    return read_range({name: plain(arguments), **given}, name, "")
+    fields = {option: plain(value) for option, value in options.items() if value is not None}
+    return read_range({name: plain(arguments), **fields}, name, "")
 
 
 # ------------------------------------------------------------------------------------------ one form for all of them
@@ -114,8 +114,8 @@ def canonical(entry: Any, path: str = "") -> Any:
         return entry
     if is_mix(entry) and isinstance(entry["mix"], Mapping):  # all names in it are of streams
         return {"mix": {name: canonical(item, f"{_at(path, 'mix')}.{name}") for name, item in entry["mix"].items()}}
-    kept = {"when"} if "value" in entry else set()
-    inside = {name: item if name in kept else canonical(item, _at(path, name)) for name, item in entry.items()}
+    literal = {"when"} if "value" in entry else set()
+    inside = {name: item if name in literal else canonical(item, _at(path, name)) for name, item in entry.items()}
     return inside if "family" in inside or is_fraction(inside) else _renamed(inside, path)
 
 
@@ -188,27 +188,27 @@ def read_choice(value: Mapping[str, Any], path: str, owner: str) -> tuple[list[A
 
 def read_range(value: Mapping[str, Any], name: str, path: str) -> Range:
     """The distribution of numbers that an object writes. Raises `SpaceError`."""
-    at, given = _at(path, name), value[name]
-    if not isinstance(given, list) or len(given) != 2 or not all(map(is_number, given)):
-        what = "[mean, standard deviation]" if name == "normal" else "[lowest, highest]"
-        raise SpaceError(at, f"must be {what}, two finite numbers, got {given!r}")
+    at, bounds = _at(path, name), value[name]
+    if not isinstance(bounds, list) or len(bounds) != 2 or not all(map(is_number, bounds)):
+        expected = "[mean, standard deviation]" if name == "normal" else "[lowest, highest]"
+        raise SpaceError(at, f"must be {expected}, two finite numbers, got {bounds!r}")
     step = _step(value, name, path)
-    return _normal(given, value, step, path) if name == "normal" else _bounded(given, name, step, at)
+    return _normal(bounds, value, step, path) if name == "normal" else _bounded(bounds, name, step, at)
 
 
-def _bounded(given: list[Any], name: str, step: Any, at: str) -> Range:
-    low, high = given
+def _bounded(bounds: list[Any], name: str, step: Any, at: str) -> Range:
+    low, high = bounds
     kind = _RANGES[name]
     if high < low:
         raise SpaceError(at, f"must be [lowest, highest], but {low!r} is more than {high!r}")
     if kind.is_whole and not (isinstance(low, int) and isinstance(high, int)):
-        raise SpaceError(at, f"must be [lowest, highest], two whole numbers, got {given!r}")
+        raise SpaceError(at, f"must be [lowest, highest], two whole numbers, got {bounds!r}")
     if kind.is_log and low <= 0:
-        raise SpaceError(at, f"must have bounds above 0, since their logarithms are used, got {given!r}")
+        raise SpaceError(at, f"must have bounds above 0, since their logarithms are used, got {bounds!r}")
     if step is None:
         return kind(low, high)
-    found = kind(low, high, step)
-    return kind(low, found.value(steps_in(low, high, step)), step)  # nothing above the last step is drawn
+    bound = kind(low, high, step)
+    return kind(low, bound.value(steps_in(low, high, step)), step)  # nothing above the last step is drawn
 
 
 def _step(value: Mapping[str, Any], name: str, path: str) -> Any:
@@ -220,10 +220,10 @@ def _step(value: Mapping[str, Any], name: str, path: str) -> Any:
     return step
 
 
-def _normal(given: list[Any], value: Mapping[str, Any], step: Any, path: str) -> Normal:
-    (mean, sd), at = given, _at(path, "normal")
+def _normal(moments: list[Any], value: Mapping[str, Any], step: Any, path: str) -> Normal:
+    (mean, sd), at = moments, _at(path, "normal")
     if sd <= 0:
-        raise SpaceError(at, f"must be [mean, standard deviation], the second above 0, got {given!r}")
+        raise SpaceError(at, f"must be [mean, standard deviation], the second above 0, got {moments!r}")
     low, high = _cut(value, "min", mean - TAILS * sd, path), _cut(value, "max", mean + TAILS * sd, path)
     low, high = max(low, mean - TAILS * sd), min(high, mean + TAILS * sd)
     if step is not None and low <= high:
@@ -232,7 +232,9 @@ def _normal(given: list[Any], value: Mapping[str, Any], step: Any, path: str) ->
             grid.value(number) for number in (math.ceil((low - mean) / step), math.floor((high - mean) / step))
         )
     if high < low:
-        raise SpaceError(at, f"must leave a number within its bounds and {TAILS} deviations of its mean, got {given!r}")
+        raise SpaceError(
+            at, f"must leave a number within its bounds and {TAILS} deviations of its mean, got {moments!r}"
+        )
     options = tuple((name, value[name]) for name in ("min", "max", "step") if name in value)
     return Normal(low, high, step, mean, sd, options)
 

@@ -101,10 +101,10 @@ class Space:
 
     def _crossed(self, options_of: Callable[[str, Any, int | None], list[Sequence]]) -> Iterator[dict[str, Sequence]]:
         """Every combination of what `options_of` a hyper-parameter there are in a trial of so many steps."""
-        for known in self._known(options_of):
-            steps = self._lengths.of(known)
+        for configuration in self._known(options_of):
+            steps = self._lengths.of(configuration)
             options = {name: options_of(name, pattern, steps) for name, pattern in self._patterns.items()}
-            options.update({name: [sequence] for name, sequence in known.items()})
+            options.update({name: [sequence] for name, sequence in configuration.items()})
             yield from map(self._lengths.completed, self._combined(options))
 
     def _known(self, options_of: Callable[[str, Any, int | None], list[Sequence]]) -> Iterator[dict[str, Sequence]]:
@@ -221,11 +221,11 @@ class Space:
 
         With the length of the trial, where that is known.
         """
-        for known in self._known(_sequences):
+        for configuration in self._known(_sequences):
             for place, pattern in unfold_entry(self._patterns[name], name):
                 with suppress(SequenceError):  # a draw that is none; others are
-                    example = self._lengths.parse(fill(pattern, place, drawing(Random(place))), name, known)
-                    yield example, self._lengths.of(known)
+                    example = self._lengths.parse(fill(pattern, place, drawing(Random(place))), name, configuration)
+                    yield example, self._lengths.of(configuration)
 
     def parameters(self) -> dict[str, Distribution]:
         """What is free in the space, by name: each distribution that leaves a choice, wherever it stands.
@@ -254,14 +254,14 @@ class Space:
         names = self.names(configuration)
         if set(names) != set(configuration):
             return None
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         steps = self._lengths.of(configuration)
         for name in names:
             inside = values_of(self._patterns[name], label(name), configuration[name].to_json(), steps)
             if inside is None:
                 return None
-            found |= inside
-        return found
+            values |= inside
+        return values
 
     def compose(self, choose: Choose) -> dict[str, Sequence]:
         """The configuration whose values `choose` gives, asked in the order written for those that have a say."""
@@ -285,15 +285,15 @@ class Space:
         """Raises `SpaceError` for a value that a hyper-parameter can never have, where that can be seen."""
         for name, condition in self._conditions.items():
             for other, wanted in condition.wanted.items() if condition else ():
-                known = [unfolded for _, unfolded in islice(unfold_entry(self._patterns[other], other), CHECKED)]
-                if len(known) < CHECKED and not any(is_random(each) or needs_length(each) for each in known):
-                    conditions.check_wanted(wanted, [parse(each, other) for each in known], f"{name}.when.{other}")
+                options = [unfolded for _, unfolded in islice(unfold_entry(self._patterns[other], other), CHECKED)]
+                if len(options) < CHECKED and not any(is_random(each) or needs_length(each) for each in options):
+                    conditions.check_wanted(wanted, [parse(each, other) for each in options], f"{name}.when.{other}")
 
 
 def _sequences(name: str, pattern: Any, steps: int | None) -> list[Sequence]:
     """Every sequence that a pattern without ranges can become; the rest is never drawn either."""
-    found = []
+    sequences = []
     for place, unfolded in unfold_entry(listed(pattern), name):
         with suppress(SequenceError):
-            found.append(parse_for(unfolded, steps, place))
-    return found
+            sequences.append(parse_for(unfolded, steps, place))
+    return sequences

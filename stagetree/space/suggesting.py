@@ -25,22 +25,22 @@ from stagetree.space.space import Space
 Values = dict[str, Any]
 
 
-def resolved(space: Space, given: Mapping[str, Any]) -> Values:
+def resolved(space: Space, suggestion: Mapping[str, Any]) -> Values:
     """The values of `space.parameters` that a suggestion says, and no others.
 
     given: by hyper-parameter, a sequence or a value; or by the place of a free value, such as `lr.gamma`. Inside an
     option of a choice, that option is chosen with it. Raises `SpaceError` for values outside of the space.
     """
-    if not isinstance(given, Mapping) or not given:
-        raise SpaceError("", f"must map at least one hyper-parameter to its value, got {given!r}")
-    free, found = space.parameters(), Values()
-    for name, written in given.items():
+    if not isinstance(suggestion, Mapping) or not suggestion:
+        raise SpaceError("", f"must map at least one hyper-parameter to its value, got {suggestion!r}")
+    free, values = space.parameters(), Values()
+    for name, written in suggestion.items():
         for place, value in {**_options_above(name, free), **_values(space, free, name, written)}.items():
-            if found.setdefault(place, value) != value:
+            if values.setdefault(place, value) != value:
                 raise SpaceError(
                     name, f"must go with the rest of the suggestion, which chooses another option of {place}"
                 )
-    return found
+    return values
 
 
 def _values(space: Space, free: Mapping[str, Distribution], name: str, written: Any) -> Values:
@@ -51,12 +51,12 @@ def _values(space: Space, free: Mapping[str, Distribution], name: str, written: 
     elif name in free:
         pattern, path, value = free[name], name, plain(written)
     else:
-        known = [*space.patterns, *(place for place in free if place not in space.patterns)]
-        raise SpaceError(name, f"must be one of {', '.join(known)}{did_you_mean(name, known)}")
+        names = [*space.patterns, *(place for place in free if place not in space.patterns)]
+        raise SpaceError(name, f"must be one of {', '.join(names)}{did_you_mean(name, names)}")
     steps = space.length_of({})
-    if (found := values_of(pattern, path, value, steps)) is None:
+    if (values := values_of(pattern, path, value, steps)) is None:
         raise SpaceError(name, f"must be {_wanted(pattern, path)}, as in the space, got {json.dumps(plain(written))}")
-    return found
+    return values
 
 
 def _options_above(name: str, free: Mapping[str, Distribution]) -> Values:
@@ -74,9 +74,9 @@ def _wanted(pattern: Any, path: str) -> str:
     """What would be in the space."""
     match pattern:
         case Range():
-            what = "a whole number" if pattern.is_whole else "a number"
+            kind = "a whole number" if pattern.is_whole else "a number"
             by = "" if pattern.step in (None, 1) else f", in steps of {pattern.step:g}"
-            return f"{what} from {pattern.low:g} to {pattern.high:g}{by}"
+            return f"{kind} from {pattern.low:g} to {pattern.high:g}{by}"
         case Choice(options=options) if not any(isinstance(each, dict | list | Range | Choice) for each in options):
             return f"one of {', '.join(map(_shown, options))}"
     places = [place for place, _ in parameters_of(pattern, path) if place != path]
@@ -121,4 +121,4 @@ DRAWS = 1000
 def by_chance(space: Space, key: str, fixed: Mapping[str, Any] | None = None) -> Iterator[Made]:
     """The configurations with the fixed values among `DRAWS` draws of the rest, which `key` decides."""
     draws = (drawing(Random(f"{key}/{attempt}")) for attempt in range(DRAWS))
-    return (found for draw in draws if (found := made(space, draw, fixed)) is not None)
+    return (configuration for draw in draws if (configuration := made(space, draw, fixed)) is not None)

@@ -100,8 +100,8 @@ def _check(node: ast.AST, place: ast.expr, names: list[str], text: str, depth: i
         got = ast.get_source_segment(text, place)
         raise WhereError(f"only comparisons, and, or, not, arithmetic and fields are allowed, got {got}", place)
     if isinstance(node, ast.Name) and node.id not in names:
-        known = f"there are {', '.join(names)}{did_you_mean(node.id, names)}"
-        raise WhereError(f"{node.id} is not a hyper-parameter: {known}", node)
+        advice = f"there are {', '.join(names)}{did_you_mean(node.id, names)}"
+        raise WhereError(f"{node.id} is not a hyper-parameter: {advice}", node)
     if isinstance(node, ast.Attribute) and node.attr not in _FIELDS:
         raise WhereError(f"no family has a field {node.attr}{did_you_mean(node.attr, _FIELDS)}", node)
     for child in ast.iter_child_nodes(node):
@@ -151,8 +151,8 @@ def _field(owner: Any, name: str, node: ast.expr) -> Any:
     if name == "family" and isinstance(owner, Sequence):
         return owner.family
     if not isinstance(owner, Sequence | Part) or not hasattr(owner, name):
-        what = owner.family if isinstance(owner, Sequence) else type(owner).__name__.lower()
-        raise WhereError(f"a {what} has no field {name}: ask for the family first, as in x.family == ... and ...", node)
+        kind = owner.family if isinstance(owner, Sequence) else type(owner).__name__.lower()
+        raise WhereError(f"a {kind} has no field {name}: ask for the family first, as in x.family == ... and ...", node)
     return getattr(owner, name)
 
 

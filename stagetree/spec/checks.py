@@ -92,39 +92,39 @@ def in_our_words(written: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises `SpecError` where what they say is said already.
     """
-    found = dict(written)
-    name_first_metric(found)
-    problems = [*_objective(found), *_number_of_trials(found)]
+    fields = dict(written)
+    name_first_metric(fields)
+    problems = [*_objective(fields), *_number_of_trials(fields)]
     if problems:
         raise SpecError(problems)
-    return found
+    return fields
 
 
-def _objective(found: dict[str, Any]) -> Iterator[Problem]:
+def _objective(fields: dict[str, Any]) -> Iterator[Problem]:
     """`maximize: true`, `minimize: loss`: the mode, and the metric perhaps."""
-    for name in [name for name in MODES if name in found]:
-        given = found.pop(name)
-        if not isinstance(given, bool | str):
-            yield Problem(name, f"must be true, false or the name of a metric, got {given!r}")
-        elif said := [each for each in ("mode", *OTHER_NAMES["mode"]) if each in found]:
-            yield Problem(name, f"must be left out beside {said[0]}, which says it already")
-        elif isinstance(given, str) and "metric" in found:
+    for name in [name for name in MODES if name in fields]:
+        value = fields.pop(name)
+        if not isinstance(value, bool | str):
+            yield Problem(name, f"must be true, false or the name of a metric, got {value!r}")
+        elif already := [each for each in ("mode", *OTHER_NAMES["mode"]) if each in fields]:
+            yield Problem(name, f"must be left out beside {already[0]}, which says it already")
+        elif isinstance(value, str) and "metric" in fields:
             yield Problem(name, "must be true or false beside metric, which names it already")
         else:
-            found["mode"] = MODES[name] if given else min(set(MODES.values()) - {MODES[name]})
-            found |= {"metric": given} if isinstance(given, str) else {}
+            fields["mode"] = MODES[name] if value else min(set(MODES.values()) - {MODES[name]})
+            fields |= {"metric": value} if isinstance(value, str) else {}
 
 
-def _number_of_trials(found: dict[str, Any]) -> Iterator[Problem]:
+def _number_of_trials(fields: dict[str, Any]) -> Iterator[Problem]:
     names = ("num_trials", *OTHER_NAMES["num_trials"])
-    for name in [name for name in names if name in found]:
-        given, tuner = found.pop(name), found.get("tuner")
+    for name in [name for name in names if name in fields]:
+        value, tuner = fields.pop(name), fields.get("tuner")
         if not isinstance(tuner, Mapping):
             yield Problem(name, "must be a field of the tuner")
-        elif said := [each for each in (*names, "population_size") if each in tuner]:
-            yield Problem(name, f"must be left out beside tuner.{said[0]}, which says it already")
+        elif already := [each for each in (*names, "population_size") if each in tuner]:
+            yield Problem(name, f"must be left out beside tuner.{already[0]}, which says it already")
         else:
-            found["tuner"] = {**tuner, name: given}
+            fields["tuner"] = {**tuner, name: value}
 
 
 def missing_length(written: Mapping[str, Any]) -> Iterator[Problem]:

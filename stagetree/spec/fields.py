@@ -274,12 +274,12 @@ def part_of(owner: type[BaseModel], name: str) -> type[BaseModel] | None:
 def sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
     """What would be right for the field `name` of a model."""
     got = shown(detail["input"])
-    known = [field for field in owner.model_fields if field != "kind"]
+    fields = [field for field in owner.model_fields if field != "kind"]
     match detail["type"]:
-        case "extra_forbidden" if field := next((field for field in known if name in OTHER_NAMES.get(field, ())), ""):
+        case "extra_forbidden" if field := next((field for field in fields if name in OTHER_NAMES.get(field, ())), ""):
             return f"is another name for {field}, which is there already"
         case "extra_forbidden":
-            return f"is not a field here: there are {', '.join(known)}{did_you_mean(name, known)}"
+            return f"is not a field here: there are {', '.join(fields)}{did_you_mean(name, fields)}"
         case "missing":
             return f"is missing: {_description(owner, name)}"
         case "model_type" if name == "trials":

@@ -58,15 +58,15 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012, PyYAML's name and type
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
+        keys = set()
         for key, _ in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
             if not isinstance(key.value, str) or key.tag != "tag:yaml.org,2002:str":
                 raise ConstructorError(None, None, f"keys must be strings, got {key.value!r}", key.start_mark)
-            if key.value in seen:
+            if key.value in keys:
                 raise ConstructorError(None, None, f"the key {key.value!r} is written twice", key.start_mark)
-            seen.add(key.value)
+            keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -104,12 +104,12 @@ def _read_json(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in fields:
             raise ValueError(f"the key {key!r} is written twice")
-        found[key] = value
-    return found
+        fields[key] = value
+    return fields
 
 
 def _refuse(constant: str) -> Any:
@@ -121,13 +121,13 @@ def changed(spec: Any, changes: Mapping[str, Any]) -> Any:
 
     With another kind of tuner, the fields go that only the one before it had.
     """
-    found = deepcopy(spec)
+    copy = deepcopy(spec)
     kind = changes.get("tuner.kind")
-    if kind in KINDS and kind != found["tuner"]["kind"]:
-        found["tuner"] = {field: value for field, value in found["tuner"].items() if field in KINDS[kind].model_fields}
+    if kind in KINDS and kind != copy["tuner"]["kind"]:
+        copy["tuner"] = {field: value for field, value in copy["tuner"].items() if field in KINDS[kind].model_fields}
     for path, value in changes.items():
         *owners, last = path.split(".")
-        owner = found
+        owner = copy
         for part in owners:
             owner = owner.setdefault(part, {}) if isinstance(owner, dict) else None
         if not isinstance(owner, dict):
@@ -135,4 +135,4 @@ def changed(spec: Any, changes: Mapping[str, Any]) -> Any:
         owner[last] = value
         if value is None:
             del owner[last]
-    return found
+    return copy

@@ -52,19 +52,19 @@ def constraints_field() -> Any:
     return Field(default=[], description=text)
 
 
-def name_first_metric(found: dict[str, Any]) -> None:
+def name_first_metric(fields: dict[str, Any]) -> None:
     """`metrics` alone: its first is what `metric` and `mode` say. A list of one says no more than they."""
-    metrics = found.get("metrics")
+    metrics = fields.get("metrics")
     if not isinstance(metrics, list) or not metrics:
         return
     first = metrics[0] if isinstance(metrics[0], Mapping) else getattr(metrics[0], "__dict__", {})
     modes = ("mode", *OTHER_NAMES["mode"])
-    said = [name for name in ("metric", *modes, *MODES) if name in found]
+    already = [name for name in ("metric", *modes, *MODES) if name in fields]
     mode = next((first[name] for name in modes if name in first), None)
-    if not said:
-        found |= {name: value for name, value in (("metric", first.get("name")), ("mode", mode)) if value is not None}
-    if len(metrics) == 1 and set(first) <= {"name", *modes} and not said:
-        del found["metrics"]
+    if not already:
+        fields |= {name: value for name, value in (("metric", first.get("name")), ("mode", mode)) if value is not None}
+    if len(metrics) == 1 and set(first) <= {"name", *modes} and not already:
+        del fields["metrics"]
 
 
 BLIND = ("random", "grid", "sobol", "halton")
@@ -100,20 +100,22 @@ def check_objectives(spec: JudgedStudy) -> None:
         _check_metrics(spec)
     if not spec.metrics and not spec.constraints:
         return
-    what = "several metrics" if spec.metrics else "constraints"
+    objectives = "several metrics" if spec.metrics else "constraints"
     if not spec.tuner.takes_objectives:
-        known = ", ".join(name for name, kind in KINDS.items() if kind.takes_objectives)
-        raise FieldError("tuner.kind", f"must be one of {known} with {what}, got {spec.tuner.kind}")  # type: ignore[attr-defined]
+        kinds = ", ".join(name for name, kind in KINDS.items() if kind.takes_objectives)
+        raise FieldError("tuner.kind", f"must be one of {kinds} with {objectives}, got {spec.tuner.kind}")  # type: ignore[attr-defined]
     if isinstance(spec.tuner, SamplingTuner) and spec.tuner.sampler not in BLIND:
-        raise FieldError("tuner.sampler", f"must be one of {', '.join(BLIND)} with {what}, got {spec.tuner.sampler}")
+        raise FieldError(
+            "tuner.sampler", f"must be one of {', '.join(BLIND)} with {objectives}, got {spec.tuner.sampler}"
+        )
     if isinstance(spec.tuner, AshaTuner) and spec.tuner.type == "stopping":
-        raise FieldError("tuner.type", f"must be promotion with {what}, got stopping")
+        raise FieldError("tuner.type", f"must be promotion with {objectives}, got stopping")
     if isinstance(spec.tuner, AshaTuner) and spec.tuner.promote_by == "predicted":
-        raise FieldError("tuner.promote_by", f"must be result with {what}, got predicted")
+        raise FieldError("tuner.promote_by", f"must be result with {objectives}, got predicted")
     if getattr(spec.tuner, "rung_value", None) is not None:
-        raise FieldError("tuner.rung_value", f"must be left out with {what}")
+        raise FieldError("tuner.rung_value", f"must be left out with {objectives}")
     if spec.stop_hopeless is not None:
-        raise FieldError("stop_hopeless", f"must be left out with {what}: it foretells one metric")
+        raise FieldError("stop_hopeless", f"must be left out with {objectives}: it foretells one metric")
 
 
 def _check_metrics(spec: JudgedStudy) -> None:

@@ -70,13 +70,13 @@ class BeginFrom(SpecPart):
 
 def absolute(values: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
     """A study's JSON whose paths are absolute: those that are not begin in `folder`. What is no path stays as it is."""
-    found, begin, inputs = dict(values), values.get("begin_from"), values.get("inputs")
+    fields, begin, inputs = dict(values), values.get("begin_from"), values.get("inputs")
     if isinstance(begin, Mapping):
         paths = {name: begin[name] for name in ("file", "dcp") if isinstance(begin.get(name), str)}
-        found["begin_from"] = {**begin, **{name: _absolute(path, folder) for name, path in paths.items()}}
+        fields["begin_from"] = {**begin, **{name: _absolute(path, folder) for name, path in paths.items()}}
     if isinstance(inputs, list):
-        found["inputs"] = [_absolute(each, folder) if isinstance(each, str) and each else each for each in inputs]
-    return found
+        fields["inputs"] = [_absolute(each, folder) if isinstance(each, str) and each else each for each in inputs]
+    return fields
 
 
 def _absolute(path: str, folder: str | Path) -> str:
@@ -206,9 +206,9 @@ def _check_fixed(parallel: str, shards: int | None, least: int, most: int) -> No
 
 def check_arguments(trainer_args: Mapping[str, Any], runtime_args: Mapping[str, Any]) -> None:
     """Raises `FieldError` where the arguments of a trainer name what the worker gives, or one name twice."""
-    for field, given in (("trainer_args", trainer_args), ("runtime_args", runtime_args)):
+    for field, arguments in (("trainer_args", trainer_args), ("runtime_args", runtime_args)):
         for name in ("seed", "device"):
-            if name in given:
+            if name in arguments:
                 raise FieldError(f"{field}.{name}", "must be left out: the trainer is given it by the worker")
     for name in runtime_args:
         if name in trainer_args:

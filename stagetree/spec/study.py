@@ -288,8 +288,8 @@ class StudySpec(SettledStudy):
     @cached_property
     def first(self) -> list[dict[str, Sequence]]:
         """The configurations that are tried before any are drawn."""
-        given: list[dict[str, Any]] | None = getattr(self.tuner, "first", None)
-        return [{name: parse(value) for name, value in configuration.items()} for configuration in given or ()]
+        configurations: list[dict[str, Any]] | None = getattr(self.tuner, "first", None)
+        return [{name: parse(value) for name, value in configuration.items()} for configuration in configurations or ()]
 
     def configurations(self) -> Iterator[dict[str, Sequence]]:
         """The configurations the tuner begins with, in the order of their trials."""

@@ -59,32 +59,35 @@ def check_suggestions(spec: SuggestedStudy) -> None:
 
 
 def check_configurations(
-    spec: SuggestedStudy, given: Sequence[Mapping[str, Any]], begun: Iterable[Mapping[str, Any]] = (), before: int = 0
+    spec: SuggestedStudy,
+    suggestions: Sequence[Mapping[str, Any]],
+    earlier: Iterable[Mapping[str, Any]] = (),
+    before: int = 0,
 ) -> None:
     """Raise `FieldError` where suggestions are not in the space, or cannot become anything that no trial has.
 
     begun: the hyper-parameters of the study's trials, as JSON. before: how many suggestions it has already.
     """
-    space, known = spec.search_space, _known(spec, begun)
-    for number, suggestion in enumerate(given):
+    space, distinct = spec.search_space, _known(spec, earlier)
+    for number, suggestion in enumerate(suggestions):
         place = f"suggestions[{number}]"
         try:
-            found = by_chance(space, key_of(spec.sampling_seed, before + number), resolved(space, suggestion))
-            first = next(found, None)
+            draws = by_chance(space, key_of(spec.sampling_seed, before + number), resolved(space, suggestion))
+            first = next(draws, None)
         except SequenceError as error:
             raise FieldError(joined(place, error.field), error.problem) from None
         if first is None:
             text = f"must be a part of a configuration of the space: none of {DRAWS} draws of the rest is one"
             raise FieldError(place, text)
-        if known is not None and not any(known.is_new(made[1]) for made in chain([first], found)):
+        if distinct is not None and not any(distinct.is_new(draw[1]) for draw in chain([first], draws)):
             raise FieldError(place, "must leave a configuration that no trial of the study has: none is drawn twice")
 
 
-def _known(spec: SuggestedStudy, begun: Iterable[Mapping[str, Any]]) -> Distinct | None:
+def _known(spec: SuggestedStudy, earlier: Iterable[Mapping[str, Any]]) -> Distinct | None:
     """The configurations of the study's trials; None where trials may repeat."""
     if not spec.tuner.distinct:
         return None
-    trials = ({name: parse(value) for name, value in hp.items()} for hp in begun)
+    trials = ({name: parse(value) for name, value in hp.items()} for hp in earlier)
     return Distinct(spec.search_space, getattr(spec.tuner, "max_steps", None), trials)
 
 

@@ -249,8 +249,8 @@ def _words(kind: type[CommandTrainer], args: Mapping[str, Any]) -> list[str]:
     takes = placeholders(kind.command)
     for name in args:
         if name not in takes:
-            known = ", ".join(takes) or "none"
-            raise ValueError(f"trainer_args.{name}: the command takes {known}{did_you_mean(name, takes)}")
+            names = ", ".join(takes) or "none"
+            raise ValueError(f"trainer_args.{name}: the command takes {names}{did_you_mean(name, takes)}")
     if missing := [name for name in takes if name not in {**kind.defaults, **args}]:
         raise ValueError(f"trainer_args.{missing[0]} is missing: the command of {kind.name} needs it")
     return shlex.split(kind.command)

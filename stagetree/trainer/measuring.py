@@ -49,19 +49,19 @@ class MeasuringTrainer(Trainer):
         size = min(self.eval_batch_size, -(-len(self._valid_data) // shards))
         spans = list(parts(BatchSpan(0, 0, tuple(range(len(self._valid_data)))), size))
         rank, world = self.ranks.rank, self.ranks.world
-        found = self._values_in_spans(spans[rank::world], range(rank, len(spans), world))
+        by_name = self._values_in_spans(spans[rank::world], range(rank, len(spans), world))
         if self._sharding is not None and self._sharding.is_divided and rank >= len(spans) % world > 0:
             self._values_in_spans(spans[-1:], [len(spans) - 1])  # parameters are gathered by all ranks, equally often
-        told = self.ranks.gather({name: _numbers(name, *pair) for name, pair in found.items()})
+        by_rank = self.ranks.gather({name: _numbers(name, *pair) for name, pair in by_name.items()})
         means = {}
-        for name in max(told, key=len):  # a rank may have nothing to measure
-            values, counts = (_dealt([each[name][at] for each in told if name in each]) for at in (0, 1))
+        for name in max(by_rank, key=len):  # a rank may have nothing to measure
+            values, counts = (_dealt([each[name][at] for each in by_rank if name in each]) for at in (0, 1))
             means[name] = _mean(values, sum(counts) if counts else None, spans)
         return means
 
     def _values_in_spans(self, spans: list[BatchSpan], numbers: Iterable[int] = ()) -> dict[str, _Values]:
         """By name, the value of each span, and its count where that is said. numbers: of the spans, in shards."""
-        found = defaultdict[str, _Values](lambda: ([], []))
+        by_name = defaultdict[str, _Values](lambda: ([], []))
         for at, (span, number) in enumerate(zip_longest(spans, numbers)):
             if self._sharding is not None:
                 self._sharding.seed_part(number)
@@ -70,13 +70,13 @@ class MeasuringTrainer(Trainer):
             if not isinstance(measured, Mapping):
                 raise TypeError(f"measure must return a dict of metrics, got {type(measured).__name__}")
             for name, mean in measured.items():  # it is asked for its value in the end only
-                values, counts = found[name]
+                values, counts = by_name[name]
                 if pair := sum_and_count(f"{name} of measure", mean):
                     values.append(pair[0])
                     counts.append(pair[1])
                 else:
                     values.append(one_number(f"{name} of measure", torch.as_tensor(mean, device=self.device)))
-        return found
+        return by_name
 
 
 _Values = tuple[list[Tensor], list[Tensor]]

@@ -76,7 +76,7 @@ class Mixture:
         """Samples of these were given."""
         self.seen += len(streams)
         counts = np.bincount(streams, minlength=len(self.names)).tolist()
-        self.taken = [taken + count for taken, count in zip(self.taken, counts, strict=True)]
+        self.taken = [before + count for before, count in zip(self.taken, counts, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": self.seen, "taken": dict(zip(self.names, self.taken, strict=True))}
@@ -146,21 +146,21 @@ class MixedOrder:
 
     def _indices(self, stream: int, taken: int, number: int) -> Numbers:
         """Of the samples that a stream gives after so many."""
-        found: list[Numbers] = []
+        parts: list[Numbers] = []
         while number:
             turn, offset = divmod(taken, self._lengths[stream])
             part = self._order(stream, turn)[offset : offset + number].numpy()
-            found.append(part + (self._starts[stream] + turn * self._cycle))
+            parts.append(part + (self._starts[stream] + turn * self._cycle))
             taken, number = taken + len(part), number - len(part)
-        return np.concatenate(found)
+        return np.concatenate(parts)
 
     def _order(self, stream: int, turn: int) -> Indices:
-        known = self._orders[stream]
-        if turn not in known:
+        passes = self._orders[stream]
+        if turn not in passes:
             generator = generator_of(self._seed, f"order of {self.mixture.names[stream]}", turn)
             order = shuffled(self._lengths[stream], generator)
-            self._orders[stream] = known = {**dict(sorted(known.items())[-2:]), turn: order}
-        return known[turn]
+            self._orders[stream] = passes = {**dict(sorted(passes.items())[-2:]), turn: order}
+        return passes[turn]
 
 
 class MixedStream:
@@ -199,8 +199,8 @@ class MixedStream:
         """So many items, and where they are. There are always as many."""
         streams, begin = self.mixture.following(number), self.mixture.seen
         counts = np.bincount(streams, minlength=len(self._streams)).tolist()
-        given = [iter(self._items(*each)) for each in zip(self._streams, counts, strict=True)]
-        items = [next(given[each]) for each in streams.tolist()]
+        batches = [iter(self._items(*each)) for each in zip(self._streams, counts, strict=True)]
+        items = [next(batches[each]) for each in streams.tolist()]
         self.mixture.advance(streams)
         return BatchSpan(0, begin, tuple(range(begin, begin + number))), items
 
@@ -257,8 +257,8 @@ class Joined(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Samples that are asked for together, as their data sets like it."""
         places = [self._found(index) for index in indices]
-        given = {part: iter(self._several(part, [own for of, own in places if of == part])) for part, _ in places}
-        return [next(given[part]) for part, _ in places]
+        items = {part: iter(self._several(part, [own for of, own in places if of == part])) for part, _ in places}
+        return [next(items[part]) for part, _ in places]
 
     def _several(self, part: int, indices: list[int]) -> Sequence[Any]:
         several = getattr(self._parts[part], "__getitems__", None)

@@ -51,13 +51,13 @@ class Rates:
 
 def _of_that_name(name: str, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The groups that `lr.GROUP` is about: make_optimizer has written `name` into them."""
-    wanted = name.partition(".")[2]
-    if not (found := [group for group in groups if group.get("name") == wanted]):
-        known = ", ".join(sorted({str(group["name"]) for group in groups if "name" in group})) or "none with a name"
+    group_name = name.partition(".")[2]
+    if not (matching := [group for group in groups if group.get("name") == group_name]):
+        names = ", ".join(sorted({str(group["name"]) for group in groups if "name" in group})) or "none with a name"
         raise ValueError(
-            f"{name}: the optimizer has no group with name {wanted!r}, but {known}; override `apply` for it"
+            f"{name}: the optimizer has no group with name {group_name!r}, but {names}; override `apply` for it"
         )
-    return found
+    return matching
 
 
 def _scales(name: str, groups: list[dict[str, Any]], make: Make, hp: dict[str, Any]) -> list[float | None]:
@@ -93,21 +93,21 @@ def _alike(name: str, values: list[Any], base: float | None = None) -> list[floa
 
 def _values(name: str, make: Make, hp: dict[str, Any]) -> tuple[float | None, list[float]]:
     """An optimizer's own value, if it has one, and those of its groups."""
-    kept = torch.get_rng_state()
+    rng_state = torch.get_rng_state()
     try:
-        made = make(hp)
-        base = made.defaults.get(name)
-        return None if base is None else float(base), [float(group[name]) for group in made.param_groups]
+        optimizer = make(hp)
+        base = optimizer.defaults.get(name)
+        return None if base is None else float(base), [float(group[name]) for group in optimizer.param_groups]
     finally:
-        torch.set_rng_state(kept)
+        torch.set_rng_state(rng_state)
 
 
 def _set(group: dict[str, Any], name: str, value: Any) -> None:
     if name == "momentum" and "betas" in group:
         group["betas"] = (value, group["betas"][1])
     elif name not in group or name == "params":
-        known = ", ".join(key for key in group if key != "params")
-        raise ValueError(f"hyper-parameter {name!r} is none of the optimizer's ({known}); override `apply` for it")
+        names = ", ".join(key for key in group if key != "params")
+        raise ValueError(f"hyper-parameter {name!r} is none of the optimizer's ({names}); override `apply` for it")
     elif isinstance(group[name], torch.Tensor):  # as compiled and capturable optimizers want it
         group[name].fill_(value)
     else:
@@ -129,11 +129,11 @@ class RankedScaler(torch.amp.GradScaler):
     """As torch's, for gradients that are divided: what one rank finds in its rows is found by all of them."""
 
     def _unscale_grads_(self, optimizer: Any, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool) -> Any:
-        found = super()._unscale_grads_(_LocalGradients(optimizer), inv_scale, found_inf, allow_fp16)  # type: ignore
-        if any(here().any([any(bool(each) for each in found.values())])):
-            for each in found.values():
+        found_by_device = super()._unscale_grads_(_LocalGradients(optimizer), inv_scale, found_inf, allow_fp16)  # type: ignore
+        if any(here().any([any(bool(each) for each in found_by_device.values())])):
+            for each in found_by_device.values():
                 each.fill_(1.0)
-        return found
+        return found_by_device
 
 
 class _LocalGradients:

@@ -64,10 +64,10 @@ class Shuffled:
         return self._samples
 
     def __getitem__(self, places: slice, /) -> Tensor:
-        found = self._passed(np.arange(*places.indices(self._samples), dtype=np.uint64))
-        while (outside := np.flatnonzero(found >= self._samples)).size:
-            found[outside] = self._passed(found[outside])
-        return torch.from_numpy(found.astype(np.int64))
+        indices = self._passed(np.arange(*places.indices(self._samples), dtype=np.uint64))
+        while (outside := np.flatnonzero(indices >= self._samples)).size:
+            indices[outside] = self._passed(indices[outside])
+        return torch.from_numpy(indices.astype(np.int64))
 
     def _passed(self, numbers: Numbers) -> Numbers:
         """Through the network, whose halves may differ by one bit: they take turns."""

@@ -38,18 +38,18 @@ class Parted:
         for at, part in self._parts:
             if tuple(at) == tuple(begin) and tuple(part.shape) == tuple(shape):
                 return part
-        found = torch.empty(tuple(shape), dtype=self._parts[0][1].dtype)
-        missing = found.numel()
+        tensor = torch.empty(tuple(shape), dtype=self._parts[0][1].dtype)
+        missing = tensor.numel()
         for at, part in self._parts:
             overlap = [(max(a, b), min(a + m, b + n)) for a, m, b, n in zip(at, part.shape, begin, shape, strict=True)]
             if all(first < end for first, end in overlap):
                 there = tuple(slice(first - b, end - b) for (first, end), b in zip(overlap, begin, strict=True))
                 here = tuple(slice(first - a, end - a) for (first, end), a in zip(overlap, at, strict=True))
-                found[there] = part[here]
+                tensor[there] = part[here]
                 missing -= prod(end - first for first, end in overlap)
         if missing:
             raise ValueError(f"of a tensor of shape {list(self.shape)}, {missing} numbers are in no part that was read")
-        return found
+        return tensor
 
 
 def is_divided(tensor: Tensor) -> bool:

@@ -189,8 +189,8 @@ class Program:
     def _take(self, line: bytes) -> None:
         least, most = max(self.order.start, self.step), self.order.stop
         try:
-            said = json.loads(line)
-            step, metrics, logged = said["step"], said.get("metrics"), said.get("log") or {}
+            entry = json.loads(line)
+            step, metrics, logged = entry["step"], entry.get("metrics"), entry.get("log") or {}
             if type(step) is not int or not least <= step <= most:
                 raise ValueError(step)
             self._logged.append((step, dict(logged)))
@@ -198,8 +198,8 @@ class Program:
                 self.measured[step] = dict(metrics)
         except (ValueError, TypeError, KeyError, AttributeError):
             shown = line[:200].decode(errors="replace")
-            wanted = f'{{"step": N}}, with N from {least} to {most}'
-            self._refuse(f"wrote a line to its file of metrics that is not like {wanted}: {shown}")
+            expected = f'{{"step": N}}, with N from {least} to {most}'
+            self._refuse(f"wrote a line to its file of metrics that is not like {expected}: {shown}")
         self.step = step
 
     def _pass_on(self) -> None:
@@ -220,12 +220,12 @@ class Program:
         how = f"with exit code {code}" if code >= 0 else f"by signal {-code} ({signal.Signals(-code).name})"
         return f"ended at step {max(self.step, self.order.start)} {how}"
 
-    def _refuse(self, what: str, code: int = 0) -> NoReturn:
+    def _refuse(self, deed: str, code: int = 0) -> NoReturn:
         self._end()
         self._stderr.seek(max(0, self._told - LAST_WORDS))
         words = self._stderr.read().decode(errors="replace").strip()
         kind = ProgramKilled if code < 0 else ProgramOutOfMemory if OUT_OF_MEMORY in words else ProgramFailed
-        raise kind(f"{self._name} {what}" + (f"; its last words:\n{words}" if words else ""))
+        raise kind(f"{self._name} {deed}" + (f"; its last words:\n{words}" if words else ""))
 
 
 def placeholders(command: str) -> list[str]:

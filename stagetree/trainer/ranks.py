@@ -128,17 +128,17 @@ class Ranks:
         """The leader's number."""
         if self.world == 1:
             return number
-        told = torch.tensor([number])
-        dist.broadcast(told, 0)
-        return int(told)
+        shared = torch.tensor([number])
+        dist.broadcast(shared, 0)
+        return int(shared)
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
         """Of each flag, whether it is set in some rank."""
         if self.world == 1 or not flags:
             return list(flags)
-        told = torch.tensor(flags, dtype=torch.uint8)
-        dist.all_reduce(told, dist.ReduceOp.MAX)
-        return [bool(each) for each in told.tolist()]
+        shared = torch.tensor(flags, dtype=torch.uint8)
+        dist.all_reduce(shared, dist.ReduceOp.MAX)
+        return [bool(each) for each in shared.tolist()]
 
     def gather(self, value: Any) -> list[Any]:
         """The JSON values of all ranks, in their order."""

@@ -31,14 +31,14 @@ ACROSS = (nn.SyncBatchNorm, nn.DataParallel, nn.parallel.DistributedDataParallel
 """Modules that look at what other processes compute, so that the number of ranks changes the result."""
 
 
-def shards_of(given: int | None) -> int:
+def shards_of(argument: int | None) -> int:
     """In how many parts a trainer has its batches cut: its own number, or else that of the study; 0 for whole ones.
 
     Raises ValueError.
     """
     ranks = here()
-    shards = ranks.shards if given is None else given
-    if shards or given is not None:
+    shards = ranks.shards if argument is None else argument
+    if shards or argument is not None:
         if not is_power_of_two(shards):
             raise ValueError(f"shards must be 1, 2, 4, 8, ..., not {shards!r}")
         ranks.own(shards)
@@ -185,8 +185,8 @@ class Sharding:
         gradients, changes, count = mine[: len(parameters)], mine[len(parameters) : -1], mine[-1]
         names, late = list(buffers.floats), self._early.came_late(len(parameters))
         self._moving |= buffers.changed(self._moving)
-        said = [*late, *batch.present, *(name in self._moving for name in names), self.means.is_counted]
-        flags = self.ranks.any(said)
+        own_flags = [*late, *batch.present, *(name in self._moving for name in names), self.means.is_counted]
+        flags = self.ranks.any(own_flags)
         late, present = flags[: len(parameters)], flags[len(parameters) : 2 * len(parameters)]
         moving = [name for name, moves in zip(names, flags[2 * len(parameters) : -1], strict=True) if moves]
         self._moving |= set(moving)

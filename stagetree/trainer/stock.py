@@ -44,8 +44,8 @@ def sharding_of(batching: Batching, seed: int, device: str) -> Sharding | None:
 def _fixed(kind: str, number: int, batching: Batching, seed: int, device: str) -> Sharding:
     if here().world != number:
         raise ValueError(f"{number} ranks are part of the study's results, with parallel: {kind}, not {here().world}")
-    said = {"shards": batching.shards, "parallel": batching.parallel, "micro_batch_size": batching.micro_size}
-    for name in [name for name, value in said.items() if value is not None]:
+    unsupported = {"shards": batching.shards, "parallel": batching.parallel, "micro_batch_size": batching.micro_size}
+    for name in [name for name, value in unsupported.items() if value is not None]:
         raise ValueError(f"the study says parallel: {kind}, which needs a trainer without {name}")
     return {"ddp": ReplicatedSharding, "fsdp": StockDivided}[kind](number, seed, device)
 
@@ -98,8 +98,8 @@ class ReplicatedSharding(Sharding):
         self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
     ) -> None:
         self.refuse_small(whole, f"{self.shards} ranks")
-        known = {id(each) for each in model.parameters()}
-        if any(id(each) not in known for group in optimizer.param_groups for each in group["params"]):
+        parameters = {id(each) for each in model.parameters()}
+        if any(id(each) not in parameters for group in optimizer.param_groups for each in group["params"]):
             raise ValueError("with parallel: ddp, all parameters of the optimizer must be the model's")
         before, rank = generators.mark(self._device), self.ranks.rank
         self.means.samples, self.means.is_counted = len(whole.indices), False

@@ -95,8 +95,8 @@ class Stream:
             span, items = self._taken(number)
             if len(items) >= least:
                 return span, items
-        what = f"a pass over a stream ({self.kind}) gave {len(items)} items"
-        raise ValueError(f"{what}, and a batch has {least}" if only_whole else what)
+        count = f"a pass over a stream ({self.kind}) gave {len(items)} items"
+        raise ValueError(f"{count}, and a batch has {least}" if only_whole else count)
 
     def state_dict(self) -> dict[str, Any]:
         """The place, for `load_state_dict` of this stream or one like it."""

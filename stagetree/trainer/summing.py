@@ -141,9 +141,9 @@ class EarlySums:
     @contextmanager
     def during(self, parameters: Sequence[nn.Parameter], tree: TreeSum, world: int) -> Iterator[None]:
         """The last shard of this rank is learned from inside. tree: with the shards before. world: of the ranks."""
-        known = [number for number in reversed(self._expected) if number < len(parameters) and EARLY_BYTES]
-        numbers = {id(parameters[number]): number for number in known}
-        cut = buckets([parameters[number] for number in known], EARLY_BYTES)
+        ready = [number for number in reversed(self._expected) if number < len(parameters) and EARLY_BYTES]
+        numbers = {id(parameters[number]): number for number in ready}
+        cut = buckets([parameters[number] for number in ready], EARLY_BYTES)
         self._waiting = [[numbers[id(each)] for each in bucket] for bucket in cut]
         self._sums, self._seen, self._again = {}, {}, set()
         self._exchanges = Exchanges(world)

@@ -49,7 +49,7 @@ def first_tensor(value: Any) -> Tensor | None:
     if isinstance(value, Tensor):
         return value
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return next((found for item in items if (found := first_tensor(item)) is not None), None)
+    return next((tensor for item in items if (tensor := first_tensor(item)) is not None), None)
 
 
 def owned(state: Any, device: str) -> Any:
@@ -57,29 +57,29 @@ def owned(state: Any, device: str) -> Any:
     return map_tensors(state, lambda tensor: tensor.clone() if device == "cpu" or tensor.dim() == 0 else tensor)
 
 
-def one_number(what: str, value: Any) -> Tensor:
+def one_number(subject: str, value: Any) -> Tensor:
     """A tensor that holds one number, without dimensions. Raises TypeError."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = f"one of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-        raise TypeError(f"{what} must be a tensor that holds one number, got {got}")
+        raise TypeError(f"{subject} must be a tensor that holds one number, got {got}")
     return value.reshape(())
 
 
-def sum_and_count(what: str, value: Any) -> tuple[Tensor, Tensor] | None:
+def sum_and_count(subject: str, value: Any) -> tuple[Tensor, Tensor] | None:
     """The two tensors of a mean that is given as (sum, count); None for a mean in one number. Raises TypeError."""
     if not isinstance(value, tuple | list):
         return None
     if len(value) != 2:
-        raise TypeError(f"{what} must be a mean, or (sum, count), got {len(value)} values")
-    total = one_number(f"the sum of {what}", value[0])
-    count = one_number(f"the count of {what}", torch.as_tensor(value[1], device=total.device))
+        raise TypeError(f"{subject} must be a mean, or (sum, count), got {len(value)} values")
+    total = one_number(f"the sum of {subject}", value[0])
+    count = one_number(f"the count of {subject}", torch.as_tensor(value[1], device=total.device))
     return total, count.detach().to(torch.float64 if total.device.type == "cpu" else torch.float32)
 
 
-def one_mean(what: str, value: Any) -> Tensor:
+def one_mean(subject: str, value: Any) -> Tensor:
     """A mean, or (sum, count), as one number without dimensions; of a count of 0 it is the sum. Raises TypeError."""
-    pair = sum_and_count(what, value)
-    return one_number(what, value) if pair is None else _divided(*pair)
+    pair = sum_and_count(subject, value)
+    return one_number(subject, value) if pair is None else _divided(*pair)
 
 
 class PartMeans:
@@ -94,11 +94,11 @@ class PartMeans:
     def __init__(self) -> None:
         self._forget()
 
-    def take(self, what: str, value: Any, share: float) -> Tensor:
+    def take(self, subject: str, value: Any, share: float) -> Tensor:
         """What to learn from in a part with this share of the samples. Raises TypeError."""
-        pair = sum_and_count(what, value)
+        pair = sum_and_count(subject, value)
         if pair is None or share == 1.0:
-            mean = one_mean(what, value)
+            mean = one_mean(subject, value)
             return mean if share == 1.0 else mean * share
         total, count = pair
         if self._shares == 0.0:
@@ -143,11 +143,11 @@ class ShardMeans:
         """The batch is over."""
         self.samples, self.count, self.is_counted = 1, torch.zeros(()), False
 
-    def take(self, what: str, value: Any, share: float) -> Tensor:
+    def take(self, subject: str, value: Any, share: float) -> Tensor:
         """The loss to learn from, in a part with this share of the samples. Raises TypeError."""
-        pair = sum_and_count(what, value)
+        pair = sum_and_count(subject, value)
         if pair is None:
-            return one_mean(what, value) * share
+            return one_mean(subject, value) * share
         total, count = pair
         self.is_counted = True
         self.count = self.count.to(total.device) + count.to(torch.float32)
@@ -250,9 +250,9 @@ class Average:
         for name, parameter in self._parameters():
             if is_divided(parameter):  # torch has it in other places, too
                 mine, other = local(parameter.detach()), local(self._values[name])
-                kept = mine.clone()
+                copy = mine.clone()
                 mine.copy_(other)
-                other.copy_(kept)
+                other.copy_(copy)
             else:
                 parameter.data, self._values[name] = self._values[name], parameter.data
 

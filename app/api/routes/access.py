@@ -69,16 +69,18 @@ def list_tokens(use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor =
     response_description="The token; it is never shown again.",
     responses=refusals(400, 409, 413, 415),
 )
-def create_token(given: TokenBody, use: ServicesDep, who: Who) -> NewToken:
+def create_token(body: TokenBody, use: ServicesDep, who: Who) -> NewToken:
     """Its name is part of the log from then on, and is given once."""
-    wanted = token_of(given)
-    if not who.sees_all_of(wanted.project):
+    asked_for = token_of(body)
+    if not who.sees_all_of(asked_for.project):
         raise HttpProblem(403, f"{who.name} makes tokens of the project {who.project!r} alone.")
     try:
-        token = access.create(use.records, wanted.name, wanted.scope, wanted.project, wanted.days, use.clock())
+        token = access.create(
+            use.records, asked_for.name, asked_for.scope, asked_for.project, asked_for.days, use.clock()
+        )
     except access.TokenRefused as problem:
         raise HttpProblem(409, f"{problem}.") from None
-    return NewToken(token=token, name=wanted.name)
+    return NewToken(token=token, name=asked_for.name)
 
 
 @router.delete("/tokens/{name}", status_code=204, summary="Revoke a token", responses=refusals(404))

@@ -35,13 +35,13 @@ OnlyPrice = Annotated[bool, Query(description="say the price, and run nothing")]
 def branch_trial(
     response: Response,
     row: StudyRowDep,
-    given: BranchBody,
+    body: BranchBody,
     use: ServicesDep,
     write: WriterDep,
     preview: OnlyPrice = False,
 ) -> Branch:
     """Up to a step it is that trial, so that these steps are shared. A study that is over goes on for it."""
-    return _priced(response, row, branch_of(given, StudyId(row.id), use.clock()), use, write, preview)
+    return _priced(response, row, branch_of(body, StudyId(row.id), use.clock()), use, write, preview)
 
 
 @router.post(
@@ -56,7 +56,7 @@ def branch_trial(
 def average_trials(
     response: Response,
     row: StudyRowDep,
-    given: AverageBody,
+    body: AverageBody,
     use: ServicesDep,
     write: WriterDep,
     preview: OnlyPrice = False,
@@ -64,22 +64,22 @@ def average_trials(
     """Its weights are the mean of those with which the others were measured; it is evaluated, and trained on if that is
     asked for. A study that is over goes on for it.
     """
-    return _priced(response, row, average_of(given, StudyId(row.id), use.clock()), use, write, preview)
+    return _priced(response, row, average_of(body, StudyId(row.id), use.clock()), use, write, preview)
 
 
 def _priced(
     response: Response,
     row: StudyRowDep,
-    wanted: c.BranchTrial | c.AverageTrials,
+    command: c.BranchTrial | c.AverageTrials,
     use: ApiServices,
     write: Write,
     preview: bool,
 ) -> Branch:
-    price = changing.price_of_trial(use, row, wanted)
+    price = changing.price_of_trial(use, row, command)
     if preview:
         response.status_code = 200
         return Branch(**price)
-    return Branch(**price, trial=reading.trial(use, row, changing.add_made_of(use, row, write, wanted), None))
+    return Branch(**price, trial=reading.trial(use, row, changing.add_made_of(use, row, write, command), None))
 
 
 @router.post(
@@ -90,13 +90,13 @@ def _priced(
     response_description="The suggestions, with their numbers.",
     responses=refusals(400, 404, 409, 413, 415),
 )
-def suggest(row: StudyRowDep, given: SuggestionsBody, use: ServicesDep, write: WriterDep, who: Who) -> Suggestions:
+def suggest(row: StudyRowDep, body: SuggestionsBody, use: ServicesDep, write: WriterDep, who: Who) -> Suggestions:
     """They take the next places of the study's tuner, in their order, before anything is drawn. All or nothing.
 
     Each says the value of some hyper-parameters, or of all; the rest is chosen when its place comes. A value
     of the space is also named by its place, such as `lr.init`. They count as trials of the study.
     """
-    return searching.suggest(use, row, write, suggestions_of(given), who)
+    return searching.suggest(use, row, write, suggestions_of(body), who)
 
 
 @router.get(

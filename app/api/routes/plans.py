@@ -220,9 +220,9 @@ def replay_study(row: StudyRowDep, use: ServicesDep, at: ReplayedTo = None) -> R
     responses=refusals(400, 404, 413, 415),
 )
 @heavy
-def imagine_study(row: StudyRowDep, given: ChangesBody, use: ServicesDep, at: ReplayedTo = None) -> Imagined:
+def imagine_study(row: StudyRowDep, body: ChangesBody, use: ServicesDep, at: ReplayedTo = None) -> Imagined:
     """Over the results that exist: nothing is trained, and nothing is changed."""
-    return exporting.imagined(use, row, changes_of(given), at)
+    return exporting.imagined(use, row, changes_of(body), at)
 
 
 @replays.get(

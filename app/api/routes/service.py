@@ -34,14 +34,14 @@ def text(use: ApiServices) -> str:
     states = Counter(state_of(row, now, use.lease_seconds) for row in slots)
     checks = {name: int(answer == "ok") for name, answer in use.checks.ask().items()}
     demand = reading.last_demand(use)
-    wanted = {} if demand is None else {"busy": demand.busy, "more": demand.more}
+    counts = {} if demand is None else {"busy": demand.busy, "more": demand.more}
     ticked = {} if last_tick is None else {"": round(now - last_tick, 3)}
     lines = [
         *_metric("stagetree_studies", "Studies by state.", "state", {s: studies.get(s, 0) for s in StudyState}),
         *_metric("stagetree_slots", "Slots by state.", "state", {s: states[s] for s in STATES}),
         *_metric("stagetree_chains", "Chains under way by state.", "state", {s: chains[s] for s in LIVE_CHAINS}),
         *_metric("stagetree_log_head", "The position of the last event.", "", {"": use.log.head()}),
-        *_metric("stagetree_demand", "Slots that have work, and further ones that would.", "slots", wanted),
+        *_metric("stagetree_demand", "Slots that have work, and further ones that would.", "slots", counts),
         *_metric("stagetree_scheduler_tick_age_seconds", "Since a scheduler last looked.", "", ticked),
         *_metric("stagetree_ready", "Whether a check of readiness is met.", "check", checks),
     ]

@@ -51,14 +51,14 @@ WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the
 def submit_study(
     request: Request,
     response: Response,
-    given: StudyBody,
+    body: StudyBody,
     use: ServicesDep,
     write: WriterDep,
     who: Who,
     project: Project = None,
 ) -> StudyAnswer:
     """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
-    submitted = submitting.submit(use, write, *study_of(given, use.trainers, use.limits), who, project)
+    submitted = submitting.submit(use, write, *study_of(body, use.trainers, use.limits), who, project)
     response.headers["Location"] = f"{request.url.path}/{submitted.study}"
     return documents.study(fold([submitted]), submitted.study, now=submitted.at)
 
@@ -177,9 +177,9 @@ def delete_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> None:
     response_description="The event.",
     responses=refusals(400, 404, 413, 415),
 )
-def add_note(row: StudyRowDep, given: NoteBody, use: ServicesDep, write: WriterDep) -> Event:
+def add_note(row: StudyRowDep, body: NoteBody, use: ServicesDep, write: WriterDep) -> Event:
     """About the study or one of its trials, also when it is over. It is shown with them, and changes nothing."""
-    return changing.add_note(use, row, write, *note_of(given))
+    return changing.add_note(use, row, write, *note_of(body))
 
 
 def _change(use: ApiServices, write: Write, row: StudyRecord, command: c.Command) -> StudyAnswer:
@@ -193,12 +193,12 @@ def _change(use: ApiServices, write: Write, row: StudyRecord, command: c.Command
     response_model=Preview,
     responses=refusals(400, 413, 415),
 )
-def preview_study(given: StudyBody, use: ServicesDep, slots: Slots = 1) -> Preview:
+def preview_study(body: StudyBody, use: ServicesDep, slots: Slots = 1) -> Preview:
     """The body is that of a submission, and refused where that would be."""
     from app.simulation.preview import PreviewTooLong, preview
 
     until = time.monotonic() + PREVIEW_SECONDS
-    spec, trainer = study_of(given, use.trainers, use.limits)
+    spec, trainer = study_of(body, use.trainers, use.limits)
     try:
         costs = preview(
             spec,

@@ -167,10 +167,10 @@ def get_trial_metrics(row: StudyRowDep, number: TrialPath, use: ServicesDep) -> 
     responses=refusals(400, 404, 409, 413, 415),
 )
 def add_trial(
-    request: Request, response: Response, row: StudyRowDep, given: bodies.TrialBody, use: ServicesDep, write: WriterDep
+    request: Request, response: Response, row: StudyRowDep, body: bodies.TrialBody, use: ServicesDep, write: WriterDep
 ) -> TrialDetail:
     """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
-    number = changing.add_trial(use, row, write, bodies.start_of(given))
+    number = changing.add_trial(use, row, write, bodies.start_of(body))
     response.headers["Location"] = f"{request.url.path}/{number}"
     return get_trial(row, number, use)
 
@@ -183,9 +183,9 @@ def add_trial(
     response_description="The trials, in the order asked for.",
     responses=refusals(400, 404, 409, 413, 415),
 )
-def ask_trials(row: StudyRowDep, given: bodies.AsksBody, use: ServicesDep, write: WriterDep) -> TrialBatch:
+def ask_trials(row: StudyRowDep, body: bodies.AsksBody, use: ServicesDep, write: WriterDep) -> TrialBatch:
     """Each is a trial of your own, `{hp, steps}`, or more steps of one there is, `{trial, steps}`. All or nothing."""
-    return TrialBatch(items=_asked(row, bodies.asks_of(given), use, write))
+    return TrialBatch(items=_asked(row, bodies.asks_of(body), use, write))
 
 
 def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, write: Write) -> list[TrialDetail]:
@@ -202,10 +202,10 @@ def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, w
     responses=refusals(400, 404, 409, 413, 415),
 )
 def extend_trial(
-    row: StudyRowDep, number: TrialPath, given: bodies.ExtensionBody, use: ServicesDep, write: WriterDep
+    row: StudyRowDep, number: TrialPath, body: bodies.ExtensionBody, use: ServicesDep, write: WriterDep
 ) -> TrialDetail:
     """To so many steps in all: it goes on from where it is. Steps that it was asked for before change nothing."""
-    return _asked(row, [bodies.extension_of(given, number)], use, write)[0]
+    return _asked(row, [bodies.extension_of(body, number)], use, write)[0]
 
 
 @router.post(

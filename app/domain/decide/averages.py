@@ -80,11 +80,11 @@ def _places(plan: SearchPlan, study: Study, command: AverageTrials) -> Iterator[
         return
     if len(chosen) != 1:
         raise Refused(f"last: must be of one trial, got {len(chosen)}")
-    kept = list(keeping.states_of(plan, chosen[0]))
-    if not 2 <= command.last <= len(kept):
-        text = f"trial {chosen[0].number} has {len(kept)} states that are kept; see keep_at and keep_every"
+    states = list(keeping.states_of(plan, chosen[0]))
+    if not 2 <= command.last <= len(states):
+        text = f"trial {chosen[0].number} has {len(states)} states that are kept; see keep_at and keep_every"
         raise Refused(f"last: must be from 2 to the number of states, got {command.last}: {text}")
-    yield from ((chosen[0], step) for step in kept[-command.last :])
+    yield from ((chosen[0], step) for step in states[-command.last :])
 
 
 def _chosen(plan: SearchPlan, study: Study, command: AverageTrials) -> list[Trial]:
@@ -117,15 +117,15 @@ def _measured_at(plan: SearchPlan, study: Study, trial: Trial) -> int:
 
 def _ordered(sources: Iterable[Source]) -> list[Source]:
     """Each state once, in the order in which they are added up. Equal weights are 1. Raises `Refused`."""
-    found = dict[Place, Source]()
+    by_place = dict[Place, Source]()
     for each in sources:
         name, step, weight = each.share
-        before = found[name, step].share.weight if (name, step) in found else 0.0
-        found[name, step] = Source(each.trial, MeanShare(name, step, before + weight))
-    if len(found) < 2:
+        before = by_place[name, step].share.weight if (name, step) in by_place else 0.0
+        by_place[name, step] = Source(each.trial, MeanShare(name, step, before + weight))
+    if len(by_place) < 2:
         raise Refused("an average is of two different states at least: these trials have one")
-    are_equal = len({each.share.weight for each in found.values()}) == 1
-    ordered = sorted(found.values(), key=lambda each: (-each.share.step, each.share.node))
+    are_equal = len({each.share.weight for each in by_place.values()}) == 1
+    ordered = sorted(by_place.values(), key=lambda each: (-each.share.step, each.share.node))
     return [Source(each.trial, each.share._replace(weight=1.0)) for each in ordered] if are_equal else ordered
 
 
@@ -154,9 +154,9 @@ def price_of(
     spans = dict[NodeId, tuple[int, int]]()
     node = plan.nodes.get(next(iter(ways[0])))
     for share in shares if node is None or not node.resumable else ():
-        kept = max((each.step for each in keeping.latest_before(plan, share.node, share.step)), default=0)
+        resumed = max((each.step for each in keeping.latest_before(plan, share.node, share.step)), default=0)
         for each, leaves in plan.way(share.node, share.step):
-            begin, end = max(each.start, kept), min(leaves, each.reached)
+            begin, end = max(each.start, resumed), min(leaves, each.reached)
             if end > begin:
                 first, last = spans.get(each.id, (begin, end))
                 spans[each.id] = min(first, begin), max(last, end)

@@ -92,8 +92,8 @@ def _charge(plan: SearchPlan, chain: Chain, stage: e.Stage, steps: int, seconds:
     if steps:
         took, gpu = seconds * plan.times_faster(chain.kind, chain.ranks), gpu_of(chain.kind)
         node.seconds += took
-        known = node.rates.get(gpu, (0, 0.0))
-        node.rates[gpu] = (known[0] + steps, known[1] + took)
+        rate = node.rates.get(gpu, (0, 0.0))
+        node.rates[gpu] = (rate[0] + steps, rate[1] + took)
     if steps and chain.members:
         before = node.paces.get((chain.kind, chain.ranks), (0, 0.0))
         node.paces[chain.kind, chain.ranks] = (before[0] + steps, before[1] + seconds)

@@ -66,7 +66,7 @@ def retry(plan: SearchPlan, trial: Trial) -> None:
     """It waits again for all that it was asked for and has not; what went wrong on its way is forgotten."""
     study, error = plan.studies[trial.study], trial.error or {}
     blamed = {trial.key, tuple(error.get("equal_to", ()))}
-    plan.given_up = {what: given for what, given in plan.given_up.items() if given.trial not in blamed}
+    plan.given_up = {stage: failure for stage, failure in plan.given_up.items() if failure.trial not in blamed}
     for name, _ in plan.sources(trial):
         plan.nodes[name].forget_failures()
         plan.touched.add(name)
@@ -206,5 +206,5 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
 
 def _is_struck(plan: SearchPlan, event: e.Event) -> bool:
     """Whether it is an event of a study that was struck: only that there is one remains of it."""
-    kept = isinstance(event, e.StudySubmitted | e.StudyStruck)
-    return not kept and getattr(event, "study", None) in plan.struck
+    stays = isinstance(event, e.StudySubmitted | e.StudyStruck)
+    return not stays and getattr(event, "study", None) in plan.struck

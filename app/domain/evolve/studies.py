@@ -156,8 +156,8 @@ def _see_inputs(plan: SearchPlan, event: e.InputsSeen) -> None:
     if is_unseen(study.inputs):
         study.inputs = event.inputs
         return
-    for seen, now in zip(study.inputs, event.inputs, strict=True):
-        if mark(seen) != mark(now) and now["path"] not in study.other_inputs:
+    for before, now in zip(study.inputs, event.inputs, strict=True):
+        if mark(before) != mark(now) and now["path"] not in study.other_inputs:
             study.other_inputs.append(now["path"])
 
 

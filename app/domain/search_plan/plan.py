@@ -123,7 +123,7 @@ class SearchPlan:
 
     def ranks_needed(self, kind: str, batch: Mapping[str, Any]) -> int:
         """As few devices of a kind may train such a batch, for their memory, by what is known of smaller ones."""
-        return max((2 * known.ranks for known in self.needs.get(kind, ()) if _holds(batch, known.batch)), default=1)
+        return max((2 * need.ranks for need in self.needs.get(kind, ()) if _holds(batch, need.batch)), default=1)
 
     def trial(self, key: TrialKey) -> Trial:
         return self.studies[key[0]].trials[key[1]]
@@ -200,8 +200,8 @@ class SearchPlan:
 
     def measured_at(self, trial: Trial, step: int) -> list[Mapping[str, float | None]]:
         """The metrics after `step` steps of each of the trial's runs; of runs that share the step, once."""
-        found = (node.metrics.get(step) for node in self.nodes_of(trial, step))
-        return [metrics for metrics in found if metrics is not None]
+        measured = (node.metrics.get(step) for node in self.nodes_of(trial, step))
+        return [metrics for metrics in measured if metrics is not None]
 
     def sources(self, trial: Trial) -> Iterator[tuple[NodeId, int]]:
         """As `ends`, after the ways to the states that the trial is an average of."""

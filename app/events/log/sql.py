@@ -248,7 +248,7 @@ def _recorded(row: Row[Any] | archive.ArchivedEvent) -> StoredEvent:
     return StoredEvent(row.position, row.stream, row.version, event, row.at, row.by)
 
 
-def _check_no_gap(numbers: Iterable[int], after: int, what: str) -> None:
-    for wanted, number in enumerate(numbers, after + 1):
-        if number != wanted:
-            raise Gap(f"{what} has no event number {wanted}: the next one is {number}.")
+def _check_no_gap(numbers: Iterable[int], after: int, stream: str) -> None:
+    for expected, number in enumerate(numbers, after + 1):
+        if number != expected:
+            raise Gap(f"{stream} has no event number {expected}: the next one is {number}.")

@@ -89,14 +89,14 @@ class Tables:
     def transaction(self) -> Iterator[None]:
         """Nobody else sees or changes anything within the block; what it changed is taken back when it raises."""
         with self.lock:
-            begun = len(self._undo)
+            mark = len(self._undo)
             try:
                 yield
             except BaseException:
-                while len(self._undo) > begun:
+                while len(self._undo) > mark:
                     self._undo.pop()()
                 raise
-            if begun == 0:
+            if mark == 0:
                 self._undo.clear()
 
 
@@ -179,9 +179,9 @@ class MemoryChains(ChainsPort):
         if row is None or row.state != ChainState.READY:
             raise ChainNotClaimable(f"Chain {chain} is not ready.")
         until = self._tables.clock() + ttl
-        begun = replace(row, state=ChainState.RUNNING, owner=owner, fence=row.fence + 1, lease_until=until)
-        self._put(begun)
-        return begun.lease
+        running = replace(row, state=ChainState.RUNNING, owner=owner, fence=row.fence + 1, lease_until=until)
+        self._put(running)
+        return running.lease
 
     def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
         row = self._held(chain, fence)

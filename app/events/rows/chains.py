@@ -111,8 +111,8 @@ class Chains(ChainsPort):
     # The worker's side
 
     def claim(self, chain: str, owner: str, ttl: float) -> Lease:
-        begun = {"state": ChainState.RUNNING, "owner": owner, "lease_until": now(self._session) + ttl}
-        ready = _row(chain).where(CHAINS.c.state == ChainState.READY).values(fence=CHAINS.c.fence + 1, **begun)
+        running = {"state": ChainState.RUNNING, "owner": owner, "lease_until": now(self._session) + ttl}
+        ready = _row(chain).where(CHAINS.c.state == ChainState.READY).values(fence=CHAINS.c.fence + 1, **running)
         row = self._session.execute(ready.returning(*COLUMNS)).one_or_none()
         if row is None:
             raise ChainNotClaimable(f"Chain {chain} is not ready.")

@@ -66,11 +66,11 @@ class Slots(SlotsPort):
         facts |= {"resident_model": None, "trainers": {}, "note": None, "quarantined_until": None}
         if instead_of is None:
             new = insert(self._session, SLOTS).values(name=name, **facts).on_conflict_do_nothing()
-            taken = self._session.execute(new.returning(SLOTS.c.name)).one_or_none()
+            row = self._session.execute(new.returning(SLOTS.c.name)).one_or_none()
         else:
             held = update(SLOTS).where(SLOTS.c.name == name, SLOTS.c.owner == instead_of).values(**facts)
-            taken = self._session.execute(held.returning(SLOTS.c.name)).one_or_none()
-        if taken is None:
+            row = self._session.execute(held.returning(SLOTS.c.name)).one_or_none()
+        if row is None:
             raise SlotTaken(f"Slot {name} is another worker's.")
         self._session.execute(update(CHAINS).where(CHAINS.c.slot == name, text(LIVE)).values(lease_until=0.0))
         for gang in self._gangs_with(name):  # also where the row had gone

@@ -168,8 +168,8 @@ def _payer(chain: ChainRecord) -> str:
 def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = None) -> list[Trial]:
     """The trials of a study, or up to `limit` of them from number `after` on."""
     busy, stands, mark, front = _busy(plan), standing(study), marks(plan, study), fronted(plan, study)
-    wanted = study.trials[after : None if limit is None else after + limit]
-    return [_trial(plan, study, trial, busy, stands, mark(trial), front) for trial in wanted]
+    chosen = study.trials[after : None if limit is None else after + limit]
+    return [_trial(plan, study, trial, busy, stands, mark(trial), front) for trial in chosen]
 
 
 def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:

@@ -85,12 +85,12 @@ def film(study: Study, shown: StudyAnswer, tree: Tree, history: PlanHistory, ver
 def _measured_at(history: PlanHistory, tree: Tree, version: int) -> dict[tuple[int, int], float]:
     """When each node was measured at each step, where that is known."""
     index = {name: node for node, name in enumerate(tree.nodes.id)}
-    found: dict[tuple[int, int], float] = {}
+    first_at: dict[tuple[int, int], float] = {}
     for at, kind, span, step in history.marks:
         node = index.get(history.spans[span].stage.node)
         if node is not None and kind == "evaluated" and at <= version:
-            found.setdefault((node, step), history.times[at - 1])
-    return found
+            first_at.setdefault((node, step), history.times[at - 1])
+    return first_at
 
 
 # ------------------------------------------------------------------------------------------------------------ the tree
@@ -141,10 +141,10 @@ class _Growing:
     def axes(self) -> Iterator[Figure]:
         """The lowest and the highest value, and some steps."""
         for value in (self._low, (self._low + self._high) / 2, self._high) if any(self._tree.nodes.steps) else ():
-            given = math.exp(value) if self._is_log else value
-            y = self.place(1, given)[1]
+            natural = math.exp(value) if self._is_log else value
+            y = self.place(1, natural)[1]
             yield Figure("line", 0, "line", ((LEFT, y), (WIDTH - RIGHT, y)))
-            yield Figure("text", 0, "soft", ((LEFT - 8, y + 4),), 12, text=f"{given:.3g}")
+            yield Figure("text", 0, "soft", ((LEFT - 8, y + 4),), 12, text=f"{natural:.3g}")
         steps = sorted({1, self._most, *self._tree.trials.steps})
         last = -1e9
         for step in steps:

@@ -105,9 +105,9 @@ def _shapes(drawn: list[Figure], faint: float) -> Iterator[str]:
             )
         else:
             paths[each.kind, each.role, each.width].append(_path(each))
-    for (kind, role, width), found in paths.items():
+    for (kind, role, width), parts in paths.items():
         look = 'fill="currentColor"' if kind in ("rect", "star") else _stroke(kind, role, width, faint)
-        yield f'<path class="{role}" d="{"".join(found)}" {look}/>'
+        yield f'<path class="{role}" d="{"".join(parts)}" {look}/>'
 
 
 def _stroke(kind: str, role: str, width: float, faint: float) -> str:

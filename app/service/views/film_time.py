@@ -64,12 +64,12 @@ DID = {
 }
 
 
-def _told(made: Sequence[DecisionMade]) -> str:
-    first = made[0]
-    if len(made) == 1 and first.kind in ("promote", "stop") and first.trial is not None:
+def _told(decisions: Sequence[DecisionMade]) -> str:
+    first = decisions[0]
+    if len(decisions) == 1 and first.kind in ("promote", "stop") and first.trial is not None:
         ranked = rank_text(first.reason)
         return decided(first.kind, first.trial, first.steps or 0) + (f": {ranked}" if ranked else "")
-    counts = Counter(each.kind for each in made)
+    counts = Counter(each.kind for each in decisions)
     parts = [
         f"{number:,} {'trial' if number == 1 else 'trials'} {DID[kind][number > 1]}" for kind, number in counts.items()
     ]

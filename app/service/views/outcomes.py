@@ -24,8 +24,8 @@ def best(plan: SearchPlan, study: Study) -> Best | None:
 def _best(plan: SearchPlan, study: Study, trial: search_plan.Trial, result: results.MeasuredValue) -> Best:
     last, best = outcomes_of(plan, study, trial)
     judged = judged_by(plan, study, trial)
-    found = Best(trial=trial.number, value=result.value, steps=result.step, hp=trial.hp, last=last, best=best)
-    return found.with_fields(**(judged._asdict() if judged else {}))
+    best_so_far = Best(trial=trial.number, value=result.value, steps=result.step, hp=trial.hp, last=last, best=best)
+    return best_so_far.with_fields(**(judged._asdict() if judged else {}))
 
 
 def front_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:

@@ -70,8 +70,8 @@ def stage_tree(plan: SearchPlan, study: Study) -> StageTree:
     """The outstanding stages that serve the study, parents first."""
     stages = tree.build_stage_tree(plan)
     serving = _serving(plan, study, stages)
-    wanted = [stage for stage in stages if (stage.node, stage.end) in serving]
-    return StageTree(stages=[_stage(stage) for stage in wanted], critical_path_steps=tree.critical_path_steps(wanted))
+    shown = [stage for stage in stages if (stage.node, stage.end) in serving]
+    return StageTree(stages=[_stage(stage) for stage in shown], critical_path_steps=tree.critical_path_steps(shown))
 
 
 def _serving(plan: SearchPlan, study: Study, stages: Sequence[tree.TreeStage]) -> set[tree.Place]:

@@ -94,8 +94,8 @@ def _won(plan: SearchPlan, study: Study, ranked: Ranked, beside: list[int], as_f
     of = f"{_n(len(ranked))} results"
     if study.spec.get("constraints"):
         of = f"the results that keep to {_all(study.spec['constraints'])}, of {_n(len(ranked))} in all"
-    what = f"best {study.metric}" if study.value == "best" else study.metric
-    because = f"its {what} of {_value(result)} at step {_n(result.step)} is the {word} of {of}"
+    metric = f"best {study.metric}" if study.value == "best" else study.metric
+    because = f"its {metric} of {_value(result)} at step {_n(result.step)} is the {word} of {of}"
     return f"{_named(best)} {_verb(study)} {because}{_further(beside, as_far, len(ranked))}."
 
 
@@ -164,8 +164,8 @@ def _beginning(plan: SearchPlan, study: Study, best: Trial) -> Beginning:
     """Of all beginnings of the trial that others share, the one by which most steps are shared."""
     ends = dict(plan.ends(next(best.alone())))
     common = sorted((_common(plan, trial, ends) for trial in study.trials if trial is not best), reverse=True)
-    found = (Beginning(sharers, steps) for sharers, steps in enumerate(common, start=1) if steps)
-    return max(found, key=lambda each: (each.sharers * each.steps, each.steps), default=Beginning())
+    beginnings = (Beginning(sharers, steps) for sharers, steps in enumerate(common, start=1) if steps)
+    return max(beginnings, key=lambda each: (each.sharers * each.steps, each.steps), default=Beginning())
 
 
 def _common(plan: SearchPlan, trial: Trial, ends: Mapping[NodeId, int]) -> int:
@@ -183,12 +183,12 @@ def _saved(study: Study, ranked: Ranked, shared: Beginning, saved: Sequence[tupl
     """The steps shared with the best trial, and the savings in both ways."""
     named = zip(("sharing", "early stopping"), saved, strict=True)
     ways = [(how, _amount(*amount)) for how, amount in named if amount[0]]
-    told = [_shares(study, ranked[0][0], shared)] if ranked and len(study.trials) > 1 else []
+    sentences = [_shares(study, ranked[0][0], shared)] if ranked and len(study.trials) > 1 else []
     if ways:
         (how, much), *more = ways
         also = "".join(f", and {other} {amount}" for other, amount in more)
-        told.append(f"{how} {'saved' if study.is_final else 'has saved'} {much}{also}{_so_far(study)}")
-    text = "; ".join(told) or f"nothing was saved by sharing or early stopping{_so_far(study)}"
+        sentences.append(f"{how} {'saved' if study.is_final else 'has saved'} {much}{also}{_so_far(study)}")
+    text = "; ".join(sentences) or f"nothing was saved by sharing or early stopping{_so_far(study)}"
     return f"{text[0].upper()}{text[1:]}."
 
 

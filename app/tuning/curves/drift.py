@@ -103,8 +103,8 @@ class Drift:
 
         The last two have an entry for each curve of the study. Where curves are completed, it is without `itself`.
         """
-        begun = [i for i in np.flatnonzero(self.last_step > now).tolist() if i != itself]
-        alike = np.array([i for i in begun if self.rows[i].curve.bends_within(now, step) == bends], dtype=np.int64)
+        ahead = [i for i in np.flatnonzero(self.last_step > now).tolist() if i != itself]
+        alike = np.array([i for i in ahead if self.rows[i].curve.bends_within(now, step) == bends], dtype=np.int64)
         then, unsure = self.values(step), np.zeros(len(self.rows))
         reached = alike[self.last_step[alike] >= step]
         if len(reached) < min(MANY, len(alike)) and now >= 0:
@@ -121,10 +121,10 @@ class Drift:
         last = self.last_step[alike]
         after, gain, spread = float(step), 0.0, 0.0
         for stop in sorted({int(end) for end in last if end < step}, reverse=True):
-            made = alike[last >= after]
-            if len(made) < LEAST_MADE:
+            whole = alike[last >= after]
+            if len(whole) < LEAST_MADE:
                 break
-            leg = self.values(after)[made] - self.values(stop)[made]
+            leg = self.values(after)[whole] - self.values(stop)[whole]
             after, gain, spread = float(stop), gain + float(leg.mean()), spread + float(leg.var())
             own = alike[last == stop]
             then[own], variance[own] = self.values(stop)[own] + gain, spread

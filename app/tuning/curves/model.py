@@ -146,7 +146,7 @@ class CurveModel:
         soon = round((now + self.horizon) / 2)
         far = [row for row in every if row.curve.last_step >= soon] or every
         ended = _evenly(far, MOST_LOOKED_BACK, cut / len(CUTS))
-        rows = [begun for row in ended if (begun := row.until(now)).curve.steps] or ended
+        rows = [earlier for row in ended if (earlier := row.until(now)).curve.steps] or ended
         views = [self._view(row) for row in rows]
         fits = posteriors(views, prior.without([row.itself for row in rows]))
         batch = Batch(self._learnt, self.horizon, rows, views, fits)

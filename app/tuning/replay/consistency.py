@@ -42,7 +42,7 @@ def check(plan: SearchPlan, event: e.Event) -> None:
             _check_begin(plan, event.begin)
         case e.InputsSeen() if len(event.inputs) != len(plan.studies[event.study].inputs):
             raise DoesNotFollow(f"study {event.study} has {len(plan.studies[event.study].inputs)} inputs")
-        case e.WeightsDropped() if event.key not in {kept.key for kept in keeping.idle_weights(plan)}:
+        case e.WeightsDropped() if event.key not in {weights.key for weights in keeping.idle_weights(plan)}:
             raise DoesNotFollow(f"no weights were kept under {event.key} that no study needs")
         case e.NoteAdded() if event.trial is not None:
             _trial(plan, event.study, event.trial)
@@ -210,11 +210,11 @@ def _check_chain(plan: SearchPlan, event: e.ChainAssigned) -> None:
 
 def _check_slot(plan: SearchPlan, event: e.ChainAssigned) -> None:
     """A slot trains one chain, or those of one pack, which are assigned at once; or it is lent to one."""
-    wanted = {event.slot, *event.members}
-    if len(wanted) <= len(event.members):
+    slots = {event.slot, *event.members}
+    if len(slots) <= len(event.members):
         raise DoesNotFollow(f"a slot of {event.slot}, {', '.join(event.members)} is there twice")
     at_work = [chain for chain in plan.chains.values() if not chain.is_trained]
-    busy = [chain for chain in at_work if not wanted.isdisjoint((chain.slot, *chain.members))]
+    busy = [chain for chain in at_work if not slots.isdisjoint((chain.slot, *chain.members))]
     if (event.members and busy) or len(busy) >= (plan.packing or 1) or any(chain.at != event.at for chain in busy):
         raise DoesNotFollow(f"slot {event.slot} has chain {busy[0].id}")
 

@@ -49,8 +49,8 @@ def as_recorded(event: e.Event, with_hp: bool) -> Json:
     return {"kind": "complete"}
 
 
-def _prioritized(what: e.TrialPrioritized | Prioritize) -> Json:
-    return {"kind": "prioritize", "trial": what.trial, "priority": what.priority, "reason": dict(what.reason)}
+def _prioritized(made: e.TrialPrioritized | Prioritize) -> Json:
+    return {"kind": "prioritize", "trial": made.trial, "priority": made.priority, "reason": dict(made.reason)}
 
 
 def context_of(plan: SearchPlan, study: Study, event: e.Event) -> Context:
@@ -90,10 +90,10 @@ class Judge:
         action = self._driver.expected()
         match action:
             case NewTrial() | Start():
-                known = Proposal(action.hp) if isinstance(action, Start) else self._driver.foreseen() or Proposal({})
-                why = {name: value for name, value in known.reason.items() if name not in NOT_DERIVED}
+                drawn = Proposal(action.hp) if isinstance(action, Start) else self._driver.foreseen() or Proposal({})
+                why = {name: value for name, value in drawn.reason.items() if name not in NOT_DERIVED}
                 start = {"kind": "start", "steps": action.steps, "reason": {**action.reason, **why}}
-                return {**start, "hp": known.hp} if known.hp else start
+                return {**start, "hp": drawn.hp} if drawn.hp else start
             case Extend():
                 return {
                     "kind": "promote",
@@ -143,11 +143,11 @@ def _follow(replayed: Replay, judge: Judge | None, number: int, event: e.Event) 
     if judge is not None and is_decision(event, study):
         _compare(replayed, judge, number, event)
     check(replayed.plan, event)
-    told = len(replayed.plan.studies[study].history) if study in replayed.plan.studies else 0
+    before = len(replayed.plan.studies[study].history) if study in replayed.plan.studies else 0
     evolve(replayed.plan, event)
     replayed.events += 1
     if study in replayed.plan.studies:
-        replayed.history += lines(replayed, number, event, replayed.plan.studies[study], told)
+        replayed.history += lines(replayed, number, event, replayed.plan.studies[study], before)
     if isinstance(event, e.StudySubmitted | e.StudyReopened) and event.study == study:
         return Judge(event.spec)
     if isinstance(event, e.StudyIsolated) and event.study == study:  # its tuner begins anew

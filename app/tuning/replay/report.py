@@ -83,9 +83,9 @@ def _rung(rung: RungRanking, sign: int) -> Json:
 RUNG = ("rung", "bracket")
 
 
-def lines(replayed: Replay, number: int, event: e.Event, study: Study, told: int) -> Iterator[Json]:
+def lines(replayed: Replay, number: int, event: e.Event, study: Study, before: int) -> Iterator[Json]:
     """The lines of history that an event added."""
-    for line in study.history[told:]:
+    for line in study.history[before:]:
         if line.kind in ("start", "promote"):
             replayed.standing[line.trial] = {name: line.reason[name] for name in RUNG if name in line.reason}
         yield _line(number, study, line, replayed.standing[line.trial])

@@ -157,10 +157,10 @@ class Maker:
         `key` is what chance it has.
         """
         repeated: Made | None = None
-        for made in suggesting.by_chance(self._space, key, fixed):
-            repeated = made
-            if self.is_new(made[1]) or made[0].keys() == (fixed or {}).keys():
-                return made
+        for sample in suggesting.by_chance(self._space, key, fixed):
+            repeated = sample
+            if self.is_new(sample[1]) or sample[0].keys() == (fixed or {}).keys():
+                return sample
         if repeated is None:
             text = f"must hold configurations that can be found: none of {suggesting.DRAWS} draws is one"
             raise SequenceError("", text)

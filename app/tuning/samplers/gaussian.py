@@ -90,8 +90,8 @@ def fitted(points: Numbers, losses: Numbers, groups: npt.NDArray[np.int64]) -> G
     usual = 2**0.5 + np.log(max(1, count)) / 2
     start = np.append(np.full(count, usual), NOISE)
     bounds = [(-3.0, 6.0)] * count + [(LEAST_NOISE, 0.0)]
-    found = minimize(_cost, start, args=(grouped, ours, usual), jac=True, method="L-BFGS-B", bounds=bounds)
-    return _made(points, ours, center, scale, np.exp(found.x[:-1])[groups], float(np.exp(found.x[-1])))
+    optimum = minimize(_cost, start, args=(grouped, ours, usual), jac=True, method="L-BFGS-B", bounds=bounds)
+    return _made(points, ours, center, scale, np.exp(optimum.x[:-1])[groups], float(np.exp(optimum.x[-1])))
 
 
 def _made(

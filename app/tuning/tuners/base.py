@@ -195,9 +195,9 @@ REGISTERED: dict[str, Registered] = {}
 def custom(spec: StudySpec) -> Tuner:
     """The registered tuner that a study names. Raises `SpecError` where this server has none, or another version."""
     assert isinstance(spec.tuner, CustomTuner)
-    registered, wanted = _registered(spec.tuner.name), spec.tuner.version
-    if wanted not in (None, registered.version):
-        problem = f"must be version {registered.version}, which is the one that this server has, got {wanted}"
+    registered, version = _registered(spec.tuner.name), spec.tuner.version
+    if version not in (None, registered.version):
+        problem = f"must be version {registered.version}, which is the one that this server has, got {version}"
         raise SpecError([Problem("tuner.version", problem)])
     if (spec.metrics or spec.constraints) and not registered.tuner.takes_objectives:
         problem = f"{spec.tuner.name} goes by one metric without constraints: its class does not set takes_objectives"

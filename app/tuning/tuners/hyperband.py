@@ -63,8 +63,8 @@ class Hyperband(_Brackets):
         loop = self._loop()
         starts = ((bracket.start(), number) for number, bracket in loop)
         promotions = ((bracket.promotion(), number) for number, bracket in loop)
-        wanted = ((action, number) for action, number in chain(starts, promotions) if action is not None)
-        return next((_in_bracket(action, number) for action, number in wanted), None)
+        actions = ((action, number) for action, number in chain(starts, promotions) if action is not None)
+        return next((_in_bracket(action, number) for action, number in actions), None)
 
     def _loop(self) -> list[tuple[int, SyncBracket]]:
         """The brackets, with their numbers, of the first loop that is not over, or of the last."""

@@ -213,8 +213,8 @@ class Pbt(Tuner):
         self._populations[self._population_of[event.trial]].observe(event, self.loss(event))
 
     def suggest(self) -> Next | None:
-        wanted = (action for population in self._populations if (action := population.suggest()) is not None)
-        first = next(wanted, None)
+        actions = (action for population in self._populations if (action := population.suggest()) is not None)
+        first = next(actions, None)
         if first is None and len(self._populations) < self._most and self._left > 1:
             return self._population(len(self._populations)).suggest()
         return first

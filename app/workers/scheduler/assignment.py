@@ -115,17 +115,17 @@ class Assignment:
             frontier, spans = choice
             able = self._checked(frontier, slots)
             if may_have_gangs(frontier.plan, spans[0]):
-                found = self.gangs.gather(choice, frontiers, able, may_widen=may_widen)
+                gang = self.gangs.gather(choice, frontiers, able, may_widen=may_widen)
             else:
                 resume = resume_point(frontier.plan, spans[0])
                 slot = place(frontier.plan, frontier.id, spans, resume, self.gangs.open(able))
                 if slot is not None and not is_gathering(frontier, spans[0], slot.name):
                     return self._packed(choice, passed_over.get(frontier.id, ()), slot, slots)
-                found = None
-            if found is None:
-                found = self.gangs.backfill(choice, able)
-            if found is not None:
-                return _gathered(found)
+                gang = None
+            if gang is None:
+                gang = self.gangs.backfill(choice, able)
+            if gang is not None:
+                return _gathered(gang)
             passed_over.setdefault(frontier.id, set()).add((spans[0].node, spans[0].start))
         return None
 
@@ -189,8 +189,8 @@ class Assignment:
         chains = [self._ports.new_id() for _ in placed.paths]
         room = self._room_of_chain(plan, sharers * len(chains))
         pack = tuple(chains) if placed.is_pack else ()
-        given = zip(chains, placed.paths, strict=True)
-        made = {chain: assign(frontier, path, stages_of(plan, path), room) for chain, path in given}
+        paths = zip(chains, placed.paths, strict=True)
+        by_chain = {chain: assign(frontier, path, stages_of(plan, path), room) for chain, path in paths}
         is_new = placed.is_pack and placed.slot.device not in plan.profiles
         how: dict[str, Any] = {"pack": pack, "profile": is_new}
         if self._ports.proofs and not placed.is_pack:
@@ -202,7 +202,7 @@ class Assignment:
             how |= {"most_ranks": gathered.most} | gathered.gang.lent(self._ports.new_id)
             if gathered.measures:
                 how["measures_ranks"] = batch_of(plan.nodes[placed.paths[0][0].node])
-        return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in made.items()}
+        return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in by_chain.items()}
 
     def _room_of_chain(self, plan: SearchPlan, sharers: int) -> int:
         """The bytes that a chain may keep inside its stages: its share of the bytes that the plan has left.
@@ -241,8 +241,8 @@ class Assignment:
         )
 
 
-def _gathered(found: GangPath) -> Placed:
-    return Placed(found.frontier, [found.spans], found.gang.leader, is_pack=False, gathered=found)
+def _gathered(path: GangPath) -> Placed:
+    return Placed(path.frontier, [path.spans], path.gang.leader, is_pack=False, gathered=path)
 
 
 class Choosing:
@@ -290,6 +290,6 @@ class Choosing:
     def _on_record(self, plan: SearchPlan, able: Sequence[SlotDescription], most: int) -> PackingProfiled | None:
         """What another plan has measured on a device like those here, of all widths that come into question."""
         assert plan.opened is not None  # or no slot would be able
-        found = packs_on_record(self._ports.records.log, plan.opened, batch_of(plan.nodes[plan.roots[0]]))
-        profiles = (found[slot.device] for slot in able if slot.device in found)
+        profiles_by_device = packs_on_record(self._ports.records.log, plan.opened, batch_of(plan.nodes[plan.roots[0]]))
+        profiles = (profiles_by_device[slot.device] for slot in able if slot.device in profiles_by_device)
         return next((profile for profile in profiles if covers(profile, most)), None)

@@ -106,12 +106,12 @@ class Gangs:
             spare = len(free.free) - gangs.paths_ready(frontiers, len(free.free)) + 1
             if spare > least:
                 return self._widened(frontier, choice[1], free, spare) if may_widen else None
-        found = self._gathered(frontier, spans, free)
-        if found is None and _least(frontier, spans, slots.well) > 1:
+        gathered = self._gathered(frontier, spans, free)
+        if gathered is None and _least(frontier, spans, slots.well) > 1:
             head, able = (spans[0].node, spans[0].start), takers(frontier.plan, spans, slots.well)
             study = gangs.charged_to(spans)
             self._hold(frontier, spans, able, frontiers, lambda frontier: head in frontier.heads(study))
-        return found
+        return gathered
 
     def for_proof(
         self,
@@ -200,9 +200,9 @@ class Gangs:
             most = gangs.room_for(study, spare, len(group), used, least)
             profile = self._profile(frontier, spans[0], kind, most)
             if most > least and not gangs.is_measured(profile, most) and self._may_measure(frontier, kind):
-                found = self._gathered(frontier, spans[:1], here, most)
-                if found is not None:
-                    return replace(found, measures=True)
+                gathered = self._gathered(frontier, spans[:1], here, most)
+                if gathered is not None:
+                    return replace(gathered, measures=True)
             ranks = gangs.ranks_that_pay(profile, least, min(most, len(group)))
             if ranks > max(best[0], study.least_ranks):
                 most = gangs.room_for(study, study.most_ranks, len(all_groups[host, device]), 0, least)

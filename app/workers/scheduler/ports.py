@@ -52,13 +52,13 @@ class Problems:
 
 def say_once() -> Callable[[str], None]:
     """Logs a sentence when something begins to be held up, and none as long as it is: an empty one says it is not."""
-    said = ""
+    last = ""
 
     def say(text: str) -> None:
-        nonlocal said
-        if text and not said:
+        nonlocal last
+        if text and not last:
             logger.warning("%s", text)
-        said = text
+        last = text
 
     return say
 

@@ -78,9 +78,9 @@ def longest_lease(lease_seconds: float) -> float:
     return 2 * lease_seconds
 
 
-def candidates(seen: ClusterSnapshot) -> Candidates:
+def candidates(cluster: ClusterSnapshot) -> Candidates:
     """The slots that may be given work."""
-    well = [slot for slot in seen.slots.values() if (slot.quarantined_until or seen.now) <= seen.now]
+    well = [slot for slot in cluster.slots.values() if (slot.quarantined_until or cluster.now) <= cluster.now]
     return Candidates(well, [slot for slot in well if slot.is_free])
 
 
@@ -105,15 +105,15 @@ class LeaseClock:
         self._heard: dict[str, _Heard] = {}
         self._looked_at = -inf
 
-    def look(self, seen: ClusterSnapshot, now: float, wall: float) -> None:
+    def look(self, cluster: ClusterSnapshot, now: float, wall: float) -> None:
         """now: by the clock that does not jump. wall: the same in Unix seconds."""
         before, self._heard = self._heard, {}
-        for row in seen.live:
-            known = before.get(row.chain)
-            if known is None or known.lease_until != row.lease_until:
-                ago = min(max(0.0, self._ago(row, seen.now)), now - self._looked_at)
-                known = _Heard(row.lease_until, now - ago, wall - now if known is None else known.epoch)
-            self._heard[row.chain] = known
+        for row in cluster.live:
+            last = before.get(row.chain)
+            if last is None or last.lease_until != row.lease_until:
+                ago = min(max(0.0, self._ago(row, cluster.now)), now - self._looked_at)
+                last = _Heard(row.lease_until, now - ago, wall - now if last is None else last.epoch)
+            self._heard[row.chain] = last
         self._looked_at = now
 
     def last(self, row: ChainRecord) -> float:
@@ -157,27 +157,29 @@ class Reaper:
         """The database did not answer, or took nothing."""
         self._answered_since = None
 
-    def reap(self, seen: ClusterSnapshot) -> bool:
+    def reap(self, cluster: ClusterSnapshot) -> bool:
         """End whoever is over; whether there was anybody. Raises `DatabaseUnavailable`."""
         now = self._ports.elapsed()
-        self._lease_clock.look(seen, now, self._ports.clock())
-        if self._answered_since is None or self._has_jumped(seen.now, now):
+        self._lease_clock.look(cluster, now, self._ports.clock())
+        if self._answered_since is None or self._has_jumped(cluster.now, now):
             self._answered_since = now
         is_patient = now - self._answered_since < self._ports.lease_seconds
-        for row in seen.live:
+        for row in cluster.live:
             if row.state != ChainState.READY:
                 self._delivered[row.slot] = row.dispatched_at
-        over = [row for row in seen.expired if not (is_patient and _may_be_heard_of(row))]
+        over = [row for row in cluster.expired if not (is_patient and _may_be_heard_of(row))]
         for row in over:
-            self._end(row, _outcome(row, seen), died_alone=_died_alone(row, seen), deaf=self._deaf_worker(row, seen))
-        broken = [row for row in seen.live if row not in over and _lost_member(row, seen, is_patient)]
+            self._end(
+                row, _outcome(row, cluster), died_alone=_died_alone(row, cluster), deaf=self._deaf_worker(row, cluster)
+            )
+        broken = [row for row in cluster.live if row not in over and _lost_member(row, cluster, is_patient)]
         for row in broken:
             self._end(row, ChainOutcome.INTERRUPTED, died_alone=False, deaf=None, is_broken=True)
         return bool(over or broken)
 
-    def _deaf_worker(self, row: ChainRecord, seen: ClusterSnapshot) -> str | None:
+    def _deaf_worker(self, row: ChainRecord, cluster: ClusterSnapshot) -> str | None:
         """The worker of a slot that began none of several chains, while workers of other slots began theirs."""
-        slot = seen.slots.get(row.slot)
+        slot = cluster.slots.get(row.slot)
         if slot is None or row.state != ChainState.READY:
             return None
         worker = (slot.name, slot.owner)
@@ -241,7 +243,7 @@ class Reaper:
         return c.LoseChain(chain=chain.id, outcome=outcome, steps=steps, seconds=seconds)
 
 
-def _lost_member(row: ChainRecord, seen: ClusterSnapshot, is_patient: bool) -> bool:
+def _lost_member(row: ChainRecord, cluster: ClusterSnapshot, is_patient: bool) -> bool:
     """Whether the worker of a slot that is lent to the chain is gone, as far as may be said now.
 
     One that has gone in order has asked the chain to leave.
@@ -249,7 +251,7 @@ def _lost_member(row: ChainRecord, seen: ClusterSnapshot, is_patient: bool) -> b
     if row.state not in AT_WORK:
         return False
     for name, owner in row.members.items():
-        slot = seen.slots.get(name)
+        slot = cluster.slots.get(name)
         if slot is None and not (is_patient or row.preempt or row.stop):
             return True
         if slot is not None and slot.owner != owner:
@@ -262,23 +264,23 @@ def _may_be_heard_of(row: ChainRecord) -> bool:
     return row.state != ChainState.READY and row.lease_until > GIVEN_UP
 
 
-def _outcome(row: ChainRecord, seen: ClusterSnapshot) -> ChainOutcome:
+def _outcome(row: ChainRecord, cluster: ClusterSnapshot) -> ChainOutcome:
     """A worker that is alive and still has the slot was not lost: it waits for a message, or was interrupted."""
     if row.state == ChainState.READY:
         return ChainOutcome.UNDELIVERED
-    slot = seen.slots.get(row.slot)
+    slot = cluster.slots.get(row.slot)
     if slot is None or slot.owner != row.owner:
         return ChainOutcome.LOST
     return ChainOutcome.UNDELIVERED if row.state == ChainState.RUNNING and _waits(row) else ChainOutcome.INTERRUPTED
 
 
-def _died_alone(row: ChainRecord, seen: ClusterSnapshot) -> bool:
+def _died_alone(row: ChainRecord, cluster: ClusterSnapshot) -> bool:
     """Whether the process died that had the chain, and the worker that had started it lived on and started another.
 
     Where both are gone, as when a machine or a whole stack died, the stage is not to blame: the trainer is a process of
     its own, and its death is told by the worker.
     """
-    slot = seen.slots.get(row.slot)
+    slot = cluster.slots.get(row.slot)
     if slot is None or row.owner is None or slot.owner == row.owner:
         return False
     return are_forks_of_one(row.owner, slot.owner)

@@ -58,7 +58,7 @@ class PlanUse:
         times = (study.finished_at or study.submitted_at for study in studies)
         is_open = bool(plan.chains) or any(not study.is_final for study in studies)
         garbage = bool(plan.released) or bool(keeping.idle_weights(plan)) or bool(garbage_of(plan))
-        largest = max((kept.checkpoint.size for kept in keeping.checkpoints(plan)), default=0) if is_open else 0
+        largest = max((entry.checkpoint.size for entry in keeping.checkpoints(plan)), default=0) if is_open else 0
         return cls(plan.version, plan.kept_bytes, is_open, max(times, default=0.0), garbage, largest, len(plan.chains))
 
 
@@ -123,10 +123,10 @@ class Retention:
         if self._budget is None or published.is_at_its_end:
             self._waiting = 0
             return wanted
-        kept = sum(size for stream, size in published.kept.items() if stream not in plans)
-        kept += sum(plan.kept_bytes for plan in plans.values())
+        stored_bytes = sum(size for stream, size in published.kept.items() if stream not in plans)
+        stored_bytes += sum(plan.kept_bytes for plan in plans.values())
         each = ON_THE_WAY * published.largest or 1
-        fit = wanted if kept <= self._budget / 2 else (self._budget - kept) // each - live
+        fit = wanted if stored_bytes <= self._budget / 2 else (self._budget - stored_bytes) // each - live
         self._waiting = wanted - min(max(fit, 0), wanted)
         return wanted - self._waiting
 
@@ -167,7 +167,7 @@ class Retention:
                 going = [*plan.released.values(), *keeping.idle_weights(plan), *chosen_of(plan, excess, sys.maxsize)]
             if going:
                 chosen[stream] = going
-                excess -= sum(kept.checkpoint.size for kept in going)
+                excess -= sum(entry.checkpoint.size for entry in going)
         return chosen
 
     # ------------------------------------------------------------------------------------------------ what there is
@@ -175,8 +175,8 @@ class Retention:
     def _survey(self, versions: Mapping[str, int]) -> bool:
         """Look at some plans that have changed, new ones first; whether all are known as they are."""
         self._uses = {stream: use for stream, use in self._uses.items() if stream in versions}  # others are archived
-        known = [stream for stream in self._uses if self._uses[stream].version < versions.get(stream, 0)]
-        changed = [*(stream for stream in versions if stream not in self._uses), *known]
+        outdated = [stream for stream in self._uses if self._uses[stream].version < versions.get(stream, 0)]
+        changed = [*(stream for stream in versions if stream not in self._uses), *outdated]
         for stream in changed[:MOST_FOLDED]:
             self._see(stream, versions[stream])
         self._publish()
@@ -192,8 +192,8 @@ class Retention:
             self._uses[stream] = PlanUse(version, 0, True, 0.0, False)
 
     def _publish(self) -> None:
-        kept = {stream: use.kept_bytes for stream, use in self._uses.items()}
-        self._published = Budget(kept, self._largest, self._is_at_its_end)
+        by_stream = {stream: use.kept_bytes for stream, use in self._uses.items()}
+        self._published = Budget(by_stream, self._largest, self._is_at_its_end)
 
     @property
     def _largest(self) -> int:
@@ -268,12 +268,12 @@ class Retention:
         with self._plans.holding(stream, fresh=False) as plan:
             released = [*plan.released.values(), *keeping.idle_weights(plan)][:most]
         named = self._named(stream, released)
-        idle = (kept for kept in released if kept.key not in named)
+        idle = (entry for entry in released if entry.key not in named)
         gone = [each for each in idle if all(delete_object(self._store, one.key) for one in each.checkpoint.objects)]
-        self._transact(stream, lambda plan: decide(plan, c.RecordDeleted(keys=tuple(kept.key for kept in gone))))
+        self._transact(stream, lambda plan: decide(plan, c.RecordDeleted(keys=tuple(entry.key for entry in gone))))
         with self._plans.holding(stream, fresh=False) as plan:
             self._uses[stream] = PlanUse.of(plan)
-        return len(gone), sum(kept.checkpoint.size for kept in gone)
+        return len(gone), sum(entry.checkpoint.size for entry in gone)
 
     def _named(self, stream: str, among: Sequence[KeptAt]) -> frozenset[str]:
         """The keys of those with which chains under way begin, by their rows."""
@@ -281,7 +281,7 @@ class Retention:
             return frozenset()
         with self._records.read() as rows:
             live = rows.chains.live(stream)
-        return frozenset(kept.key for kept in among if any(row.may_read(kept.key) for row in live))
+        return frozenset(entry.key for entry in among if any(row.may_read(entry.key) for row in live))
 
     def _transact(self, stream: str, decided: Callable[[SearchPlan], Sequence[Event]]) -> None:
         write = Write(stream=stream, decide=decided, at=self._clock())

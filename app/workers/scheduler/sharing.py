@@ -52,7 +52,7 @@ class Sharing:
             self._shown, self._shown_at = due, now
 
     def make_room(
-        self, frontiers: Sequence[Frontier], balance: FairShare, seen: ClusterSnapshot, slots: Candidates
+        self, frontiers: Sequence[Frontier], balance: FairShare, cluster: ClusterSnapshot, slots: Candidates
     ) -> None:
         """Ask chains to stop whose slots are due to others, after the free `slots` were given away.
 
@@ -65,7 +65,7 @@ class Sharing:
         def is_possible(takeover: Takeover) -> bool:
             return _is_possible(takeover, slots)
 
-        stopping = {ChainId(row.chain) for row in seen.live if row.stop or row.preempt}
+        stopping = {ChainId(row.chain) for row in cluster.live if row.stop or row.preempt}
         for takeover in takeovers(frontiers, balance, self._ports.clock(), stopping, is_possible):
             self._preempt(takeover)
 

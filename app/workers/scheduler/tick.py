@@ -77,28 +77,28 @@ class Scheduler:
         }
 
     def _tick(self) -> None:
-        seen = cluster_snapshot(self._ports.records, self._ports.lease_seconds)
-        if self._reaper.reap(seen):  # whose slots are free now
-            seen = cluster_snapshot(self._ports.records, self._ports.lease_seconds)
-        self._dispatch.send_again(seen.undelivered)
-        self._frontiers.update(seen.versions, seen.live)
-        self._tuning.forget(seen.versions)
+        cluster = cluster_snapshot(self._ports.records, self._ports.lease_seconds)
+        if self._reaper.reap(cluster):  # whose slots are free now
+            cluster = cluster_snapshot(self._ports.records, self._ports.lease_seconds)
+        self._dispatch.send_again(cluster.undelivered)
+        self._frontiers.update(cluster.versions, cluster.live)
+        self._tuning.forget(cluster.versions)
         self._proving.judge()
-        room = max(1, len(seen.slots))
-        self._tuning.slots, self._tuning.is_due = room, partial(self._proving.is_due, candidates(seen))
+        room = max(1, len(cluster.slots))
+        self._tuning.slots, self._tuning.is_due = room, partial(self._proving.is_due, candidates(cluster))
         self._tune(room)
-        self._choosing.look(candidates(seen).well)
-        slots, waiting = self._with_room(candidates(seen), len(seen.live))
+        self._choosing.look(candidates(cluster).well)
+        slots, waiting = self._with_room(candidates(cluster), len(cluster.live))
         slots = self._proving.begin(slots)
         balance = self._sharing.look(self._frontiers.usable(), slots)
         slots = self._assignment.assign(slots, balance, may_widen=False)
         if slots.free:  # trials that share a stage leave slots idle: some more may have other work for them
             self._tune(2 * room)
             slots = self._proving.use_idle(self._assignment.assign(slots, balance))
-        self._proving.make_room(slots, seen.live)
+        self._proving.make_room(slots, cluster.live)
         slots = Candidates(slots.well, [*slots.free, *waiting])
         self._left, self._may_write = slots, not waiting
-        self._sharing.make_room(self._frontiers.usable(), balance, seen, slots)
+        self._sharing.make_room(self._frontiers.usable(), balance, cluster, slots)
         self._flags.send(self._frontiers.usable())
 
     def _with_room(self, slots: Candidates, live: int) -> tuple[Candidates, Sequence[SlotDescription]]:

@@ -127,10 +127,10 @@ class Tuning:
 
     def _tune_study(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> bool:
         """Put on record what the tuner wants, until that is nothing more; whether there was anything."""
-        begun = False
+        has_suggested = False
         try:
             while driver.suggest(room) and self._apply(stream, name, driver, room):
-                begun = True
+                has_suggested = True
             if driver.end() is not None:
                 return self._end_early(stream, name, driver)
             if driver.is_done() and not self._is_unproven(stream, name):
@@ -144,7 +144,7 @@ class Tuning:
             text = f"its tuner asks for what may not be: {refused}"
             self._end(stream, c.FailStudy(study=name, error=text, at=self._ports.clock()))
             return True
-        return begun
+        return has_suggested
 
     def _apply(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> bool:
         """Put on record what the tuner wants of the history that it has seen, and see what became of it."""
@@ -167,8 +167,8 @@ class Tuning:
                 return ()
             if self._observe(plan, study, driver) and next(attempts) <= OPTIMISTIC:
                 raise Moved(f"Study {name} has moved.")
-            asked = decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
-            return tuple(until_answered(plan, asked)) if driver.ends_by_results else asked
+            events = decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
+            return tuple(until_answered(plan, events)) if driver.ends_by_results else events
 
         return decided
 

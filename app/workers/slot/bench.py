@@ -138,14 +138,14 @@ class Bench:
 
     def difference(self, mine: State, at: Comparison) -> str:
         """Where the other way ends otherwise. Raises `Unproven` where that need not be the trainer's fault."""
-        found = self.compare_stored(mine, at) if at.key else NOT_KEPT
-        text = found.difference
+        comparison = self.compare_stored(mine, at) if at.key else NOT_KEPT
+        text = comparison.difference
         if not text and at.metrics is not None:
             text = other_metrics(at.metrics, self.evaluate(), of_equal_weights=bool(at.key))
         if text and not at.key:
-            found = self._at_any_state(mine)
-        if text and found.elsewhere:
-            raise Unproven(f"the state was made under {found.elsewhere[0]}")
+            comparison = self._at_any_state(mine)
+        if text and comparison.elsewhere:
+            raise Unproven(f"the state was made under {comparison.elsewhere[0]}")
         if text and self.inexact_reasons:
             raise Unproven(f"the state that it began with was made elsewhere: it {self.inexact_reasons[0]}")
         if text and self.operations:

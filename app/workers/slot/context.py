@@ -102,29 +102,27 @@ class SlotContext:
 
     @classmethod
     def of(
-        cls, me: Owner, device: str, given: SlotDependencies, limits: Limits, flags: Callable[[str], ChainFlags]
+        cls, me: Owner, device: str, deps: SlotDependencies, limits: Limits, flags: Callable[[str], ChainFlags]
     ) -> SlotContext:
         """All of it, with the threads of outbox and saver begun."""
-        retry, status = RetryPolicy(given.wait, given.executor), SlotStatus()
-        store = CheckpointStore(given.store, limits.memory_bytes)
-        outbox = FactOutbox(given.records, retry, clock=given.wall_clock, notify=given.notify, executor=given.executor)
-        saver = Saver(
-            store, retry, status, given.clock, given.executor, given.backlog, cached_bytes=limits.cached_bytes
-        )
+        retry, status = RetryPolicy(deps.wait, deps.executor), SlotStatus()
+        store = CheckpointStore(deps.store, limits.memory_bytes)
+        outbox = FactOutbox(deps.records, retry, clock=deps.wall_clock, notify=deps.notify, executor=deps.executor)
+        saver = Saver(store, retry, status, deps.clock, deps.executor, deps.backlog, cached_bytes=limits.cached_bytes)
         return cls(
             me=me,
             device=device,
-            given=given,
+            given=deps,
             retry=retry,
             status=status,
             outbox=outbox,
             saver=saver,
             store=store,
-            reader=CheckpointReader(store, retry, status, given.clock, limits.strike),
-            trainer=TrainerHost(given.start, given.sources, limits.silence, given.clock, limits.growth_bytes),
-            logs=TrialLogs(given.logs, me.slot, given.log_table, given.executor),
-            quarantine=Quarantine(me, given.records, retry, status, Health()),
-            around=LookAround(Surveyor(saver, outbox, device, given.sources), given.clock),
+            reader=CheckpointReader(store, retry, status, deps.clock, limits.strike),
+            trainer=TrainerHost(deps.start, deps.sources, limits.silence, deps.clock, limits.growth_bytes),
+            logs=TrialLogs(deps.logs, me.slot, deps.log_table, deps.executor),
+            quarantine=Quarantine(me, deps.records, retry, status, Health()),
+            around=LookAround(Surveyor(saver, outbox, device, deps.sources), deps.clock),
             flags=flags,
             overhead=limits.overhead,
         )

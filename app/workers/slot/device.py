@@ -92,19 +92,19 @@ def mps_is_running() -> bool:
         return False
     try:
         command, timeout = [MPS_CONTROL], NVIDIA_SMI_SECONDS
-        asked = subprocess.run(command, input="get_server_list\n", text=True, capture_output=True, timeout=timeout)
+        answer = subprocess.run(command, input="get_server_list\n", text=True, capture_output=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         return False
-    return asked.returncode == 0
+    return answer.returncode == 0
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     """The GPUs that may be seen, each as CUDA_VISIBLE_DEVICES would name it alone."""
-    given = environment.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
+    setting = environment.get("CUDA_VISIBLE_DEVICES")
+    if setting is None:
         return _installed_gpus()
     visible: list[str] = []
-    for name in (each.strip() for each in given.split(",")):
+    for name in (each.strip() for each in setting.split(",")):
         if not name or name == "-1" or name == "NoDevFiles":
             break  # as CUDA does: what comes behind is not seen
         visible.append(name)

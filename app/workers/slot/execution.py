@@ -167,8 +167,8 @@ class ChainExecution:
         if self.step != self._evaluated_at and self.step in self._evaluations(outside.flags):
             self._is_in_evaluation = True
             return Evaluate()
-        if self.step != self._saved_at and (wanted := self._wanted_save(outside)) is not None:
-            return wanted
+        if self.step != self._saved_at and (save := self._wanted_save(outside)) is not None:
+            return save
         if self.step >= self.stage.end:
             return Complete()
         if outside.flags.end:
@@ -190,14 +190,14 @@ class ChainExecution:
     def _evaluations(self, flags: ChainFlags) -> set[int]:
         """The steps of the stage at which to evaluate. The others that were asked for belong to other stages."""
         stage = self.stage
-        wanted = {*stage.evaluate, *flags.extra_eval_steps}
-        return {step for step in wanted if stage.start < step <= stage.end or stage.start == step == stage.end}
+        steps = {*stage.evaluate, *flags.extra_eval_steps}
+        return {step for step in steps if stage.start < step <= stage.end or stage.start == step == stage.end}
 
     def _next_stop(self, flags: ChainFlags) -> int:
         work = self.assignment
         stops = {*self._evaluations(flags), *self.branches_inside(flags), *work.keep_at, *work.keep_for_good}
-        wanted = (step for step in stops if self._trains_from < step < self.stage.end)
-        return min(wanted, default=self.stage.end)
+        ahead = (step for step in stops if self._trains_from < step < self.stage.end)
+        return min(ahead, default=self.stage.end)
 
     def _wanted_save(self, outside: Outside) -> Save | None:
         stage, step = self.stage, self.step
@@ -227,8 +227,8 @@ class ChainExecution:
 
     def is_news(self, facts: Iterable[e.Event], flags: ChainFlags) -> bool:
         """Whether the scheduler should look at once at what was found while the stage trained."""
-        asked = {self.stage.end, *flags.extra_eval_steps}
-        return any(isinstance(fact, e.Evaluated) and fact.step in asked for fact in facts)
+        awaited = {self.stage.end, *flags.extra_eval_steps}
+        return any(isinstance(fact, e.Evaluated) and fact.step in awaited for fact in facts)
 
     # ------------------------------------------------------------------------------------------------ what happened
 

@@ -133,8 +133,8 @@ class LaneGroup:
         wishes = dict(self._wanted)
         steps = min(wish.until - wish.begin for wish in wishes.values())
 
-        def on_progress(taken: int) -> int:
-            return max(0, min(wish.on_progress(wish.begin + taken) - wish.begin for wish in wishes.values()))
+        def on_progress(steps: int) -> int:
+            return max(0, min(wish.on_progress(wish.begin + steps) - wish.begin for wish in wishes.values()))
 
         try:
             with self._time.charged_to(list(wishes)):

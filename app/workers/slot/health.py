@@ -165,9 +165,9 @@ class Quarantine:
             later = [each.event for each in self._records.log.scan(stream, after=after)]
             completed = [event for event in later if isinstance(event, e.StageCompleted)]
             with self._records.read() as rows:
-                found = [(rows.chains.get(event.chain), event.index) for event in completed]
+                completions = [(rows.chains.get(event.chain), event.index) for event in completed]
         except (DatabaseUnavailable, LostRace) as problem:
             logger.info("whether it goes well elsewhere is not known: %s", problem)
             return False
-        others = [(row, index) for row, index in found if row is not None and row.slot != self._me.slot]
+        others = [(row, index) for row, index in completions if row is not None and row.slot != self._me.slot]
         return any(self._health.speaks_against_it(each) for row, at in others for each in row.stages[at : at + 1])

@@ -159,7 +159,7 @@ class Heartbeat:
 
     def _appear(self, rows: RowsPort) -> None:
         """Be the slot's worker, as before, or again if its row is gone. Raises `SlotTaken`."""
-        me, said = self._me, self._describe()
+        me, description = self._me, self._describe()
         if self._is_retiring():
             rows.slots.retire(me.slot, me.owner)
             self._is_retired = True
@@ -170,9 +170,9 @@ class Heartbeat:
             self._said = None
         row = rows.slots.get(me.slot)
         assert row is not None  # it is ours
-        if said != self._said or dict(row.trainers) != dict(said.trainers):
-            rows.slots.describe(me.slot, me.owner, trainers=said.trainers, note=said.note)
-        self._said = said
+        if description != self._said or dict(row.trainers) != dict(description.trainers):
+            rows.slots.describe(me.slot, me.owner, trainers=description.trainers, note=description.note)
+        self._said = description
         waiting = rows.chains.get(row.chain) if row.chain and not self._live() else None
         if self._sent.are_in_vain(waiting):
             self._end(f"slot {me.slot} was sent chain {row.chain} again and again, and nothing arrives here")
@@ -184,11 +184,11 @@ class Heartbeat:
             return False
         return True
 
-    def _give_way(self, taken: SlotTaken) -> None:
+    def _give_way(self, error: SlotTaken) -> None:
         self.is_taken = True
         for pulse in self._pulses():
             pulse.claim.over.set()
-        self._end(str(taken))
+        self._end(str(error))
 
     # ------------------------------------------------------------------------------------------------ its chains
 

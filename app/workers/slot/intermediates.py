@@ -143,8 +143,8 @@ class ChainCheckpoints:
             return False
 
         def put(stored: Stored) -> None:
-            kept = _kept(stage.node, stage.end, stored, is_intermediate=False)
-            facts: list[e.Event] = [kept, *self._intermediates.release_at_end()]
+            saved = _kept(stage.node, stage.end, stored, is_intermediate=False)
+            facts: list[e.Event] = [saved, *self._intermediates.release_at_end()]
             if last_words:
                 self._outbox.put(self._claim, [*facts, *last_words], Finish(), is_last=True, is_news=True)
             else:
@@ -204,5 +204,5 @@ def _cached(node: NodeId, step: int, stored: Stored, host: str) -> e.CheckpointC
 
 def _state(node: NodeId, step: int, stored: Stored) -> dict[str, Any]:
     """The state that a fact is about."""
-    what = {"key": stored.key, "sha256": stored.sha256, "size": stored.size, "parts": stored.parts}
-    return {"node": node, "step": step, **what}
+    checkpoint = {"key": stored.key, "sha256": stored.sha256, "size": stored.size, "parts": stored.parts}
+    return {"node": node, "step": step, **checkpoint}

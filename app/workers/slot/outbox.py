@@ -122,9 +122,9 @@ class QuarantineSlot(RowChange):
 
 def _most_are_out(rows: RowsPort, slot: str) -> bool:
     """Whether one slot more in quarantine would be more than half of its host's slots, or more than one."""
-    now, found = rows.now(), rows.slots.all()
-    host = next((row.host for row in found if row.name == slot), "")
-    same = [row for row in found if row.host == host]
+    now, slots = rows.now(), rows.slots.all()
+    host = next((row.host for row in slots if row.name == slot), "")
+    same = [row for row in slots if row.host == host]
     others = [row for row in same if row.name != slot and (row.quarantined_until or now) > now]
     return len(others) + 1 > max(1, len(same) // 2)
 

@@ -130,8 +130,8 @@ class ProofLane(Lane):
         bench = self._bench
         bench.print_to(self._slot.logs.begin(self.claim.chain, self.work, 0))
         if self._kind == ProofKind.CHECK:
-            found = check(bench, self._order, self.work.stages[0].end)
-            self._state(self._tested(difference=found.difference, stray=dict(found.stray), unproven=found.unproven))
+            its = check(bench, self._order, self.work.stages[0].end)
+            self._state(self._tested(difference=its.difference, stray=dict(its.stray), unproven=its.unproven))
             return
         if self.work.determinism == "off":
             raise Unproven(OFF)

@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 class Slot:
     """me: the hold of this process on the slot. device: as it is shown."""
 
-    def __init__(self, me: Owner, device: str, given: SlotDependencies, limits: Limits) -> None:
-        self._me, self._given, self._limits = me, given, limits
-        self._context = SlotContext.of(me, device, given, limits, self._flags)
+    def __init__(self, me: Owner, device: str, dependencies: SlotDependencies, limits: Limits) -> None:
+        self._me, self._given, self._limits = me, dependencies, limits
+        self._context = SlotContext.of(me, device, dependencies, limits, self._flags)
         retry = self._context.retry
-        self._claiming = Claiming(given.records, me.owner, limits.lease, retry)
+        self._claiming = Claiming(dependencies.records, me.owner, limits.lease, retry)
         self._groups = Groups(self._context)
         self._lending = Lending(self._context, self._is_retiring)
         self._current: Sequence[LaneGroup] = ()  # in training, or between two stages
@@ -43,16 +43,16 @@ class Slot:
         self.heartbeat = Heartbeat(
             me,
             device,
-            given.records,
+            dependencies.records,
             pulses=self._pulses,
             describe=self._describe,
             is_retiring=self._is_retiring,
             look=self._look,
-            end=given.end,
-            clock=given.clock,
+            end=dependencies.end,
+            clock=dependencies.clock,
             lease_seconds=limits.lease,
             heartbeat_seconds=limits.heartbeat,
-            executor=given.executor,
+            executor=dependencies.executor,
         )
 
     def start(self) -> None:

@@ -86,11 +86,11 @@ class LookAround:
 
     def _change(self, record: Mapping[str, Any]) -> str:
         key = repr(record)
-        at, said = self._looked.get(key, (None, ""))
+        at, change = self._looked.get(key, (None, ""))
         if at is None or self._clock() - at >= LOOKED_SECONDS:
-            said = _change(record)
-            self._looked[key] = self._clock(), said
-        return said
+            change = _change(record)
+            self._looked[key] = self._clock(), change
+        return change
 
 
 def _seen(path: str) -> Json:
@@ -124,33 +124,33 @@ def environment(device: str, trainer_file: str) -> e.EnvironmentSeen:
 @cache
 def _packages() -> dict[str, str]:
     """Version by name, of what this interpreter can import: as its folders say, for reading all metadata is slow."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for folder in filter(os.path.isdir, sys.path):
         for entry in sorted(os.listdir(folder)):
             if entry.endswith((".dist-info", ".egg-info")) and "-" in entry:
                 name, version = entry.rpartition(".")[0].split("-")[:2]
-                found.setdefault(name.lower(), version)
-    return dict(sorted(found.items())[:MOST_PACKAGES])
+                versions.setdefault(name.lower(), version)
+    return dict(sorted(versions.items())[:MOST_PACKAGES])
 
 
 @cache
 def _driver() -> str | None:
-    said = _said(SMI)
-    return said.splitlines()[0].strip() if said else None
+    output = _said(SMI)
+    return output.splitlines()[0].strip() if output else None
 
 
 def _repository(file: Path) -> Json:
     """The commit of the trainer's repository, and how what is there differs from it; the file alone without one."""
-    found: Json = {"file": str(file)}
+    repository: Json = {"file": str(file)}
     git = ("git", "-c", "core.fsmonitor=false", "-C", str(file.parent))
     if not (commit := _said((*git, "rev-parse", "HEAD"))):
-        return found
+        return repository
     diff = _said((*git, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".")) or ""
-    found |= {"commit": commit.strip(), "is_changed": bool(diff)}
+    repository |= {"commit": commit.strip(), "is_changed": bool(diff)}
     if diff:
-        found |= {"diff": diff[:DIFF_CHARACTERS], "diff_sha256": sha256(diff.encode()).hexdigest()}
+        repository |= {"diff": diff[:DIFF_CHARACTERS], "diff_sha256": sha256(diff.encode()).hexdigest()}
     new = list(_lines(_said((*git, "ls-files", "--others", "--exclude-standard", "--", "."))))
-    return found | ({"untracked": new[:100]} if new else {})
+    return repository | ({"untracked": new[:100]} if new else {})
 
 
 def _lines(text: str | None) -> Iterator[str]:

@@ -210,8 +210,8 @@ class TrainerHost:
         source = self._sources().get(work.trainer)
         if source is None or source.version != work.trainer_version:
             has = "none" if source is None else f"version {source.version}"
-            wanted = f"trainer {work.trainer!r} in version {work.trainer_version}"
-            raise OtherVersion(f"the chain needs {wanted}; this slot has {has}")
+            needed = f"trainer {work.trainer!r} in version {work.trainer_version}"
+            raise OtherVersion(f"the chain needs {needed}; this slot has {has}")
         return source
 
     def _renew(

@@ -72,8 +72,8 @@ class TrainingLane(Lane):
         execution.begin(its.seconds())
         log = slot.logs.begin(self.claim.chain, self.work, execution.index)
         its.model.begin(self.work, execution.index, self._read, log)
-        seen, other_inputs = slot.around.look(self.claim, self.work, execution.index)
-        self._facts += [*seen, *execution.not_exact((*its.model.inexact_reasons, *its.inexact_reasons, *other_inputs))]
+        about, other_inputs = slot.around.look(self.claim, self.work, execution.index)
+        self._facts += [*about, *execution.not_exact((*its.model.inexact_reasons, *its.inexact_reasons, *other_inputs))]
         while True:
             self._check_ours()
             match execution.next(self._outside()):
@@ -235,7 +235,7 @@ class TrainingLane(Lane):
 
     def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
         """After all its checkpoints."""
-        slot, said, changes = self._slot, [*self._facts, *facts], changes or (End(),)
+        slot, all_facts, changes = self._slot, [*self._facts, *facts], changes or (End(),)
         self._facts = []
         slot.status.remove("lost")
-        slot.saver.submit(self.claim, lambda: slot.outbox.put(self.claim, said, *changes, is_last=True))
+        slot.saver.submit(self.claim, lambda: slot.outbox.put(self.claim, all_facts, *changes, is_last=True))

@@ -222,8 +222,8 @@ class PbtTuner(SamplingTuner):
             raise FieldError("tuner.fixed", f"must hold {name}: whether others exist depends on it")
         for number, name in enumerate(self.fixed):
             if name not in (spec.space or {}):
-                known = list(spec.space or {})
+                names = list(spec.space or {})
                 raise FieldError(
                     f"tuner.fixed[{number}]",
-                    f"must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}",
+                    f"must be one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}",
                 )

@@ -40,8 +40,8 @@ class TrialSpec(SpecPart):
         if not isinstance(written, Mapping) or not isinstance(written.get("hp"), Mapping):
             return written
         steps = written.get("steps")
-        known = steps if isinstance(steps, int) and not isinstance(steps, bool) else None
-        hp = {name: resolved(value, known, f"hp.{name}") for name, value in written["hp"].items()}
+        length = steps if isinstance(steps, int) and not isinstance(steps, bool) else None
+        hp = {name: resolved(value, length, f"hp.{name}") for name, value in written["hp"].items()}
         return {**written, "hp": hp}
 
     def configuration(self) -> dict[str, Sequence]:

@@ -48,10 +48,10 @@ def rungs_down_from(most: int, rungs: int, factor: int) -> list[int]:
 
 def log_floor(most: int, least: int, factor: int) -> int:
     """floor(log_factor(most / least)), exact."""
-    found = 0
-    while least * factor ** (found + 1) <= most:
-        found += 1
-    return found
+    exponent = 0
+    while least * factor ** (exponent + 1) <= most:
+        exponent += 1
+    return exponent
 
 
 def shares(trials: int, rungs: int, eta: int, brackets: int) -> list[int]:
@@ -63,11 +63,13 @@ def shares(trials: int, rungs: int, eta: int, brackets: int) -> list[int]:
     remainders are compared.
     """
     inverse = [eta ** (rungs - 1 - s) / (rungs - s) for s in range(brackets)]
-    whole, given = sum(inverse), [0] * brackets
+    whole, counts = sum(inverse), [0] * brackets
     for number in range(1, trials + 1):
-        behind = [(inverse[s] / (given[s] + 1), -s) for s in range(brackets) if given[s] * whole < number * inverse[s]]
-        given[-max(behind)[1]] += 1
-    return given
+        behind = [
+            (inverse[s] / (counts[s] + 1), -s) for s in range(brackets) if counts[s] * whole < number * inverse[s]
+        ]
+        counts[-max(behind)[1]] += 1
+    return counts
 
 
 def sure_steps(trials: int, ladders: Sequence[Sequence[int]], eta: int) -> int:

@@ -56,8 +56,8 @@ class RungValue(SpecPart):
         """Raise `FieldError` where trials of the study have no such sequence, or one that is no number at a rung."""
         if not any(map(self.falls, spec.search_space.sample(spec.sampling_seed, 0))):
             text = "must be a hyper-parameter of every trial, which falls in a cooldown; there are "
-            known = ", ".join(spec.search_space.hyper_parameters)
-            raise FieldError("tuner.rung_value.sequence", f"{text}{known}, got {self.sequence!r}")
+            names = ", ".join(spec.search_space.hyper_parameters)
+            raise FieldError("tuner.rung_value.sequence", f"{text}{names}, got {self.sequence!r}")
         for name in filter(self.falls, spec.search_space.hyper_parameters):
             for sequence, _ in islice(spec.search_space.examples(name), 1000):
                 for step in rungs:
