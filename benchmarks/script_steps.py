@@ -3,7 +3,7 @@
     python benchmarks/script_steps.py [--steps N] [--rounds N]
 
 Both do nothing, and are driven by the same runner in turn, in one process. The budget is 50 us a step. Last, the same
-script in two processes of torchrun, each of which is told of each step: on the clock, since they wait for each other.
+script in two processes of torchrun: on the clock, since they wait for the trainer's process and for each other.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import HpTimeline, Model
 
 BUDGET = 50e-6
+WARM_UP = 100
+HP = {"lr": {"family": "linear", "init": 0.1, "slope": -1e-6}}
 SCRIPT = """
 import stagetree
 
@@ -85,14 +87,19 @@ def main() -> None:
 
 def seconds_of(kind: type[Trainer], steps: int, clock: Callable[[], float] = time.process_time) -> float:
     """Seconds a step; by default of the CPU."""
-    model, timeline = Model.build(kind, {}, 0, "cpu"), HpTimeline({"lr": 0.1})
-    model.advance(timeline)
+    model, timeline = Model.build(kind, {}, 0, "cpu"), HpTimeline(HP)
+    advance(model, timeline, WARM_UP)
     began = clock()
-    for _ in range(steps):
-        model.advance(timeline)
+    advance(model, timeline, WARM_UP + steps)
     seconds = (clock() - began) / steps
     model.trainer.close()
     return seconds
+
+
+def advance(model: Model, timeline: HpTimeline, until: int) -> None:
+    """As the process of a trainer does it."""
+    while model.step < until:
+        model.advance_some(timeline, until, lambda step: True)
 
 
 if __name__ == "__main__":

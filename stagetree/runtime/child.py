@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.comparing import Looks, compare
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.loading import imports_of, load_trainer
-from stagetree.runtime.machine import Machine
-from stagetree.runtime.model import HpTimeline, Journal, Model, print_to
+from stagetree.runtime.machine import Machine, print_to
+from stagetree.runtime.model import HpTimeline, Journal, Model
 from stagetree.runtime.packed import Lanes
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import ranks
@@ -64,10 +65,9 @@ class Child:
         self._machine: dict[str, Any] = {}
         self._waiting: tuple[Message, list[int]] | None = None
         self._model: Model | None = None
-        self._lanes = Lanes()
+        self._lanes, self._looks, self._said_at = Lanes(), Looks(), 0.0
         self._modules, self._beyond = 0, list[str]()  # how many there were when it was looked last, and what was found
         self._hp: dict[str, Any] | None = None
-        self._looks = Looks()
         self._timeline, self._buffers, self._journal = HpTimeline({}), Buffers("cpu"), Journal()
         self._commands: dict[str, Callable[[Message, list[int]], Message]] = {
             name: getattr(self, f"_{name}") for name in COMMANDS
@@ -85,7 +85,6 @@ class Child:
                 self._answer(message, fds)
 
     def _answer(self, message: Message, fds: list[int]) -> None:
-        answer: Message
         try:
             answer = {"done": message["do"], **self._commands[message["do"]](message, fds)}
         except TrainerFailed as failed:
@@ -159,15 +158,12 @@ class Child:
 
     def _train(self, message: Message, fds: list[int]) -> Message:
         model, timeline, until = self._built, self._values(message["hp"]), message["until"]
-        reported_at, begun_at, end = time.monotonic(), time.monotonic(), until
+        begun_at, end, say = time.monotonic(), until, partial(self._say, message["number"])
         model.expect(timeline, until, *message["ahead"])
         while model.step < (until := ranks.here().agree(until)):
-            model.advance(timeline)
-            now = time.monotonic()
-            self._journal.look(model, now)
-            if now - reported_at >= PROGRESS_SECONDS:
-                self._wire.send({"number": message["number"], "step": model.step})
-                reported_at = now
+            model.advance_some(timeline, until, say)
+            self._journal.look(model, time.monotonic())
+            say(model.step)
             until = self._new_end(until)  # of the ranks of a trial, the leader alone is told
             if until not in (0, end):
                 end = until
@@ -204,13 +200,11 @@ class Child:
     def _train_together(self, message: Message, fds: list[int]) -> Message:
         """So many steps of each; all of them stop where one fails. Its `step` is how many they took."""
         timelines = {int(lane): HpTimeline(hp) for lane, hp in message["hps"].items()}
-        until, steps, reported_at = message["until"], 0, time.monotonic()
+        until, steps = message["until"], 0
         failed: dict[int, TrainerFailed] = {}
         while steps < until and not failed:
             failed, steps = self._lanes.advance(timelines), steps + 1
-            if (now := time.monotonic()) - reported_at >= PROGRESS_SECONDS:
-                self._wire.send({"number": message["number"], "step": steps})
-                reported_at = now
+            self._say(message["number"], steps)
             until = self._new_end(until)
         profile = self._lanes.profile() if message["profile"] else None
         self._lanes.write_journals()
@@ -281,6 +275,13 @@ class Child:
         print_to(fds[0])
         journal = self._lanes.journal(message["lane"]) if "lane" in message else self._journal
         journal.write_to(fds[1] if len(fds) > 1 else -1)
+
+    def _say(self, number: int, step: int) -> bool:
+        """Say from time to time how far that command is. Whether nobody has said anything meanwhile."""
+        if (now := time.monotonic()) - self._said_at >= PROGRESS_SECONDS:
+            self._wire.send({"number": number, "step": step})
+            self._said_at = now
+        return self._wire.is_silent()
 
     def _drop(self) -> None:
         """Free the memory of the model; in a cycle of references it would wait for the collector."""

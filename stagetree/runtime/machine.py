@@ -127,3 +127,12 @@ def _libraries(name: str) -> set[str]:
     except OSError:
         return set()
     return {path for path in paths if path.startswith("/") and ".so" in path}
+
+
+def print_to(fd: int) -> None:
+    """From here on, what this process prints goes to that file, which is closed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)

@@ -3,9 +3,8 @@
 Law 3 of CONTRIBUTING.md lives here: a step depends only on the state, the values of the hyper-parameters and the
 generators, and nothing that happens between steps disturbs them.
 
-The values of a trial's hyper-parameters, step by step, from the same canonical pieces that nodes are named by.
-
-Where a trainer's process writes what was logged between evaluations: rows in a file, never facts.
+The values of hyper-parameters come from the same canonical pieces that nodes are named by. What is logged between
+evaluations is rows in a file, never facts.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import os
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +27,8 @@ from stagetree.runtime.failures import TrainerFailed, plain, user_code
 from stagetree.runtime.weight_files import load_weights
 from stagetree.sequences import Form, Scalar, parse
 from stagetree.trainer import Trainer, generators
-from stagetree.trainer.base import MetricSums, TrainsAhead
+from stagetree.trainer.base import MetricSums
+from stagetree.trainer.elsewhere import TrainsAhead, TrainsAtOnce
 
 
 class HpTimeline:
@@ -121,6 +121,20 @@ class Model:
             self.trainer.train()
         self.advanced(generators.state(self.device))
 
+    def advance_some(self, timeline: HpTimeline, until: int, goes_on: Callable[[int], bool]) -> None:
+        """Train one step, or several where the trainer takes them at once, up to `until`. Raises `TrainerFailed`.
+
+        goes_on: asked meanwhile, with the number of steps that are done, whether more are wanted.
+        """
+        if not isinstance(self.trainer, TrainsAtOnce):
+            return self.advance(timeline)
+        begun, before, coming = self.step, self.trainer.steps, map(timeline.changes, range(self.step, until))
+        try:
+            with user_code():
+                return self.trainer.train_on(coming, lambda steps: goes_on(begun + steps))
+        finally:
+            self.step = begun + self.trainer.steps - before
+
     def expect(self, timeline: HpTimeline, until: int, stop: int, evaluate: Collection[int]) -> None:
         """Tell a trainer that trains ahead what comes: `until` is where it stops first, and `stop` where its state may
         be asked for, if nothing but the steps `evaluate` lies between. Raises `TrainerFailed`.
@@ -171,8 +185,7 @@ class Model:
             return logged.means() if isinstance(logged, MetricSums) else {}
 
     def _forget_logged(self) -> None:
-        logged = vars(self.trainer).get("_logged")
-        if isinstance(logged, MetricSums):
+        if isinstance(logged := vars(self.trainer).get("_logged"), MetricSums):
             logged.clear()
 
     def evaluate(self) -> dict[str, float | None]:
@@ -286,12 +299,3 @@ class Journal:
                 os.write(self._file, json.dumps(row).encode() + b"\n")
         except OSError as problem:
             print(f"--- what is logged is not kept: {problem}", file=sys.stderr)
-
-
-def print_to(fd: int) -> None:
-    """From here on, what this process prints goes to that file, which is closed."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    os.close(fd)

@@ -22,10 +22,11 @@ import torch
 
 from stagetree.runtime import inexact, state_format
 from stagetree.runtime.failures import TrainerFailed, user_code
-from stagetree.runtime.launched import SOCKET
+from stagetree.runtime.grant import Grant, GrantLost
+from stagetree.runtime.launcher import SOCKET
 from stagetree.runtime.loading import imports_of, script_trainer
-from stagetree.runtime.machine import Machine, log_to_stderr, prefer_for_killing, refuse_breakpoints
-from stagetree.runtime.model import HpTimeline, Model, print_to
+from stagetree.runtime.machine import Machine, log_to_stderr, prefer_for_killing, print_to, refuse_breakpoints
+from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import generators
 
@@ -35,13 +36,16 @@ PR_SET_PDEATHSIG = 1
 class Rank:
     """The commands of the trainer's process: each is a method, which returns the answer and its files."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, world: int) -> None:
+        self._number, self._world = number, world
         self._device = "cpu"
+        self._grant: Grant | None = None
         self._model: Model | None = None
+        self.taken = 0  # steps of the command under way
 
     def begin(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
         """Run the script up to its loop."""
-        device = message["device"]
+        self._grant, device = Grant(files[0], self._world), message["device"]
         if device != "cpu":
             device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
         Machine(device, None, message["threads"], message["determinism"]).prepare()
@@ -54,13 +58,22 @@ class Rank:
         self._model = Model.build(kind, message["args"], message["seed"], device)
         return {}, []
 
-    def step(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
-        """Take one, with these values in force that are new. Nothing has moved the generators since the last one."""
-        with user_code():
-            if message["values"]:
-                self._built.trainer.setup(message["values"])
-            self._built.trainer.train()
-        return {}, []
+    def train(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
+        """Take steps, each with the values that are new at it, as far as they are granted.
+
+        Nothing has moved the generators since the last one.
+        """
+        assert self._grant is not None
+        trainer, begins, self.taken = self._built.trainer, self._grant.begins, 0
+        with user_code(but=GrantLost):
+            for values in message["changes"]:
+                if not begins(self._number, self.taken):
+                    break
+                if values:
+                    trainer.setup(values)
+                trainer.train()
+                self.taken += 1
+        return {"taken": self.taken}, []
 
     def evaluate(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
         with self._at_rest():
@@ -96,9 +109,8 @@ class Rank:
         generators.restore(self._built.generators, self._device)
 
 
-def serve(wire: Wire) -> None:
-    """Carry out commands. Raises EOFError, ConnectionError: the trainer's process is gone."""
-    rank = Rank()
+def serve(wire: Wire, rank: Rank) -> None:
+    """Carry out commands. Raises EOFError, ConnectionError, `GrantLost`: the trainer's process is gone."""
     while (arrived := wire.receive(None)) is not None:
         message, files = arrived
         answer: Message | None
@@ -107,7 +119,8 @@ def serve(wire: Wire) -> None:
             result: Any = getattr(rank, message["do"])(message, files)
             answer, passed = result if result is not None else (None, [])
         except TrainerFailed as failed:
-            answer = {"failed": failed.kind, "error": failed.error, "signature": failed.signature}
+            told = {"error": failed.error, "signature": failed.signature, "taken": rank.taken}
+            answer = {"failed": failed.kind, **told}
         if answer is not None:
             wire.send(answer, *passed)
         for fd in (*files, *passed):
@@ -121,14 +134,15 @@ def main() -> None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(os.environ.pop(SOCKET))
     wire = Wire(connection)
-    wire.send({"rank": int(os.environ.get("RANK", "0")), "world": int(os.environ.get("WORLD_SIZE", "1"))})
+    number, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    wire.send({"rank": number, "world": world})
     log_to_stderr()
     refuse_breakpoints()
     prefer_for_killing()
     inexact.watch()
     try:
-        serve(wire)
-    except (EOFError, ConnectionError):
+        serve(wire, Rank(number, world))
+    except (EOFError, ConnectionError, GrantLost):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # to take the group apart might wait for ranks that are gone

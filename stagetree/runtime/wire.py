@@ -73,6 +73,10 @@ class Wire:
             self._bytes += data
         return arrived
 
+    def is_silent(self) -> bool:
+        """Whether the other side has said nothing since the last `receive` that gave None, and is there."""
+        return not is_ready(self._socket, select.POLLIN, 0.0)
+
     def finish(self) -> None:
         """Tell the other side that nothing more comes; it can still answer. Harmless at any time, from any thread."""
         try:

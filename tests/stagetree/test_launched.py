@@ -79,6 +79,13 @@ def train(model: Model, until: int) -> Model:
     return advanced(model, until, HP)
 
 
+def granted(model: Model, until: int, told: Callable[[int], bool] = lambda step: True) -> Model:
+    """Trained by as many steps at once as are granted."""
+    while model.step < until:
+        model.advance_some(HpTimeline(HP), until, told)
+    return model
+
+
 def state(model: Model) -> dict[str, Any]:
     found: dict[str, Any] = state_format.unpack(image(model))["trainer"]
     return found
@@ -96,7 +103,7 @@ def test_two_ranks_under_torchrun(build: Build, capfd: pytest.CaptureFixture[str
     whole, metrics = image(model), model.evaluate()
     model.load(state_format.unpack(half), HpTimeline(HP), 3)
     model.evaluate()
-    assert image(train(model, 6)) == whole
+    assert image(granted(model, 6)) == whole
     assert model.evaluate() == metrics
     pid = int(metrics["pid"] or 0)
     every = [psutil.Process(pid), *psutil.Process(pid).parents()[0].children(), psutil.Process(pid).parent()]
@@ -109,13 +116,20 @@ def test_two_ranks_under_torchrun(build: Build, capfd: pytest.CaptureFixture[str
         train(model, 8)
 
 
-def test_what_one_of_them_raises_is_its_users(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
-    model = train(build("python -u", SCRIPT + "    print('at', step)\n    assert step < 2\n"), 2)
-    with pytest.raises(TrainerFailed, match="assert step < 2") as failed:
-        train(model, 3)
+def test_a_grant_ends_where_it_is_cut_and_where_a_step_fails(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
+    slow = "    print('at', step)\n    time.sleep(0.2 * (step == 30))\n    assert step < 40\n"
+    model, told = build("python -u", SCRIPT.replace("import os", "import time, os") + slow), list[int]()
+    granted(model, 20)
+    while model.step < 30:
+        model.advance_some(HpTimeline(HP), 100, lambda step: bool(told.append(step)))
+    assert told[0] == 30
+    assert model.step == 31
+    with pytest.raises(TrainerFailed, match="assert step < 40") as failed:
+        granted(model, 100)
+    assert model.step == 40
     assert (failed.value.kind, failed.value.error.splitlines()[0]) == ("exception", "In rank 0 of 1:")
-    assert failed.value.signature == "AssertionError in <module>, walk.py:31"
-    assert "at 1" in capfd.readouterr().out
+    assert failed.value.signature == "AssertionError in <module>, walk.py:32"
+    assert "at 39" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
