@@ -2,7 +2,6 @@
 
 Law 3 of CONTRIBUTING.md lives here: a step depends only on the state, the values of the hyper-parameters and the
 generators, and nothing that happens between steps disturbs them.
-
 The values of hyper-parameters come from the same canonical pieces that nodes are named by. What is logged between
 evaluations is rows in a file, never facts.
 """
