@@ -13,7 +13,7 @@ import time
 from stagetree.runtime.wire import anonymous_file
 
 HELD = -1
-"""Instead of a limit: it is about to be lowered, and nobody begins a step before he knows to what."""
+"""Instead of a limit: it is about to be lowered, and no process begins a step before it knows to what."""
 
 SETTLE_SECONDS = 0.001
 """After so long, a process that did not see that steps are held has said which one it began."""
@@ -21,7 +21,7 @@ SETTLE_SECONDS = 0.001
 LOOK_SECONDS = 0.0005
 
 LOST_SECONDS = 10.0
-"""Whoever holds steps lowers the limit after `SETTLE_SECONDS`. If not, he is gone."""
+"""The trainer's process lowers the limit after `SETTLE_SECONDS`. If not, it is gone."""
 
 WORD = 8
 
@@ -69,7 +69,7 @@ class Grant:
     def begins(self, rank: int, step: int) -> bool:
         """Say that this one is about to begin; whether it may. step: their number since the grant.
 
-        It is said before the limit is read: so the limit is never lowered below a step that was begun.
+        The step is there before the limit is read: so the limit is never lowered below a step that was begun.
         """
         self._words[1 + rank] = step + 1
         held_at = 0.0

@@ -49,6 +49,6 @@ class TrainsAtOnce(Trainer):
 
         Args:
             changes: of each that may come, the values that are new at it.
-            goes_on: asked several times a second, with how many steps were done by then: whether more are wanted. If
+            goes_on: asked several times a second, with how many steps are done: whether more are wanted. If
                 not, it ends with the step under way.
         """
