@@ -277,7 +277,7 @@ class Child:
         journal.write_to(fds[1] if len(fds) > 1 else -1)
 
     def _say(self, number: int, step: int) -> bool:
-        """Say from time to time how far that command is. Whether nobody has said anything meanwhile."""
+        """Say from time to time how far that command is. Whether the slot has said nothing meanwhile."""
         if (now := time.monotonic()) - self._said_at >= PROGRESS_SECONDS:
             self._wire.send({"number": number, "step": step})
             self._said_at = now

