@@ -12,6 +12,7 @@ from docs_pages import DOCS, PAGES, ROOT, blocks, prose
 
 README = ROOT / "README.md"
 WALKED = {
+    "README.md": "test_readme.py",
     "quick-start.md": "test_quick_start.py",
     "rest-api.md": "test_quick_start.py",
     "trainers.md": "test_quick_start.py",
@@ -73,8 +74,11 @@ def test_blocks_without_a_language_are_commands_of_elsewhere() -> None:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout in which the demo was run, with fewer steps."""
+    """A checkout in which the demo was run, with fewer steps, and with the files that the README shows."""
     folder = tmp_path_factory.mktemp("checkout")
+    for block in blocks(README):
+        if block.language in ("python", "yaml"):
+            (folder / block.text.splitlines()[0].removeprefix("# ")).write_text(block.text)
     (folder / "examples").symlink_to(ROOT / "examples")
     said = _stagetree(folder, "run", "examples/digits/study.yaml", "--set", "tuner.max_steps=1", "--slots", "2")
     assert "Kept in .stagetree (" in said.stderr
@@ -88,6 +92,12 @@ def test_what_the_readme_and_the_demo_propose(ran: Path) -> None:
     assert len(here) >= 5
     for command in here:
         assert _stagetree(ran, *command.split()[1:]).stdout, command
+
+
+def test_what_the_readme_shows_is_run_as_a_part_of_the_quick_start() -> None:
+    walked = {block.text for block in blocks(DOCS / "quick-start.md")}
+    shown = [block.text for block in blocks(README) if block.language in ("python", "yaml")]
+    assert len(shown) == 2 and walked.issuperset(shown)
 
 
 def _stagetree(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
