@@ -23,7 +23,7 @@ from types import ModuleType
 
 from app.tuning.tuners.base import REGISTERED, Registered, Tuner
 from stagetree.sequences import did_you_mean
-from stagetree.source.discovery import ENTRIES, Arguments, arguments, classes, single_rank, without
+from stagetree.source.discovery import ENTRIES, Arguments, arguments, classes, scripts, single_rank, without
 from stagetree.source.versions import SourceError, candidates, module_files, version_of
 from stagetree.spec import Problem, SpecError, StudySpec
 
@@ -44,12 +44,14 @@ class TrainerSource:
     which it certainly has not.
 
     single_rank: why several devices cannot train it, as far as its source tells; empty where nothing is known.
+    launched: whether a launcher of its own starts its processes.
     """
 
     path: str
     version: str
     takes: Arguments = field(default_factory=Arguments)
     single_rank: str = ""
+    launched: bool = False
     lacks: frozenset[str] = frozenset()
 
 
@@ -65,6 +67,7 @@ class _File:
     takes: Mapping[str, Arguments] = field(default_factory=dict)
     without: Mapping[str, frozenset[str]] = field(default_factory=dict)
     single_rank: Mapping[str, str] = field(default_factory=dict)
+    launched: frozenset[str] = frozenset()
 
 
 class Catalogue:
@@ -82,7 +85,7 @@ class Catalogue:
             for name, version in file.versions.items():
                 takes, single = file.takes.get(name, Arguments()), file.single_rank.get(name, "")
                 lacks = frozenset(method for method, names in file.without.items() if name in names)
-                sources.setdefault(name, TrainerSource(path, version, takes, single, lacks))
+                sources.setdefault(name, TrainerSource(path, version, takes, single, name in file.launched, lacks))
         return sources
 
     def problems(self) -> dict[str, str]:
@@ -181,6 +184,7 @@ def _read(path: str, names: frozenset[str]) -> _File:
             takes=arguments(path, again),
             without={method: without(path, again, method) for method in ("begin", "average")},
             single_rank=single_rank(path, again),
+            launched=frozenset(name for name, told in scripts(path, again).items() if told.get("launch")),
         )
     except (SourceError, TrainerFileError) as error:
         return _File(_stamps(watched), is_settled=False, versions={}, names=names, problem=str(error))

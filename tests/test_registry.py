@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app import registry
 from app.registry import Catalogue, TrainerFileError, check_arguments, describe
+from app.service.submitting import opened
 from stagetree.spec import SpecError, StudySpec
 
 TRAINER = "from stagetree import Trainer\nclass {}(Trainer):\n    name = {!r}\n"
@@ -207,6 +209,15 @@ def test_a_trainer_that_cannot_have_several_devices_is_refused_by_its_source(tmp
         with pytest.raises(SpecError) as refused:
             check_arguments(StudySpec.from_dict(study | {"ranks": {"least": 1, "most": 4}}), sources[name])
         assert f"must be 1: trainer {name!r} {why}" in str(refused.value)
+
+
+def test_a_script_with_a_launcher_is_in_plans_of_its_own(tmp_path: Path) -> None:
+    text = "import stagetree\nrun = stagetree.attach('gpt', launch='torchrun --nproc-per-node {devices}')\n"
+    (source,) = Catalogue([write(tmp_path / "train.py", text)]).describe().values()
+    tuner = {"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 3}]}
+    study = {"name": "a", "trainer": "gpt", "metric": "m", "mode": "min", "tuner": tuner, "parallel": "ddp", "ranks": 2}
+    assert opened(StudySpec.from_dict(study), source).parallel == "launched:2"
+    assert opened(StudySpec.from_dict(study), replace(source, launched=False)).parallel == "ddp:2"
 
 
 def test_a_trainer_whose_files_know_of_ranks_is_not_refused(tmp_path: Path, helper: Path) -> None:

@@ -62,7 +62,7 @@ class PlanOpened:
     each is trained alone; None where `PackingChosen` will say that, before any is. begin: of the weights that every
     trial begins with, the `sha256` of their file and whether all `state` in it is taken; None where each begins with
     the trainer's own. inputs: what tells each file or folder that the trainer reads from another. project: nothing is
-    shared across the border of one. shards, parallel: as in `StudySpec`; 0 where a batch is computed as a whole.
+    shared across the border of one. shards, parallel: as in `StudySpec`, or `LAUNCHED`; 0 where a batch is not cut.
     """
 
     trainer: str

@@ -44,6 +44,10 @@ PACK_NUMBERS = 2
 nothing is shared with stages that have others."""
 
 
+LAUNCHED = "launched"
+"""How a plan's ranks train that a script's launcher starts: all of them on the machine of the one that leads."""
+
+
 def plan_id(
     trainer: str,
     version: str,

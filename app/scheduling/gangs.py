@@ -22,7 +22,7 @@ from app.domain.assignment import ResumePoint, SlotDescription, kind_apart, shar
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import SearchPlan, Study, speed_up
 from app.domain.stage_tree import Place
-from app.domain.terms import ChainId, PlanId, ProofKind, StudyId
+from app.domain.terms import LAUNCHED, ChainId, PlanId, ProofKind, StudyId
 from app.scheduling.assignment import Candidates, by_kind, has_trainer, leaders
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.widths import batch_of
@@ -157,7 +157,7 @@ def powers(least: int, most: int) -> Iterator[int]:
 def groups_of(plan: SearchPlan, slots: Iterable[SlotDescription]) -> dict[Kind, list[SlotDescription]]:
     """The slots that may train the plan together: of each machine, and then of several that reach each other.
 
-    A share of a GPU stands alone, and so does an unknown device.
+    A share of a GPU stands alone, and so does an unknown device. A script's launcher starts processes on one machine.
     """
     assert plan.opened is not None
     groups = defaultdict[Kind, list[SlotDescription]](list)
@@ -165,7 +165,7 @@ def groups_of(plan: SearchPlan, slots: Iterable[SlotDescription]) -> dict[Kind, 
     for slot in able:
         groups[f"{slot.host} {site(slot.name)}", slot.kind].append(slot)
     machines = list(groups)
-    for kind in {slot.kind for slot in able if slot.address}:
+    for kind in {slot.kind for slot in able if slot.address and not plan.opened.parallel.startswith(LAUNCHED)}:
         reached = [slot for slot in able if slot.kind == kind and slot.address]
         if not any(len(groups[machine]) >= len(reached) for machine in machines if machine[1] == kind):
             groups["", kind] = reached

@@ -20,7 +20,7 @@ from app.domain import events as e
 from app.domain import keeping
 from app.domain.decide import decide
 from app.domain.results import mark
-from app.domain.terms import ANYBODY, PlanId, Principal, StudyId, Unknown, plan_id
+from app.domain.terms import ANYBODY, LAUNCHED, PlanId, Principal, StudyId, Unknown, plan_id
 from app.inputs import InputMissing, look, may_be_read
 from app.object_store import PART, StoreUnavailable
 from app.registry import TrainerSource
@@ -271,7 +271,9 @@ def opened(
         inputs=[mark(each) for each in inputs],
         project=project,
         shards=spec.shards or 0,
-        parallel=sums(spec.parallel, spec.shards, spec.ranks),
+        parallel=f"{LAUNCHED}:{spec.ranks}"
+        if trainer.launched and spec.ranks != 1
+        else sums(spec.parallel, spec.shards, spec.ranks),
     )
 
 

@@ -86,6 +86,16 @@ def test_where_no_machine_has_enough_slots_of_several_are_a_gang() -> None:
     assert row.assignment.meeting["address"] == "a:700" and len(row.assignment.meeting["secret"]) > 4
 
 
+def test_a_script_with_a_launcher_waits_for_enough_slots_of_one_machine() -> None:
+    """Its launcher starts all processes there; two of each machine are free, so others have a gang of both machines."""
+    at = scene({"a": 2, "b": 2}, reached=True)
+    at.submit(trials(10), opened=dataclasses.replace(SHARDED, shards=0, parallel="launched:4"), parallel="ddp", ranks=4)
+    at.scheduler.tick()
+    assert gangs(at) == []
+    (problem,) = at.scheduler.problems().values()
+    assert "ranks: 4, and no machine has so many slots of one kind" in problem
+
+
 def test_a_machine_that_has_enough_comes_first() -> None:
     at = scene({"a": 1, "b": 2}, reached=True)
     submit(at, 10, ranks=2)
