@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -101,3 +103,12 @@ def test_what_was_learnt_holds_until_a_file_that_it_was_learnt_from_changes(tmp_
 def test_what_is_said_to_be_equivalent_is_there() -> None:
     files = {name.split()[0] for name in EQUIVALENT}
     assert EQUIVALENT.keys() <= {mutant.name for file in files for mutant in mutants_of(ROOT, file)}
+
+
+def test_what_is_imported_once_imports_nothing_that_is_changed() -> None:
+    """Else no run would read a mutant."""
+    program = "import sys, importlib; from tools.mutants.runner import CHANGED, NEEDED; "
+    program += "[importlib.import_module(name) for name in NEEDED.split() if name.startswith('app.')]; "
+    program += "sys.exit(str([name for name in sys.modules if name.startswith(CHANGED)] or ''))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
