@@ -5,16 +5,15 @@ BIN := .venv/bin
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-.venv/.installed: pyproject.toml constraints.txt
+# Each of the two installs all that it needs at once: a second run of pip would resolve and build everything again.
+.venv/.installed: WHAT := -e '.[all,examples]'
+.venv/.installed-dev: WHAT := -e '.[all,examples,integrations]' --group dev
+.venv/.installed .venv/.installed-dev: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing into .venv (about a minute the first time) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,examples]'
-	@touch $@
-
-.venv/.installed-dev: .venv/.installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,examples,integrations]' --group dev
-	@touch $@
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(WHAT)
+	@touch .venv/.installed $@
 
 demo: .venv/.installed  ## run the main job: a grid on the digits data, shared beginnings trained once
 	@$(BIN)/stagetree run examples/digits/study.yaml

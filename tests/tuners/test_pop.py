@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -34,6 +36,10 @@ def rising(node: Node, step: int) -> e.Metrics:
     return {"accuracy": end * (1 - math.exp(-step / 4))}
 
 
+def night(value: object) -> Any:
+    return pytest.param(value, marks=pytest.mark.night)
+
+
 MANY = {"end": [round(0.3 + 0.009 * ((number * 37) % 60), 4) for number in range(60)]}
 
 
@@ -48,14 +54,25 @@ def wobbling(node: Node, step: int) -> e.Metrics:
 def play(
     tuner: dict[str, Any],
     *,
-    slots: int = 4,
-    measure: Callable[[Node, int], e.Metrics] = rising,
     eval_every: int | None = None,
     space: dict[str, Any] | None = None,
     **options: Any,
 ) -> Simulator:
-    """The study from beginning to end; checked, and replayed."""
-    asked = study(tuner, eval_every=eval_every, space=space or SPACE)
+    """The study from beginning to end; checked, and replayed. Who asks for the same gets the same, to look at."""
+    return _played(json.dumps({**tuner, "sampler": "grid"}), eval_every, json.dumps(space or SPACE), **options)
+
+
+@cache
+def _played(
+    tuner: str,
+    eval_every: int | None,
+    space: str,
+    *,
+    slots: int = 4,
+    measure: Callable[[Node, int], e.Metrics] = rising,
+    **options: Any,
+) -> Simulator:
+    asked = study(json.loads(tuner), eval_every=eval_every, space=json.loads(space))
     world = simulator(asked, slots=slots, measure=measure, **options)
     world.run()
     checked(world)
@@ -93,7 +110,7 @@ def best(found: Study) -> float:
     return max(value for value in values if value is not None)
 
 
-@pytest.mark.parametrize("slots", [1, 4, 30])
+@pytest.mark.parametrize("slots", [night(1), 4, night(30)])
 def test_the_study_ends_when_the_target_is_reached(slots: int) -> None:
     found = run(POP | {"target": 0.8}, slots=slots)
     assert best(found) >= 0.8
@@ -190,7 +207,7 @@ def test_every_trial_has_its_first_boundary_before_an_opportunistic_one_has_its_
     assert all(event.kind == TrialEventKind.START for event in turns[:12])
 
 
-@pytest.mark.parametrize("slots", [1, 2, 5])
+@pytest.mark.parametrize("slots", [night(1), 2, night(5)])
 @pytest.mark.parametrize("order_by", ["rank", "p"])
 def test_turns_go_to_the_first_in_order_and_among_equals_to_the_best(slots: int, order_by: str) -> None:
     """Of those that wait: by rank or by p; of equal ones the last value counts, so nobody is chosen blindly."""
@@ -232,7 +249,7 @@ def test_without_proof_p_ends_nobody() -> None:
 
 @pytest.mark.parametrize("order_by", ["rank", "p"])
 def test_only_a_proven_p_ends_a_trial_and_never_the_best_of_a_step(order_by: str) -> None:
-    found = run(POP | {"num_trials": 60, "lower_bound": 0.5, "order_by": order_by}, measure=wobbling, space=MANY)
+    found = run(POP | {"num_trials": 30, "lower_bound": 0.5, "order_by": order_by}, measure=wobbling, space=MANY)
     values: dict[int, dict[int, float]] = {}
     ends = 0
     for event in found.history:
@@ -248,7 +265,7 @@ def test_only_a_proven_p_ends_a_trial_and_never_the_best_of_a_step(order_by: str
 
 
 def test_keep_top_of_1_ends_nobody() -> None:
-    tuner = POP | {"num_trials": 60, "lower_bound": 0.5, "keep_top": 1.0}
+    tuner = POP | {"num_trials": 30, "lower_bound": 0.5, "keep_top": 1.0}
     found = run(tuner, measure=wobbling, space=MANY)
     assert {trial.steps for trial in found.trials} == {20}
 
@@ -262,7 +279,7 @@ def test_the_order_of_ranks_needs_no_unit() -> None:
     assert asked[0] == asked[1] == asked[2]
 
 
-@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("slots", [night(1), 3])
 def test_no_opportunistic_trial_waits_for_ever(slots: int) -> None:
     """Whoever is likelier comes to its end, or is likelier no more."""
     found = run(POP | {"target": 0.99, "lower_bound": 0}, slots=slots)
