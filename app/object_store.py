@@ -248,12 +248,14 @@ def _in_flight(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
 
 
 def _chunks(parts: Iterable[memoryview]) -> Iterator[bytes]:
-    """The same bytes in pieces of `PART`; the last one may be shorter."""
+    """The same bytes in pieces of `PART`, each copied once; the last one may be shorter."""
     rest = bytearray()
     for part in parts:
-        rest += part
-        while len(rest) >= PART:
-            yield bytes(rest[:PART])
-            del rest[:PART]
+        begin = 0
+        while len(rest) + len(part) - begin >= PART:
+            end = begin + PART - len(rest)
+            yield b"".join((rest, part[begin:end]))
+            rest, begin = bytearray(), end
+        rest += part[begin:]
     if rest:
         yield bytes(rest)

@@ -1,11 +1,11 @@
 """A large object to and from S3, its parts side by side, beside one request at a time.
 
-    python benchmarks/s3_parts.py [--megabytes 192] [--stream 8] [--latency 30] [--rounds 3]
+    python benchmarks/s3_parts.py [--megabytes 1024] [--stream 80] [--latency 30] [--rounds 1]
 
-moto's server stands for S3, behind a proxy that lets each connection carry so many MB a second and makes each request
-wait so many milliseconds, as a bucket in the same region does. In each round, in turn: the parts of an object go up one
-after the other, as fsspec's files write them, and side by side; then down in both ways. A real stream carries about
-80 MB a second; here it is a tenth of that, or moto itself, which is Python, would be measured.
+A server of this file stands for S3, in a process of its own: each connection carries so many MB a second, and each
+request waits so many milliseconds, as a bucket in the same region does. In each round, in turn: the parts of an object
+go up one after the other, as fsspec's files write them, and side by side; then down in both ways. With each is said how
+many seconds of CPU this process needed: where that is more than half of the time, the cores are the limit.
 
 It ends with 1 where parts side by side are less than 6 times as fast, in the median of the rounds.
 """
@@ -13,74 +13,151 @@ It ends with 1 where parts side by side are less than 6 times as fast, in the me
 from __future__ import annotations
 
 import argparse
-import asyncio
+import multiprocessing
 import os
+import socketserver
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from moto.server import ThreadedMotoServer
+from multiprocessing.connection import Connection
+from typing import Any, ClassVar
+from urllib.parse import parse_qsl, urlsplit
 
 LEAST = 6.0
+CHUNK = 2**20
 
 
-class Shape:
-    """What each connection carries: bytes a second, either way; and for how many seconds a request waits."""
+class Bucket(socketserver.StreamRequestHandler):
+    """The few requests of S3 that a store makes. Each waits, and each connection carries so many bytes a second."""
 
-    def __init__(self, target: int, rate: float, latency: float) -> None:
-        self._target, self._rate, self._latency = target, rate, latency
+    rate, latency = 80e6, 0.03
+    objects: ClassVar[dict[str, list[bytearray]]] = {}
+    uploads: ClassVar[dict[str, bytearray]] = {}
+    disable_nagle_algorithm = True
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there = await asyncio.open_connection("127.0.0.1", self._target)
-        is_new = asyncio.Event()  # whether the next bytes of the client begin a request
-        is_new.set()
-        ways = (self._carry(reader, there[1], is_new, True), self._carry(there[0], writer, is_new, False))
-        await asyncio.gather(*ways, return_exceptions=True)
-        for end in (writer, there[1]):
-            end.close()
+    def handle(self) -> None:
+        while line := self.rfile.readline():
+            method, target, _ = line.decode().split()
+            pairs = (each.decode().split(":", 1) for each in iter(self.rfile.readline, b"\r\n"))
+            headers = {name.lower(): value.strip() for name, value in pairs}
+            url = urlsplit(target)
+            if headers.get("expect"):
+                self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            time.sleep(self.latency)
+            self._free_at = time.monotonic()
+            body = self._received(int(headers.get("content-length", "0")))
+            getattr(self, method.lower())(url.path, dict(parse_qsl(url.query, keep_blank_values=True)), headers, body)
 
-    async def _carry(
-        self, source: asyncio.StreamReader, to: asyncio.StreamWriter, is_new: asyncio.Event, is_request: bool
-    ) -> None:
-        free_at = time.monotonic()
-        while data := await source.read(2**16):
-            if is_request and is_new.is_set():
-                is_new.clear()
-                await asyncio.sleep(self._latency)
-            elif not is_request:
-                is_new.set()
-            free_at = max(free_at, time.monotonic()) + len(data) / self._rate
-            await asyncio.sleep(free_at - time.monotonic())
-            to.write(data)
-            await to.drain()
-        to.close()
+    def put(self, path: str, query: dict[str, str], headers: dict[str, str], body: bytearray) -> None:
+        """A part, an object in one piece, or the bucket."""
+        if "partNumber" in query:
+            self.uploads[f"{path}:{query['partNumber']}"] = body
+        else:
+            self.objects[path] = [body]
+        self._answer(headers='ETag: "0"\r\n')
+
+    def post(self, path: str, query: dict[str, str], headers: dict[str, str], body: bytearray) -> None:
+        """Begin an object in parts, or end it."""
+        if "uploads" in query:
+            self._answer(b"<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>")
+            return
+        self.objects[path] = [self.uploads.pop(f"{path}:{number}") for number in range(1, body.count(b"<Part>") + 1)]
+        self._answer(b'<CompleteMultipartUploadResult><ETag>"0"</ETag></CompleteMultipartUploadResult>')
+
+    def head(self, path: str, query: dict[str, str], headers: dict[str, str], body: bytearray) -> None:
+        self._answer(status="200 OK" if path in self.objects else "404 Not Found", size=self._size(path))
+
+    def get(self, path: str, query: dict[str, str], headers: dict[str, str], body: bytearray) -> None:
+        """A range of an object, whose parts are of one size."""
+        if path not in self.objects:
+            self._answer(b"<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>")
+            return
+        begin, last = map(int, headers["range"].removeprefix("bytes=").split("-"))
+        last = min(last, self._size(path) - 1)
+        about = f"Content-Range: bytes {begin}-{last}/{self._size(path)}\r\n"
+        self._answer(status="206 Partial Content", headers=about, size=last + 1 - begin)
+        while begin <= last:
+            part, place = self._part(path, begin)
+            piece = memoryview(part)[place : place + min(CHUNK, last + 1 - begin)]
+            self._carry(len(piece), self.connection.sendall, piece)
+            begin += len(piece)
+
+    def delete(self, path: str, query: dict[str, str], headers: dict[str, str], body: bytearray) -> None:
+        self.objects.pop(path, None)
+        self._answer(status="204 No Content")
+
+    # ------------------------------------------------------------------------------------------------ its parts
+
+    def _size(self, path: str) -> int:
+        return sum(map(len, self.objects.get(path, ())))
+
+    def _part(self, path: str, begin: int) -> tuple[bytearray, int]:
+        for part in self.objects[path]:
+            if begin < len(part):
+                return part, begin
+            begin -= len(part)
+        raise IndexError(begin)
+
+    def _answer(self, body: bytes = b"", status: str = "200 OK", headers: str = "", size: int | None = None) -> None:
+        length = len(body) if size is None else size
+        head = f"HTTP/1.1 {status}\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n{headers}"
+        self.wfile.write(f"{head}Content-Length: {length}\r\n\r\n".encode() + body)
+
+    def _received(self, size: int) -> bytearray:
+        body, place = bytearray(size), 0
+        while place < size:
+            piece = memoryview(body)[place : place + CHUNK]
+            place += self._carry(len(piece), self.rfile.readinto, piece)
+        return body
+
+    def _carry(self, size: int, carry: Callable[[memoryview], Any], piece: memoryview) -> Any:
+        """Do it, and be done when a connection of that rate would be; what the cores were late with is caught up."""
+        carried = carry(piece)
+        self._free_at += size / self.rate
+        time.sleep(max(0.0, self._free_at - time.monotonic()))
+        return carried
+
+
+class Server(socketserver.ThreadingTCPServer):
+    daemon_threads, request_queue_size, allow_reuse_address = True, 64, True
+
+
+def serve(rate: float, latency: float, ready: Connection) -> None:
+    Bucket.rate, Bucket.latency = rate, latency
+    with Server(("127.0.0.1", 0), Bucket) as server:
+        ready.send(server.server_address[1])
+        server.serve_forever()
 
 
 @contextmanager
 def bucket(rate: float, latency: float) -> Iterator[str]:
-    """The URL of a bucket behind the proxy; the environment tells s3fs where that is."""
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    moto.start()
-    loop, shape = asyncio.new_event_loop(), Shape(moto.get_host_and_port()[1], rate, latency)
-    server = loop.run_until_complete(asyncio.start_server(shape.serve, "127.0.0.1", 0))
-    threading.Thread(target=loop.run_forever, daemon=True).start()
-    port = server.sockets[0].getsockname()[1]
+    """The URL of a bucket in a process of its own; the environment tells s3fs where that is."""
+    ours, theirs = multiprocessing.Pipe()
+    server = multiprocessing.get_context("spawn").Process(target=serve, args=(rate, latency, theirs), daemon=True)
+    server.start()
     os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_DEFAULT_REGION": "us-east-1"}
-    os.environ["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{port}"
+    os.environ["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{ours.recv()}"
     try:
         yield "s3://bench"
     finally:
-        loop.call_soon_threadsafe(loop.stop)
-        moto.stop()
+        server.kill()
+        server.join()
 
 
-def seconds(do: Callable[[], object]) -> float:
-    begun_at = time.perf_counter()
-    do()
-    return time.perf_counter() - begun_at
+def compare(way: str, one: Callable[[], object], beside: Callable[[], object]) -> float:
+    """How many times as fast the second is."""
+    seconds, cpu = list[float](), list[float]()
+    for do in (one, beside):
+        begun_at, used = time.perf_counter(), time.process_time()
+        do()
+        seconds.append(time.perf_counter() - begun_at)
+        cpu.append(time.process_time() - used)
+    times = seconds[0] / seconds[1]
+    each = [f"{took:.1f} s (CPU {used:.1f} s)" for took, used in zip(seconds, cpu, strict=True)]
+    print(f"{way:<4} one after the other {each[0]}, side by side {each[1]}: {times:.1f} times", flush=True)
+    return times
 
 
 def measure(url: str, image: bytes, rounds: int) -> tuple[list[float], list[float]]:
@@ -90,10 +167,8 @@ def measure(url: str, image: bytes, rounds: int) -> tuple[list[float], list[floa
     from app.object_store import PART, S3_OPTIONS, FsspecStore, S3Store
 
     file_system = fsspec.core.url_to_fs(url, **S3_OPTIONS)[0]
-    file_system.mkdir(url)
     alone, beside = FsspecStore(url), S3Store(url)
     alone.options = S3_OPTIONS
-    up, down = list[float](), list[float]()
     parts = [memoryview(image)[begin : begin + PART] for begin in range(0, len(image), PART)]
 
     def read_alone() -> None:
@@ -101,26 +176,22 @@ def measure(url: str, image: bytes, rounds: int) -> tuple[list[float], list[floa
             assert sum(len(part) for part in iter(lambda: file.read(PART), b"")) == len(image)
 
     def read_beside() -> None:
-        assert sum(map(len, beside.read("beside"))) == len(image)
+        assert all(a == b for a, b in zip(beside.read("beside"), parts, strict=True))
 
-    for number in range(1, rounds + 1):
-        one, side = seconds(lambda: alone.write("alone", parts)), seconds(lambda: beside.write("beside", parts))
-        up.append(one / side)
-        print(
-            f"round {number}   up    one after the other {one:6.1f} s, side by side {side:6.1f} s: {up[-1]:.1f} times"
-        )
-        one, side = seconds(read_alone), seconds(read_beside)
-        down.append(one / side)
-        print(f"          down  one after the other {one:6.1f} s, side by side {side:6.1f} s: {down[-1]:.1f} times")
+    up, down = list[float](), list[float]()
+    for _ in range(rounds):
+        up.append(compare("up", lambda: alone.write("alone", parts), lambda: beside.write("beside", parts)))
+        alone.delete("alone")
+        down.append(compare("down", read_alone, read_beside))
     return up, down
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=192)
-    parser.add_argument("--stream", type=float, default=8.0, help="MB a second that a connection carries")
+    parser.add_argument("--megabytes", type=int, default=1024)
+    parser.add_argument("--stream", type=float, default=80.0, help="MB a second that a connection carries")
     parser.add_argument("--latency", type=float, default=30.0, help="milliseconds that each request waits")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
     told = parser.parse_args()
     with bucket(told.stream * 1e6, told.latency / 1e3) as url:
         up, down = map(statistics.median, measure(url, os.urandom(told.megabytes * 2**20), told.rounds))

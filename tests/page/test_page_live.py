@@ -10,7 +10,7 @@ import pytest
 import yaml
 from addresses import turn_to
 from playwright.sync_api import Locator, Page, Route, expect
-from stacks import TOYS, Service, wait_for
+from stacks import TOYS, Cluster, Service, wait_for
 from toys import grid, held, trials
 
 from app.embedded import Embedded
@@ -278,3 +278,19 @@ def test_it_works_behind_a_prefix(open_page: Callable[..., Page], stack: Service
     page.goto(prefix)
     expect(page.get_by_role("heading", name="Studies")).to_be_visible()
     assert asked and all(url.startswith(prefix) for url in asked)
+
+
+@pytest.mark.night
+def test_two_hosts_show_what_they_printed_and_logged(open_page: Callable[..., Page], cluster: Cluster) -> None:
+    """Each slot of the cluster has a disk of its own, which the API does not see."""
+    chatty = [({"lr": rate, "mood": "chatty"}, 12) for rate in (0.1, 0.2)]
+    study = cluster.submit(trials("page-hosts", *chatty, seconds=0.2))
+    assert cluster.wait(study)["state"] == "completed"
+    for trial in range(2):
+        wait_for("its curve", lambda trial=trial: cluster.client.trial_log(study, trial).count("hello") == 12)
+        page = open_page(f"{cluster.client.url}/#/studies/{study}/trials/{trial}")
+        printed, logged = (page.get_by_role("region", name=f"What it {verb}") for verb in ("printed", "logged"))
+        printed.get_by_role("button", name="show").click()
+        expect(printed).to_contain_text("step 11 says hello")
+        logged.get_by_role("button", name="show").click()
+        expect(logged.get_by_role("img", name=f"push of trial {trial} by step")).to_be_visible()

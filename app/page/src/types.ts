@@ -10,6 +10,7 @@ export type Columns = Schemas["Columns"];
 export type Trial = Schemas["Trial"];
 export type TrialDetail = Schemas["TrialDetail"];
 export type Tree = Schemas["Tree"];
+export type Logged = Schemas["Logged"];
 export type Rungs = Schemas["Rungs"];
 export type RankedRung = Schemas["RankedRung"];
 export type Note = Schemas["Note"];

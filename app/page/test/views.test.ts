@@ -5,6 +5,7 @@ import { duration, number, share } from "../src/format.ts";
 import { csv, filtered, sorted } from "../src/layout/filter.ts";
 import { edges, MOST, rowsOf } from "../src/layout/ladder.ts";
 import { axisOf, brushed, formatBrushes, parseBrushes } from "../src/layout/parallel.ts";
+import { loggedLines } from "../src/layout/logged.ts";
 import { reason, sentence } from "../src/layout/sentences.ts";
 import { axis, busyShare, chromeTrace, lanes, place } from "../src/layout/timeline.ts";
 import { formatRoute, parseRoute } from "../src/route.ts";
@@ -136,4 +137,16 @@ test("events and reasons in words", () => {
 test("numbers and durations are short", () => {
   assert.deepEqual([number(0.123456), number(-2), number(1e-7), number(null), number(12345)], ["0.1235", "−2", "1.00e−7", "–", "12,345"]);
   assert.deepEqual([duration(59.6), duration(3725), duration(90061)], ["1:00", "1:02:05", "1 d 01:01"]);
+});
+
+test("what was logged is a line for each name, without what is no number", () => {
+  const point = (step: number, metrics: Record<string, number | null>) => ({ step, metrics, node: "n" });
+  const lines = loggedLines([point(1, { loss: 2, grad: 0.5 }), point(3, { loss: null }), point(4, { loss: 1 })], "red");
+  assert.deepEqual(
+    lines.map(({ label, x, y }) => [label, x, y]),
+    [
+      ["grad", [1], [0.5]],
+      ["loss", [1, 4], [2, 1]],
+    ],
+  );
 });

@@ -3,6 +3,7 @@ import { useMemo, useState } from "preact/hooks";
 import { about, address, isReport, mayChange, tell, useAnswer, type Trouble } from "../data.ts";
 import { number, plural, result, spread } from "../format.ts";
 import { rungLines } from "../layout/rungs.ts";
+import { loggedLines } from "../layout/logged.ts";
 import { reason } from "../layout/sentences.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
@@ -10,7 +11,7 @@ import { Plot, type Line } from "../parts/plot.tsx";
 import { State } from "../parts/states.tsx";
 import { studyLink } from "../route.ts";
 import { palette } from "../theme.ts";
-import type { History, Rungs, Study, TrialDetail } from "../types.ts";
+import type { History, Logged, Rungs, Study, TrialDetail } from "../types.ts";
 import { Pictures } from "./overview.tsx";
 import { AddNote, Notes } from "./notes.tsx";
 import type { ViewProps } from "./props.ts";
@@ -54,6 +55,7 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
             <Curve study={study} at={at} trial={shown} />
           </Panel>
           <Notes study={study.study} notes={shown.notes} />
+          {!isReport && <LoggedCurves study={study.study} trial={trial} />}
           {!isReport && <Printed study={study.study} trial={trial} />}
         </div>
       )}
@@ -165,19 +167,39 @@ function TrialActs({ study, trial }: { study: Study; trial: TrialDetail }) {
   );
 }
 
-function Printed({ study, trial }: { study: string; trial: number }) {
-  const [text, setText] = useState<string | null>(null);
+/** What an address answers, once it was asked for: it may be megabytes, and is nothing to be asked for by itself. */
+function useAsked<T>(path: string, read: (answer: Response) => Promise<T>) {
+  const [shown, setShown] = useState<{ data: T | null; trouble: string } | null>(null);
   const load = async () => {
     try {
-      const answer = await fetch(address(about(study, `/trials/${trial}/log`, null)));
-      setText(answer.ok ? await answer.text() : ((await answer.json()) as { detail: string }).detail);
+      const answer = await fetch(address(path));
+      setShown(answer.ok ? { data: await read(answer), trouble: "" } : { data: null, trouble: ((await answer.json()) as { detail: string }).detail });
     } catch (error) {
-      setText((error as Trouble).message);
+      setShown({ data: null, trouble: (error as Trouble).message });
     }
   };
+  return { shown, button: <button onClick={() => void load()}>{shown === null ? "show" : "again"}</button> };
+}
+
+function Printed({ study, trial }: { study: string; trial: number }) {
+  const { shown, button } = useAsked(about(study, `/trials/${trial}/log`, null), (answer) => answer.text());
   return (
-    <Panel title="What it printed" class="wide" aside={<button onClick={() => void load()}>{text === null ? "show" : "again"}</button>}>
-      {text !== null && <pre class="text">{text || "Nothing."}</pre>}
+    <Panel title="What it printed" class="wide" aside={button}>
+      {shown && <pre class="text">{shown.data || shown.trouble || "Nothing."}</pre>}
+    </Panel>
+  );
+}
+
+/** The numbers that the trainer logged between evaluations, a curve for each name. */
+function LoggedCurves({ study, trial }: { study: string; trial: number }) {
+  const { shown, button } = useAsked(about(study, `/trials/${trial}/metrics`, null), (answer) => answer.json() as Promise<Logged>);
+  const lines = useMemo(() => loggedLines(shown?.data?.items ?? [], palette.value.accent), [shown, palette.value]);
+  return (
+    <Panel title="What it logged" class="wide" aside={button}>
+      {shown && lines.length === 0 && <p class="quiet">{shown.trouble || "Nothing."}</p>}
+      {lines.map((line) => (
+        <Plot key={line.label} label={`${line.label} of trial ${trial} by step`} height={160} lines={[line]} xLabel="step" />
+      ))}
     </Panel>
   );
 }

@@ -1,0 +1,17 @@
+/** What a trainer logged, as lines: one for each name, of the points that have a number for it. */
+import type { Line } from "../parts/plot.tsx";
+import type { Logged } from "../types.ts";
+
+export function loggedLines(points: Logged["items"], colour: string): Line[] {
+  const lines = new Map<string, { x: number[]; y: number[] }>();
+  for (const { step, metrics } of points) {
+    for (const [name, value] of Object.entries(metrics)) {
+      if (typeof value !== "number") continue;
+      const line = lines.get(name) ?? { x: [], y: [] };
+      lines.set(name, line);
+      line.x.push(step);
+      line.y.push(value);
+    }
+  }
+  return [...lines].sort(([a], [b]) => (a < b ? -1 : 1)).map(([label, line]) => ({ label, colour, width: 2, ...line }));
+}
