@@ -62,6 +62,9 @@ class Limits:
 LIMITS = Limits()
 """Those that hold where an operator has set none."""
 
+PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Most values are of one of these: what else one may be takes ten times as long to ask."""
+
 
 def check_size(value: Any, limits: Limits = LIMITS) -> None:
     """Raise `SequenceError` for JSON that is too large, too deep, or holds a number that no float can."""
@@ -81,14 +84,16 @@ def _walk(value: Any, depth: int) -> Iterator[tuple[Any, str]]:
         item, path = next(ways[-1], (ways, ""))
         if item is ways:
             ways.pop()
-            continue
-        if isinstance(item, Sequence):
-            item = item.to_json()
-        if isinstance(item, Mapping | list | tuple):
-            if len(ways) > depth:
+        elif type(item) in PLAIN:
+            yield item, path
+        else:
+            item = item.to_json() if isinstance(item, Sequence) else item
+            holds = isinstance(item, list | tuple | Mapping)
+            if holds and len(ways) > depth:
                 raise SequenceError(path, f"must not be nested deeper than {depth} levels")
-            ways.append(_inside(item, path))
-        yield "" if isinstance(item, Mapping | list | tuple) else item, path
+            if holds:
+                ways.append(_inside(item, path))
+            yield "" if holds else item, path
 
 
 def _inside(item: Any, path: str) -> Iterator[tuple[Any, str]]:
