@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from stagetree.functions import Run
-from stagetree.integrations.loops import Apply, FrameworkLoop, Hp
+from stagetree.integrations.framework_loop import (
+    Apply,
+    FrameworkLoop,
+    Hp,
+    refuse_name,
+    refuse_schedule,
+    refuse_stopping,
+)
 
 ENDLESS = 2**31 - 1
 """Epochs: the study says where a trial ends."""
@@ -50,12 +57,10 @@ class _Keras(FrameworkLoop):
         if framework.backend.backend() != "torch":
             raise ValueError(f"Keras has the backend {framework.backend.backend()}: set KERAS_BACKEND=torch")
         callbacks = list(fit.pop("callbacks", None) or [])
-        if any(type(each).__name__ == "EarlyStopping" for each in callbacks):
-            raise ValueError("EarlyStopping: when a trial stops is for the study's tuner to say")
+        refuse_stopping(callbacks, "EarlyStopping")
         schedule = getattr(model.optimizer, "_learning_rate", None)
         if isinstance(schedule, framework.optimizers.schedules.LearningRateSchedule):
-            instead = "compile with a number, and give the study `lr` as a sequence"
-            raise ValueError(f"a schedule of the script's own ({type(schedule).__name__}) cannot be shared: {instead}")
+            refuse_schedule(type(schedule).__name__, "compile with a number, and give the study `lr` as a sequence")
         self._model, self._data, self._validation, self._fit = model, data, validation, fit
         self._callbacks = [_callback(self, framework), *callbacks]
         self._epoch = 0
@@ -79,7 +84,7 @@ class _Keras(FrameworkLoop):
             if hasattr(optimizer, key):
                 setattr(optimizer, key, value)
             elif self._apply is None:
-                raise ValueError(f"hyper-parameter {name}: {type(optimizer).__name__} has none; `apply` is for others")
+                refuse_name(name, f"{type(optimizer).__name__} has none")
 
     def save(self) -> Any:
         return {"epoch": self._epoch, "variables": [each.numpy() for each in self._variables()]}

@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from stagetree.functions import Run
-from stagetree.integrations.loops import Apply, FrameworkLoop, Hp, RateGroups, in_a_folder
+from stagetree.integrations.framework_loop import (
+    Apply,
+    FrameworkLoop,
+    Hp,
+    RateGroups,
+    in_a_folder,
+    named,
+    refuse_name,
+    refuse_schedule,
+    refuse_stopping,
+)
 
 BESIDE = ("hyper_parameters", "hparams_", "datamodule_", "pytorch-lightning_version")
 """How names in a checkpoint of Lightning's begin that are beside the state: what the script builds its model from."""
@@ -52,8 +62,7 @@ class _Lightning(FrameworkLoop):
     def __init__(self, run: Run, trainer: Any, model: Any, datamodule: Any, apply: Apply | None) -> None:
         super().__init__(run, apply)
         self._trainer, self._model, self._data = trainer, model, datamodule
-        if any(type(each).__name__ == "EarlyStopping" for each in trainer.callbacks):
-            raise ValueError("EarlyStopping: when a trial stops is for the study's tuner to say")
+        refuse_stopping(trainer.callbacks, "EarlyStopping")
         callbacks = [each for each in trainer.callbacks if type(each).__name__ not in KEEPERS]
         trainer.callbacks = [_callback(self), *callbacks]
         trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_loop.max_steps = ENDLESS
@@ -85,19 +94,19 @@ class _Lightning(FrameworkLoop):
 
     def apply(self, hp: Hp) -> None:
         trainer = self._trainer
-        named = {"lr" if name == "learning_rate" else name: value for name, value in hp.items()}
-        if trainer.lr_scheduler_configs and "lr" not in named:
+        values = named(hp)
+        if trainer.lr_scheduler_configs and "lr" not in values:
             own = type(trainer.lr_scheduler_configs[0].scheduler).__name__
             instead = "give the study `lr` as a sequence, or let configure_optimizers return optimizers only"
-            raise ValueError(f"a schedule of the script's own ({own}) cannot be shared: {instead}")
+            refuse_schedule(own, instead)
         trainer.strategy.lr_scheduler_configs = []
-        for name, value in named.items():
+        for name, value in values.items():
             places = [each for each in zip(self._groups, trainer.optimizers, strict=True) if name in each[0].names]
             for groups, optimizer in places:
                 groups.set(optimizer, name, value)
             if not places and self._apply is None:
                 names = ", ".join(sorted({each for groups in self._groups for each in groups.names}))
-                raise ValueError(f"hyper-parameter {name}: the optimizers have {names}; `apply` is for others")
+                refuse_name(name, f"the optimizers have {names}")
 
     def save(self) -> Any:
         import torch

@@ -1,150 +1,29 @@
-"""Frameworks that own their loop, as trainers of studies: `Trainer` of Transformers and TRL.
+"""`Trainer` of Transformers and TRL, which own their loop, as trainers of studies.
 
-    run = stagetree.attach("sft", ...)
-    trainer = SFTTrainer(model, args=SFTConfig(...), train_dataset=..., callbacks=[...])
-    stagetree.integrations.loops.transformers(run, trainer)
-
-The framework calls back before each of its steps, where `run.steps()` is asked for the next one. A state is put in
-place as soon as it is loaded. To train on from there, the framework's loop is left, and begun anew with its own way of
-resuming, which finds the place in the data.
+run = stagetree.attach("sft", ...)
+trainer = SFTTrainer(model, args=SFTConfig(...), train_dataset=..., callbacks=[...])
+stagetree.integrations.loops.transformers(run, trainer)
 """
 
 from __future__ import annotations
 
 import copy
 import os
-import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stagetree.functions import Run
-from stagetree.trainer import generators
-
-Hp = dict[str, Any]
-Apply = Callable[[Hp], None]
-
-
-class _Left(Exception):
-    """The framework's loop is left: nothing went wrong. It goes on at another step, or is over."""
-
-
-class FrameworkLoop(ABC):
-    """The loop of a framework in turn with `run`; `train` returns at the end of a run by hand."""
-
-    name = ""
-
-    def __init__(self, run: Run, apply: Apply | None = None) -> None:
-        self._run, self._apply = run, apply
-        self._steps: Iterator[tuple[int, Hp]] = iter(())
-        self._loaded: Any = None
-        self._next: tuple[tuple[int, Hp], generators.Mark] | None = None
-        self._is_over = False
-
-    def train(self) -> None:
-        """Errors of the script come through. Raises RuntimeError where the framework ends its loop by itself."""
-        self._run.state(save=self._save, load=self._load, evaluate=self.evaluate)
-        self._steps = self._run.steps()
-        while not self._is_over:
-            with in_a_folder() as folder:
-                try:
-                    self.fit(folder, self._loaded)
-                except _Left:
-                    continue
-            why = "a callback stops it, or its own number of steps. How long a trial trains is for the study to say"
-            raise RuntimeError(f"the loop of {self.name} has ended by itself: {why}")
-
-    def begin_step(self) -> None:
-        """To be called before each step, by the framework."""
-        if self._next is not None:  # the loop was begun anew for this step
-            (_, hp), mark = self._next
-            self._next = self._loaded = None
-            generators.go_back(mark, self._run.device)
-        else:
-            hp = self._wait()
-        if self._apply is not None:
-            self._apply(hp)
-        self.apply(hp)
-
-    def _wait(self) -> Hp:
-        """The values of the next step that is wanted here."""
-        try:
-            step, hp = next(self._steps)
-        except StopIteration:
-            self._is_over = True
-            raise _Left from None
-        if self._loaded is not None:
-            self._next = (step, hp), generators.mark(self._run.device)
-            raise _Left
-        return hp
-
-    def _save(self) -> Any:
-        return self.save() if self._loaded is None else self._loaded
-
-    def _load(self, state: Any) -> None:
-        self._loaded = copy.deepcopy(state)  # the same may be loaded again
-        self.load(self._loaded)
-
-    @abstractmethod
-    def fit(self, folder: Path, state: Any) -> None:
-        """Run the framework's loop from a state, or from its beginning; `folder` is there as long as it runs."""
-
-    @abstractmethod
-    def apply(self, hp: Hp) -> None:
-        """Bring the values of a step into force. Raises ValueError for one that it has no place for."""
-
-    @abstractmethod
-    def save(self) -> Any:
-        """The state between two steps."""
-
-    @abstractmethod
-    def load(self, state: Any) -> None:
-        """Put a state in place, where it is measured and saved."""
-
-    @abstractmethod
-    def evaluate(self) -> dict[str, float]:
-        """The metrics; without a trace."""
-
-
-@contextmanager
-def in_a_folder() -> Iterator[Path]:
-    """A new one, which is gone after the block."""
-    with tempfile.TemporaryDirectory(prefix="stagetree-") as folder:
-        yield Path(folder)
-
-
-class RateGroups:
-    """Puts the values of hyper-parameters into an optimizer's parameter groups, each of which keeps its own multiple.
-
-    own: the values that its user has made it with, by name. Raises ValueError for a name that no group has.
-    """
-
-    def __init__(self, optimizer: Any, own: Mapping[str, float]) -> None:
-        groups = optimizer.param_groups
-        self.names = sorted({name for group in groups for name in group} - {"params", "initial_lr"})
-        initial = [{**group, "lr": group.get("initial_lr", group["lr"])} for group in groups]
-        self._multiples = {
-            name: [float(group[name]) / value for group in initial]
-            for name, value in own.items()
-            if name in self.names and value
-        }
-        self._own = own
-
-    def set(self, optimizer: Any, name: str, value: Any) -> None:
-        """From here on, it is in force."""
-        if name in self._own and name not in self._multiples:
-            raise ValueError(
-                f"hyper-parameter {name}: it is 0 where the script says so, and which groups keep 0 is not known"
-            )
-        multiples = self._multiples.get(name)
-        for number, group in enumerate(optimizer.param_groups):
-            if name in group:
-                group[name] = value if multiples is None else value * multiples[number]
-
-
-# ------------------------------------------------------------------------------------------------ Transformers, TRL
+from stagetree.integrations.framework_loop import (
+    Apply,
+    FrameworkLoop,
+    Hp,
+    RateGroups,
+    named,
+    refuse_name,
+    refuse_schedule,
+    refuse_stopping,
+)
 
 
 def transformers(run: Run, trainer: Any, apply: Apply | None = None) -> None:
@@ -176,8 +55,7 @@ class _Transformers(FrameworkLoop):
     def __init__(self, run: Run, trainer: Any, apply: Apply | None) -> None:
         super().__init__(run, apply)
         self._trainer, self._is_measuring, args = trainer, False, trainer.args
-        if any(type(each).__name__ == "EarlyStoppingCallback" for each in trainer.callback_handler.callbacks):
-            raise ValueError("EarlyStoppingCallback: when a trial stops is for the study's tuner to say")
+        refuse_stopping(trainer.callback_handler.callbacks, "EarlyStoppingCallback")
         if args.load_best_model_at_end:
             raise ValueError("load_best_model_at_end: the study keeps the weights of its best results")
         self._schedule = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
@@ -211,17 +89,16 @@ class _Transformers(FrameworkLoop):
     def apply(self, hp: Hp) -> None:
         trainer, groups = self._trainer, self._groups
         assert groups is not None
-        named = {"lr" if name == "learning_rate" else name: value for name, value in hp.items()}
-        if "lr" not in named and self._schedule != "constant":
+        values = named(hp)
+        if "lr" not in values and self._schedule != "constant":
             instead = 'give the study `lr` as a sequence, or the arguments lr_scheduler_type="constant"'
-            raise ValueError(f"a schedule of the script's own ({self._schedule}) cannot be shared: {instead}")
+            refuse_schedule(self._schedule, instead)
         trainer.lr_scheduler = _StudyRate(trainer.optimizer)
-        for name, value in named.items():
+        for name, value in values.items():
             if name in groups.names:
                 groups.set(trainer.optimizer, name, value)
             elif self._apply is None:
-                names = ", ".join(groups.names)
-                raise ValueError(f"hyper-parameter {name}: the optimizer has {names}; `apply` is for others")
+                refuse_name(name, f"the optimizer has {', '.join(groups.names)}")
 
     def save(self) -> Any:
         trainer = self._trainer

@@ -20,11 +20,11 @@ import torch
 from stagetree.runtime import inexact, state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.launcher import RANK, RankProcesses
+from stagetree.trainer import Trainer
 from stagetree.trainer.base import MetricSums
-from stagetree.trainer.elsewhere import TrainsAtOnce
 
 
-class LaunchedTrainer(TrainsAtOnce):
+class LaunchedTrainer(Trainer):
     """Trains by the processes of a script. The state is that of all ranks: what equals the first one's is kept once."""
 
     file: ClassVar[Path]
@@ -69,9 +69,15 @@ class LaunchedTrainer(TrainsAtOnce):
 
     @property
     def steps(self) -> int:
+        """How many it was trained for, also where the last one failed."""
         return self._step
 
     def train_on(self, changes: Iterator[Mapping[str, Any]], goes_on: Callable[[int], bool]) -> None:
+        """Take as many of the coming steps as fit in about a second.
+
+        changes: of each that may come, the values that are new at it. goes_on: asked several times a second, with how
+        many steps are done: whether more are wanted. If not, it ends with the step under way.
+        """
         self._step += self.ranks.agree(self._take(changes, goes_on))
 
     def train(self) -> None:

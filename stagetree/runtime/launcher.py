@@ -82,7 +82,7 @@ class RankProcesses:
         return self._asked(do, files, fields)[0]
 
     def train(self, changes: Iterator[Mapping[str, Any]], goes_on: Callable[[int], bool]) -> int:
-        """Have them take steps; how many they took. See `TrainsAtOnce`. Raises `TrainerFailed`, with that number."""
+        """As `LaunchedTrainer.train_on`: how many steps they took. Raises `TrainerFailed`, with that number."""
         coming, begun_at = list(islice(changes, self._most)), time.monotonic()
         self._grant.give(len(coming))
 

@@ -23,11 +23,11 @@ from stagetree.runtime import state_format
 from stagetree.runtime.averaging import Averaging
 from stagetree.runtime.buffers import Buffer, Buffers
 from stagetree.runtime.failures import TrainerFailed, plain, user_code
+from stagetree.runtime.launched import LaunchedTrainer
 from stagetree.runtime.weight_files import load_weights
 from stagetree.sequences import Form, Scalar, parse
 from stagetree.trainer import Trainer, generators
-from stagetree.trainer.base import MetricSums
-from stagetree.trainer.elsewhere import TrainsAhead, TrainsAtOnce
+from stagetree.trainer.base import MetricSums, TrainsAhead
 
 
 class HpTimeline:
@@ -121,11 +121,11 @@ class Model:
         self.advanced(generators.state(self.device))
 
     def advance_some(self, timeline: HpTimeline, until: int, goes_on: Callable[[int], bool]) -> None:
-        """Train one step, or several where the trainer takes them at once, up to `until`. Raises `TrainerFailed`.
+        """Train one step, or several of a script in processes of its own, up to `until`. Raises `TrainerFailed`.
 
         goes_on: asked meanwhile, with the number of steps that are done, whether more are wanted.
         """
-        if not isinstance(self.trainer, TrainsAtOnce):
+        if not isinstance(self.trainer, LaunchedTrainer):
             return self.advance(timeline)
         begun, before, coming = self.step, self.trainer.steps, map(timeline.changes, range(self.step, until))
         try:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -241,6 +241,32 @@ class Trainer(ABC):
         """End what would outlive the object, such as processes that read. Another model may take its place then.
 
         Not called when the process ends as a whole.
+        """
+
+
+class TrainsAhead(Trainer):
+    """A trainer whose model is elsewhere, in a program of its own, and may be further than the runner is.
+
+    `train` returns once the step that comes next is done, however far the model is.
+    """
+
+    @abstractmethod
+    def expect(self, stop: int, evaluate: frozenset[int], at: Callable[[int], Mapping[str, Any]]) -> None:
+        """Hear of what comes, so that it can be done in one go.
+
+        Args:
+            stop: the step up to which it is trained before a state is asked for.
+            evaluate: the steps up to there after which it is evaluated.
+            at: all values in force at a step.
+        """
+
+    @abstractmethod
+    def settle(self) -> tuple[int, Mapping[int, Mapping[str, float]]]:
+        """Be at one step, at once: the training ends before the step that was expected.
+
+        Returns:
+            That step, which is the runner's or a later one, and the metrics of the steps between them at which it was
+            to be evaluated.
         """
 
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from stagetree.sequences import did_you_mean
-from stagetree.trainer.elsewhere import TrainsAhead
+from stagetree.trainer.base import TrainsAhead
 from stagetree.trainer.program import Program, ProgramOrder, Values, folder_for_programs, placeholders
 
 __all__ = ["CommandTrainer"]
