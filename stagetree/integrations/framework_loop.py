@@ -149,7 +149,7 @@ def refuse_stopping(callbacks: Iterable[Any], name: str) -> None:
 
 
 def refuse_schedule(own: str, instead: str) -> NoReturn:
-    """Raises ValueError for a schedule that the script owns, where the study has no `lr`. instead: what is right."""
+    """Raises ValueError for a schedule that the script owns, where the study has no `lr`. instead: the right way."""
     raise ValueError(f"a schedule of the script's own ({own}) cannot be shared: {instead}")
 
 
