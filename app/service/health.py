@@ -119,7 +119,7 @@ def check_slots(records: Records, lease_seconds: float) -> None:
     """Raises `NotReady` when no slot has a worker that is alive and well."""
     with records.read() as rows:
         slots, now = rows.slots.alive(lease_seconds), rows.now()
-    well = [slot for slot in slots if (slot.quarantined_until or now) <= now]
+    well = [slot for slot in slots if not slot.is_quarantined(now)]
     if not well:
         notes = "".join(f"; {slot.name}: {slot.note or 'in quarantine'}" for slot in slots)
         raise NotReady(f"no slot is at work{notes}")

@@ -34,7 +34,7 @@ def state_of(row: SlotRecord, now: float, lease_seconds: float) -> str:
         return "busy"
     if row.lent_to is not None:
         return "lent"
-    return "quarantined" if (row.quarantined_until or now) > now else "idle"
+    return "quarantined" if row.is_quarantined(now) else "idle"
 
 
 def view_of(row: SlotRecord, chains: Mapping[str, ChainRecord], now: float, lease_seconds: float) -> Slot:
@@ -149,7 +149,7 @@ def of_study(use: Services, plan: SearchPlan, study: Study, live: Sequence[Chain
     if study.is_audited or study.is_running:
         with use.records.read() as rows:
             slots, now = rows.slots.alive(use.lease_seconds), rows.now()
-        well = [slot for slot in slots if (slot.quarantined_until or now) <= now]
+        well = [slot for slot in slots if not slot.is_quarantined(now)]
         if sentence := _of_audit(plan, well) if study.is_audited else _without_slot(plan, study, well):
             sentences.append(sentence)
     return sentences

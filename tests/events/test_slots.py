@@ -10,6 +10,7 @@ from assignments import WORK
 from transactions import TTL, Clock, Transactions
 
 from app.events.rows import Lease, SlotLost, SlotTaken
+from app.events.rows.values import LONGEST_QUARANTINE
 
 HERE = {"device": "cpu", "host": "here", "pid": 9}
 
@@ -102,6 +103,15 @@ def test_a_slot_in_quarantine_gets_nothing_until_it_is_over(rows: Transactions, 
     rows.slots.quarantine("gpu0", "anna", seconds=None, reason=None)
     assert [row.name for row in rows.slots.free(TTL)] == ["gpu0", "gpu1"]
     assert rows.slots.get("gpu0").note is None
+
+
+def test_a_quarantine_does_not_outlast_the_longest_where_the_clock_goes_back(rows: Transactions, clock: Clock) -> None:
+    rows.slots.quarantine("gpu0", "anna", seconds=LONGEST_QUARANTINE, reason="nothing arrives")
+    assert [row.name for row in rows.slots.free(TTL)] == ["gpu1"]
+    clock.at -= 360
+    for slot, owner in (("gpu0", "anna"), ("gpu1", "berta")):
+        rows.slots.touch(slot, owner)
+    assert [row.name for row in rows.slots.free(TTL)] == ["gpu0", "gpu1"]
 
 
 def test_a_worker_that_starts_again_holds_no_model(rows: Transactions, lease: Lease) -> None:

@@ -313,3 +313,18 @@ def test_no_worker_is_to_blame_where_none_is_sent_anything() -> None:
     for _ in range(5):
         a_lease(scene)
     assert len(scene.outcomes()) > 4 and quarantined(scene) == []
+
+
+def test_no_worker_is_to_blame_for_what_the_broker_did_not_take() -> None:
+    """With the broker away for two leases, each slot in turn was given nothing for five minutes."""
+
+    def publish(chain: str, stages: int, slot: str) -> None:
+        if slot == "gpu0":
+            raise ConnectionError("The broker is away.")
+
+    scene = Scene(slots=2, publish=publish)
+    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 1000} for lr in (0.1, 0.2)]})
+    scene.scheduler.tick()
+    for _ in range(5):
+        a_lease(scene, "gpu1")
+    assert scene.outcomes().count("undelivered") > 2 and quarantined(scene) == []

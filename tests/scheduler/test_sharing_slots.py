@@ -105,7 +105,7 @@ def test_a_slot_that_is_given_nothing_is_not_asked_for() -> None:
     made = scene(slots=4)
     for slot in ("gpu0", "gpu1", "gpu3"):
         with made.records.write() as rows:
-            rows.slots.quarantine(slot, "anna", seconds=3600.0, reason="it fails")
+            rows.slots.quarantine(slot, "anna", seconds=300.0, reason="it fails")
     made.submit(name="small", plan="other")
     made.scheduler.tick()
     assert preempted(made) == ["gpu2"]

@@ -91,7 +91,7 @@ class MemorySlots(SlotsPort):
 
     def free(self, seen_within: float) -> list[SlotRecord]:
         at = self._tables.clock()
-        return [row for row in self.alive(seen_within) if row.is_free and (row.quarantined_until or at) <= at]
+        return [row for row in self.alive(seen_within) if row.is_free and not row.is_quarantined(at)]
 
     def take(
         self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, **its: str

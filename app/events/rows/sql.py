@@ -52,11 +52,8 @@ class Slots(SlotsPort):
         return self._rows(select(SLOTS).where(self._is_alive(seen_within)))
 
     def free(self, seen_within: float) -> list[SlotRecord]:
-        at = now(self._session)
-        well = (SLOTS.c.quarantined_until.is_(None)) | (SLOTS.c.quarantined_until <= at)
-        return self._rows(
-            select(SLOTS).where(self._is_alive(seen_within), SLOTS.c.chain.is_(None), SLOTS.c.lent_to.is_(None), well)
-        )
+        at = self._session.execute(select(now(self._session))).scalar_one()
+        return [row for row in self.alive(seen_within) if row.is_free and not row.is_quarantined(at)]
 
     def take(
         self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, **its: str

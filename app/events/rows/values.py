@@ -121,6 +121,10 @@ class TokenRecord:
     revoked_at: float | None = None
 
 
+LONGEST_QUARANTINE = 300.0
+"""Seconds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRecord:
     """One GPU, or one CPU process, and the worker that has it.
@@ -150,6 +154,10 @@ class SlotRecord:
     def is_free(self) -> bool:
         """Whether nothing is trained on it."""
         return self.chain is None and self.lent_to is None
+
+    def is_quarantined(self, at: float) -> bool:
+        """Whether it is given nothing. What lasts for longer than the longest was said before the clock went back."""
+        return self.quarantined_until is not None and at < self.quarantined_until <= at + LONGEST_QUARANTINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,6 +150,10 @@ class Dispatch:
         del self._unsent[chain, slot]
         return True
 
+    def is_unsent(self, row: ChainRecord) -> bool:
+        """Whether the broker has not taken the message that begins the chain."""
+        return (row.chain, row.slot) in self._unsent
+
     def send_again(self, undelivered: Sequence[ChainRecord]) -> None:
         """What the broker did not take, and what was sent long ago and nobody claimed. Raises `DatabaseUnavailable`."""
         self._is_away = False

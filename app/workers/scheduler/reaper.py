@@ -30,10 +30,10 @@ from app.events import (
     VersionConflict,
     has_expired,
 )
-from app.events.rows.values import AT_WORK
+from app.events.rows.values import AT_WORK, LONGEST_QUARANTINE
 from app.scheduling.assignment import Candidates
 from app.workers.ownership import are_forks_of_one
-from app.workers.scheduler.ports import Ports
+from app.workers.scheduler.ports import Dispatch, Ports
 
 DISPATCH_AGAIN_SECONDS = 15.0
 """A chain that nobody claimed is sent again after so long; a second message does no harm."""
@@ -80,7 +80,7 @@ def longest_lease(lease_seconds: float) -> float:
 
 def candidates(cluster: ClusterSnapshot) -> Candidates:
     """The slots that may be given work."""
-    well = [slot for slot in cluster.slots.values() if (slot.quarantined_until or cluster.now) <= cluster.now]
+    well = [slot for slot in cluster.slots.values() if not slot.is_quarantined(cluster.now)]
     return Candidates(well, [slot for slot in well if slot.is_free])
 
 
@@ -131,7 +131,6 @@ logger = logging.getLogger(__name__)
 MOST_IN_VAIN = 2
 """So many chains in a row that a worker did not begin, and it is given none for a while."""
 
-DEAF_SECONDS = 300.0
 DEAF = f"{MOST_IN_VAIN} chains in a row were sent here, and its worker began none: it may hear nothing"
 
 CLOCK_JUMP_LEASES = 0.5
@@ -146,8 +145,8 @@ class Reaper:
     every lease says something wrong until its worker has renewed it: the whole lease is waited for again.
     """
 
-    def __init__(self, ports: Ports) -> None:
-        self._ports, self._lease_clock = ports, LeaseClock(ports.lease_seconds)
+    def __init__(self, ports: Ports, dispatch: Dispatch) -> None:
+        self._ports, self._dispatch, self._lease_clock = ports, dispatch, LeaseClock(ports.lease_seconds)
         self._answered_since: float | None = None
         self._clocks: tuple[float, float] | None = None  # the database's, and one that does not jump
         self._delivered: dict[str, float] = {}  # by slot: when the last chain was sent that its worker began
@@ -180,7 +179,7 @@ class Reaper:
     def _deaf_worker(self, row: ChainRecord, cluster: ClusterSnapshot) -> str | None:
         """The worker of a slot that began none of several chains, while workers of other slots began theirs."""
         slot = cluster.slots.get(row.slot)
-        if slot is None or row.state != ChainState.READY:
+        if slot is None or row.state != ChainState.READY or self._dispatch.is_unsent(row):
             return None
         worker = (slot.name, slot.owner)
         for each in [each for each in self._in_vain if each[0] == slot.name and each != worker]:
@@ -222,7 +221,7 @@ class Reaper:
                 rows.chains.end_expired(row.chain, longest_lease(self._ports.lease_seconds))
             if deaf is not None:
                 with suppress(SlotLost):
-                    rows.slots.quarantine(row.slot, deaf, seconds=DEAF_SECONDS, reason=DEAF)
+                    rows.slots.quarantine(row.slot, deaf, seconds=LONGEST_QUARANTINE, reason=DEAF)
 
         try:
             self._ports.transact(row.stream, decided, alongside=over)

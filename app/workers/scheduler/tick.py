@@ -33,8 +33,8 @@ class Scheduler:
 
     def __init__(self, ports: Ports) -> None:
         self._ports, self._is_away = ports, False
-        self._reaper, self._tuning, self._flags = Reaper(ports), Tuning(ports), Flags(ports)
         self._frontiers, self._dispatch = FrontierCache(ports), Dispatch(ports)
+        self._reaper, self._tuning, self._flags = Reaper(ports, self._dispatch), Tuning(ports), Flags(ports)
         self._assignment = Assignment(ports, self._frontiers, self._dispatch)
         self._choosing, self._sharing = Choosing(ports, self._frontiers), Sharing(ports)
         self._proving = Proving(ports, self._frontiers, self._dispatch, self._assignment.gangs)

@@ -125,7 +125,7 @@ def _most_are_out(rows: RowsPort, slot: str) -> bool:
     now, slots = rows.now(), rows.slots.all()
     host = next((row.host for row in slots if row.name == slot), "")
     same = [row for row in slots if row.host == host]
-    others = [row for row in same if row.name != slot and (row.quarantined_until or now) > now]
+    others = [row for row in same if row.name != slot and row.is_quarantined(now)]
     return len(others) + 1 > max(1, len(same) // 2)
 
 
