@@ -250,8 +250,8 @@ def _tensor(area: bytearray | memoryview | mmap.mmap, begin: int, entry: dict[st
 
 
 def _rebuild(tree: Any, tensors: Mapping[str, Any]) -> Any:
-    if isinstance(tree, list):
-        return [_rebuild(item, tensors) for item in tree]
+    if isinstance(tree, list):  # also here: the 625 numbers
+        return tree if PLAIN.issuperset(map(type, tree)) else [_rebuild(item, tensors) for item in tree]
     if not isinstance(tree, dict):
         return tree
     if TENSOR in tree or PARTED in tree:
