@@ -21,7 +21,7 @@ from app.workers.slot.models import LaneContext
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.model import HpTimeline
 from stagetree.runtime.packed import Failed, PackedModels
-from tests.world.fault_alphabet import WorldLog
+from tests.world.servers import WorldLog
 
 Without = Callable[[pytest.MonkeyPatch], None]
 

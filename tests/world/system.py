@@ -7,7 +7,6 @@ the real model, in the worker's process. A database, a store and a broker stand 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,114 +23,17 @@ from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.context import Limits, SlotDependencies
 from app.workers.slot.slot import Slot
 from app.workers.threads import Notifier, PeriodicThread, TickLoop
-from stagetree.runtime.failures import TrainerFailed
-from tests.workers.in_process import InProcess
-from tests.world.fault_alphabet import (
-    Effects,
-    Faults,
-    WorldBroker,
-    WorldDatabase,
-    WorldObjects,
-    WorldRecords,
-    WorldStore,
-)
-from tests.world.fibers import Fibers, Process, Time
-from tests.world.trainer import WorldTrainer
+from tests.world.fault_alphabet import Faults
+from tests.world.fibers import Time
+from tests.world.members import Lock, Member
+from tests.world.objects import WorldObjects
+from tests.world.servers import WorldBroker, WorldDatabase
+from tests.world.settings import Setting
+from tests.world.trainer import start_trainer
 from tests.world.users import Users
 
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
 LEASE, HEARTBEAT, GRACE, TICK = 15.0, 2.0, 5.0, 1.0
-RACE_SECONDS = 0.1
-STEP = 1.0
-"""Mean seconds of a step."""
-
-GAIN = 0.8
-"""What each rank more adds to the speed of one."""
-
-RANKS_DO = ("build", "train", "evaluate", "load")
-
-LONGEST_STEP = 60.0
-"""A step is not ended for a cancelled study, so it must end within the time in which all comes to rest."""
-
-Json = dict[str, Any]
-
-
-class Member(Process):
-    """A process of this world."""
-
-    def __init__(self, name: str, world: World) -> None:
-        super().__init__(name, world.time)
-        self._world, self.is_to_end, self.is_away_with_its_host, self.is_busy = world, False, False, False
-        self.on_end: Callable[[], None] = lambda: None
-        self.fibers_of = Fibers(self)
-        self.effects = Effects(self, world.faults)
-        self.records = WorldRecords(world.database, self.effects)
-        has_copies = world.setting.copies and name.startswith("worker")
-        self.store = WorldStore(world.objects, self.effects, world.host_of(name) if has_copies else None)
-
-    def kill(self) -> None:
-        super().kill()
-        self._world.note_death(self)
-
-    def kill_all(self) -> None:
-        self._world.kill_all()
-
-    def kill_host(self) -> None:
-        self._world.kill_host(self.name)
-
-    def ask_to_end(self) -> None:
-        """As SIGTERM."""
-        self.is_to_end = True
-        self.on_end()
-
-    def later(self, seconds: float, do: Callable[[], None]) -> None:
-        self._world.later(seconds, do)
-
-    def wait(self, seconds: float) -> None:
-        self.time.wait(seconds)
-
-    def rest(self, seconds: float) -> None:
-        """Out of the way of others for about so long. The chance in `seconds` is not of this world."""
-        self.time.wait(float(self.time.chance.expovariate(1 / RACE_SECONDS)))
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Alive, and with nothing under way."""
-        return not self.is_dead and not self.is_busy and self.paused_until <= self.time.now
-
-
-class _Lock:
-    """Of a slot on its machine, as `SlotLock`: who has it knows that whoever had it before is dead."""
-
-    def __init__(self, slot: str) -> None:
-        self.id = f"lock-of-{slot}"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a history is made in. host: how many slots are on one machine. budget: bytes for checkpoints. memory: bytes
-    of recent states in a slot. copies: whether machines have disks for copies of them.
-
-    faults_until: seconds after which nothing goes wrong any more. faults_share: of their rates, how often they happen.
-    most_steps: what one fault may cost.
-    gaps: seconds before each study is submitted. whims: what its user does with each: `wait`, `pause` or `cancel`.
-    """
-
-    slots: int = 1
-    host: int = 2
-    schedulers: int = 1
-    apis: int = 1
-    budget: int | None = None
-    memory: int = 0
-    copies: bool = False
-    proofs: bool = False
-    policy: str = "critical_path"
-    studies: tuple[Json, ...] = ()
-    gaps: tuple[float, ...] = ()
-    whims: tuple[str, ...] = ()
-    faults_until: float = 0.0
-    faults_share: float = 1.0
-    most_steps: int = 0
 
 
 class World:
@@ -222,7 +124,7 @@ class World:
         given = SlotDependencies(
             records=me.records,  # type: ignore[arg-type]
             store=me.store,
-            start=lambda members=(): self._start_trainer(me, len(members) + 1),
+            start=lambda members=(): start_trainer(me, len(members) + 1),
             sources=lambda: self.sources,
             notify=notifier.notify,
             is_retiring=lambda: me.is_to_end,
@@ -255,7 +157,7 @@ class World:
     def _ownership(self, name: str, slot: str) -> Ownership:
         """Another worker's, or another fork's of the same one."""
         if name not in self._owners:
-            lock: Any = _Lock(slot)
+            lock: Any = Lock(slot)
             owner = Ownership(slot, lock, lease_seconds=LEASE, heartbeat_seconds=HEARTBEAT, clock=self.time.clock)
             owner.kind, owner.host = "core", f"host{self.host_of(name)}"
             self._owners[name] = owner
@@ -271,36 +173,6 @@ class World:
                 self.faults.tell("the scheduler could not be told")
 
         return Notifier(tell, me.fibers_of)
-
-    def _start_trainer(self, me: Member, ranks: int) -> Any:
-        def strikes(name: str, about: str) -> bool:
-            return self.faults.strikes(name, f"{me.name}, {about}")
-
-        def script(process: InProcess, what: str, step: int) -> None:
-            me.effects.moment(f"before {what}")
-            if what in ("train", "train a pack"):
-                slow = 40.0 if self.faults.strikes("step takes long", f"{me.name} at step {step}") else STEP
-                seconds = min(self.time.chance.expovariate(1 / slow), LONGEST_STEP)
-                until = self.time.now + seconds / (1 + GAIN * (ranks - 1))
-                while self.time.now < until and not process.is_broken:
-                    me.wait(min(1.0, until - self.time.now))
-            if process.is_broken:
-                process.do("killed")
-            if what in ("train", "save", "evaluate", "load") and strikes("trainer dies", f"{what}, {step}"):
-                raise TrainerFailed("crash", "the process was ended by signal 9", step)
-            if ranks > 1 and what in RANKS_DO and strikes("rank dies", f"{what}, {step}"):
-                raise TrainerFailed("rank", "another rank was lost", step)
-            if what == "train a pack" and strikes("pack dies", ""):
-                raise TrainerFailed("crash", "the process was ended by signal 9", step)
-            if what == "build beside others" and strikes("no room beside others", ""):
-                raise TrainerFailed("out_of_memory", "there is too little memory", step)
-
-        def fails(lanes: Sequence[int]) -> dict[int, TrainerFailed]:
-            if len(lanes) == 1 or not strikes("lane fails", f"lanes {lanes}"):
-                return {}
-            return {self.time.chance.choice(lanes): TrainerFailed("exception", "ValueError: it failed", signature="it")}
-
-        return WorldTrainer(script, fails)
 
     # ------------------------------------------------------------------------------------------------ a scheduler
 

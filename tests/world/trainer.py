@@ -6,7 +6,7 @@ What packs cost is not measured but said, since the time is virtual.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.workers.state import State
 from app.workers.trainer_process import TrainedTogether
@@ -16,12 +16,25 @@ from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.packed import Lanes
 from tests.workers.in_process import InProcess
+from tests.world.settings import STEP
+
+if TYPE_CHECKING:
+    from tests.world.members import Member
 
 PASS = 1.2
 """What a pass of a pack takes, however many lanes it has, beside one of a model alone."""
 
 BATCH = 0.001
 """Seconds of one alone."""
+
+
+GAIN = 0.8
+"""What each rank more adds to the speed of one."""
+
+RANKS_DO = ("build", "train", "evaluate", "load")
+
+LONGEST_STEP = 60.0
+"""A step is not ended for a cancelled study, so it must end within the time in which all comes to rest."""
 
 
 class WorldTrainer(InProcess):
@@ -124,3 +137,40 @@ def costs(widest: int) -> dict[str, Any]:
     """The fields of a `PackingProfiled`."""
     seconds = {str(width): PASS * BATCH for width in (*widths_below(widest), widest)}
     return {"batch_seconds": {"0": BATCH, **seconds}, "peak_bytes": {}}
+
+
+def start_trainer(me: Member, ranks: int) -> WorldTrainer:
+    """The trainer of a worker, whose steps take time, and which comes to harm. ranks: how many processes it has."""
+    faults, time = me.effects.faults, me.time
+
+    def strikes(name: str, about: str) -> bool:
+        return faults.strikes(name, f"{me.name}, {about}")
+
+    def take_a_step(process: InProcess, step: int) -> None:
+        slow = 40.0 if faults.strikes("step takes long", f"{me.name} at step {step}") else STEP
+        seconds = min(time.chance.expovariate(1 / slow), LONGEST_STEP)
+        until = time.now + seconds / (1 + GAIN * (ranks - 1))
+        while time.now < until and not process.is_broken:
+            me.wait(min(1.0, until - time.now))
+
+    def script(process: InProcess, what: str, step: int) -> None:
+        me.effects.moment(f"before {what}")
+        if what in ("train", "train a pack"):
+            take_a_step(process, step)
+        if process.is_broken:
+            process.do("killed")
+        if what in ("train", "save", "evaluate", "load") and strikes("trainer dies", f"{what}, {step}"):
+            raise TrainerFailed("crash", "the process was ended by signal 9", step)
+        if ranks > 1 and what in RANKS_DO and strikes("rank dies", f"{what}, {step}"):
+            raise TrainerFailed("rank", "another rank was lost", step)
+        if what == "train a pack" and strikes("pack dies", ""):
+            raise TrainerFailed("crash", "the process was ended by signal 9", step)
+        if what == "build beside others" and strikes("no room beside others", ""):
+            raise TrainerFailed("out_of_memory", "there is too little memory", step)
+
+    def fails(lanes: Sequence[int]) -> dict[int, TrainerFailed]:
+        if len(lanes) == 1 or not strikes("lane fails", f"lanes {lanes}"):
+            return {}
+        return {time.chance.choice(lanes): TrainerFailed("exception", "ValueError: it failed", signature="it")}
+
+    return WorldTrainer(script, fails)

@@ -1,0 +1,168 @@
+"""What must hold of a history of a simulated world."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from app.domain import events as e
+from app.domain import keeping
+from app.domain.evolve import fold
+from app.domain.results import WITHOUT_PACK
+from app.domain.search_plan import SearchPlan, Trial
+from app.domain.terms import StudyState, TrialState, canonical_json
+from tests.world.fault_alphabet import FREE
+from tests.world.settings import MOST_STEPS, Json, Setting, setting
+from tests.world.system import World
+
+LOOK = 5.0
+
+NEAR = 1e-4
+"""As near are the metrics of models in single precision that were packed to those of the same that were not."""
+
+Metrics = Mapping[str, float | None]
+
+
+def check(world: World, said: list[str]) -> None:
+    """Raises AssertionError with what does not hold."""
+    assert not said, f"errors were logged: {said}"
+    for number, spec in enumerate(world.setting.studies):
+        _check_results(world, number, spec)
+    _check_objects(world)
+    _check_rest(world)
+
+
+def _check_results(world: World, number: int, spec: Json) -> None:
+    plan, study = world.plan(number), world.study(number)
+    its = {id for n, id in world.users.submitted.items() if world.users.streams[n] == world.users.streams[number]}
+    assert set(plan.studies) == its, f"studies {set(plan.studies)} for {its}"
+    is_left = world.setting.whims[number] == "cancel" and study.state == StudyState.CANCELLED
+    assert is_left or study.state == StudyState.COMPLETED, f"study {number} is {study.state}"
+    for trial, (right, got) in enumerate(
+        zip(expected(canonical_json(spec)), results(world, number), strict=not is_left)
+    ):
+        fails = got.state == TrialState.FAILED
+        assert not fails or right.state == TrialState.FAILED, f"trial {trial} of study {number} failed"
+        same = is_left or (got.state, got.steps) == (right.state, right.steps)
+        assert same, f"trial {trial} of study {number}: {got}, {right}"
+        near = _is_without_pack(plan, study.trials[trial])
+        wrong = [step for step, found in got.curve.items() if not _agree(found, right.curve[step], near=near)]
+        assert not wrong, f"trial {trial} of study {number} has other values at steps {wrong}"
+        assert is_left or fails or got.steps in got.curve, f"trial {trial} of study {number} has no value at its end"
+    events = [each.event for each in world.database.records.log.read(world.users.streams[number])]
+    assert fold(events) == plan, "the plan is not what its events fold to"
+    repeated = study.executed - study.unique
+    costly = world.deaths + sum(count for fault, count in world.faults.counts.items() if fault not in FREE)
+    costly += _may_want_what_is_deleted(world.setting) + len(set(world.setting.whims) - {"wait"})
+    assert repeated <= world.setting.most_steps * costly, (
+        f"{repeated} steps were repeated, after {costly} faults that cost any"
+    )
+    _check_facts(events)
+
+
+def _is_without_pack(plan: SearchPlan, trial: Trial) -> bool:
+    """Whether it says that passes of its packs have failed, and so promises other last bits."""
+    return any(reason == WITHOUT_PACK for node in plan.ends(trial) for _, reason in plan.nodes[node[0]].not_exact)
+
+
+def _agree(found: Metrics, right: Metrics, *, near: bool) -> bool:
+    return found == right or (near and found == pytest.approx(right, rel=NEAR))
+
+
+def _may_want_what_is_deleted(its: Setting) -> int:
+    """Whether somebody may come to want a checkpoint for which nobody waited when the budget was at its end."""
+    return int(its.budget is not None and (len(its.studies) > 1 or its.studies[0]["tuner"]["kind"] != "grid"))
+
+
+def _check_facts(events: list[e.Event]) -> None:
+    """What can be so once is said once."""
+    said = [
+        *((each.chain, each.index) for each in events if isinstance(each, e.StageCompleted)),
+        *((each.chain,) for each in events if isinstance(each, e.ChainEnded)),
+        *((each.key,) for each in events if isinstance(each, e.CheckpointKept)),
+    ]
+    twice = [key for key, count in Counter(said).items() if count > 1]
+    assert not twice, f"said more than once: {twice}"
+
+
+def _check_objects(world: World) -> None:
+    for number in range(len(world.setting.studies)):
+        for kept in keeping.checkpoints(world.plan(number)):
+            key = kept.checkpoint.key
+            assert key in world.objects.objects, f"checkpoint {key} is named and not there"
+            whole = hashlib.sha256(world.objects.objects[key]).hexdigest() == kept.checkpoint.sha256
+            assert whole or key in world.objects.damaged, f"checkpoint {key} is not what was recorded"
+
+
+def _check_rest(world: World) -> None:
+    """Nothing goes on for ever, and nobody is left out."""
+    with world.database.records.read() as rows:
+        live, slots = list(rows.chains.live()), list(rows.slots.all())
+    assert not live, f"chains live on: {standing(world)}"
+    assert len(slots) == world.setting.slots, f"slots {[slot.name for slot in slots]}"
+    assert all(slot.is_free for slot in slots), f"slots are not free: {standing(world)}"
+
+
+def check_lent(world: World) -> None:
+    """At any moment: a slot is lent to a chain that is under way and knows it, and to no other."""
+    with world.database.records.read() as rows:
+        slots, live = list(rows.slots.all()), {row.chain: row for row in rows.chains.live()}
+    for slot in slots:
+        if slot.lent_to is not None:
+            assert slot.lent_to in live, f"{slot.name} is lent to a chain that is over: {standing(world)}"
+            assert slot.name in live[slot.lent_to].members, f"nobody knows that {slot.name} is lent: {standing(world)}"
+
+
+@cache
+def expected(spec: str) -> list[Result]:
+    """The results of a study to which nothing happens, measured at each step."""
+    its = Setting(slots=2, studies=(_measured_everywhere(json.loads(spec)),), gaps=(0.0,))
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(0, its, [], Path(folder))
+        while not world.is_over():
+            world.time.run(world.time.now + LOOK)
+        found = results(world, 0)
+        world.end()
+    return found
+
+
+def know_results(seed: int) -> None:
+    """Have what `expected` says of the studies of a seed at hand."""
+    for spec in setting(Random(seed)).studies:
+        expected(canonical_json(spec))
+
+
+def _measured_everywhere(spec: Json) -> Json:
+    """A study that is long is measured where it asks to be."""
+    return spec if spec["eval_every"] > MOST_STEPS else {**spec, "eval_every": 1}
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one trial. curve: of each step at which it was measured, the metrics."""
+
+    state: TrialState
+    steps: int
+    curve: Mapping[int, Mapping[str, float | None]]
+
+
+def results(world: World, number: int) -> list[Result]:
+    """Those of a study."""
+    plan = world.plan(number)
+    return [Result(trial.state, trial.steps, dict(plan.curve(trial))) for trial in world.study(number).trials]
+
+
+def standing(world: World) -> str:
+    with world.database.records.read() as rows:
+        live = [(row.chain[:6], row.slot, row.state.value, row.index, row.step) for row in rows.chains.live()]
+        slots = [(slot.name, slot.chain, slot.lent_to, slot.quarantined_until, slot.note) for slot in rows.slots.all()]
+    return f"chains {live}, slots {slots}, studies {[world.study(n).state.value for n in world.users.submitted]}"

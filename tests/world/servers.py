@@ -1,0 +1,174 @@
+"""The database and the broker of a simulated world, as its processes see them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from app.away import LostRace
+from app.events.database import DatabaseUnavailable
+from app.events.log import Append, EventLog, StoredEvent, VersionConflict
+from app.events.memory import MemoryRecords
+from tests.world.fault_alphabet import Effects
+from tests.world.fibers import Time
+
+
+class Server:
+    """Something that can be away, for everybody or for one process."""
+
+    def __init__(self, time: Time) -> None:
+        self._time, self._away_until = time, dict[str, float]()
+
+    def leave(self, whom: str, seconds: float) -> None:
+        self._away_until[whom] = self._time.now + seconds
+
+    def come_back(self) -> None:
+        self._away_until.clear()
+
+    def is_away(self, whom: str) -> bool:
+        return self._time.now < max(self._away_until.get("", 0.0), self._away_until.get(whom, 0.0))
+
+
+class WorldDatabase(Server):
+    """One for all. offset: by how much its clock is wrong."""
+
+    def __init__(self, time: Time) -> None:
+        super().__init__(time)
+        self.offset = 0.0
+        self.records = MemoryRecords(self.clock)
+
+    def clock(self) -> float:
+        return 1_000_000.0 + self._time.now + self.offset
+
+
+class WorldRecords:
+    """The records as one process sees them."""
+
+    def __init__(self, database: WorldDatabase, effects: Effects) -> None:
+        self.database, self.effects = database, effects
+        self.log = WorldLog(database.records.log, self)
+
+    @contextmanager
+    def read(self) -> Iterator[Any]:
+        self.ask("database read")
+        with self.database.records.read() as rows:
+            yield rows
+
+    @contextmanager
+    def write(self) -> Iterator[Any]:
+        self.ask("database write")
+        self.check_race("write")
+        with self.database.records.write() as rows:
+            yield rows
+        self.answer("database write")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def ask(self, what: str) -> None:
+        self.effects.moment(f"before {what}")
+        faults, me = self.effects.faults, self.effects.process.name
+        if faults.strikes("database is away", what):
+            self.database.leave("", faults.seconds(90.0))
+        if faults.strikes("database is away for one", f"{me}, {what}"):
+            self.database.leave(me, faults.seconds(90.0))
+        if faults.strikes("database's clock jumps", what):
+            self.database.offset += faults.seconds(600.0) * (
+                1 if self.effects.process.time.chance.random() < 0.5 else -1
+            )
+        self.check_away(me)
+        if faults.strikes("database fails", f"{me}, {what}"):
+            raise DatabaseUnavailable("The database did not answer.")
+
+    def check_away(self, me: str) -> None:
+        if self.database.is_away(me):
+            raise DatabaseUnavailable("The database is away.")
+
+    def check_race(self, what: str) -> None:
+        if self.effects.faults.strikes("race is lost", f"{self.effects.process.name}, {what}"):
+            raise LostRace("The transaction lost against another one.")
+
+    def answer(self, what: str) -> None:
+        me = self.effects.process.name
+        self.effects.moment(f"after {what}")
+        if self.effects.faults.strikes("database's answer is lost", f"{me}, {what}"):
+            raise DatabaseUnavailable("The connection was lost while the commit was under way.")
+
+
+class WorldLog:
+    """An `EventLog`. Reading takes no time: nobody else goes on while a plan is held."""
+
+    append, scan = EventLog.append, EventLog.scan
+
+    def __init__(self, log: EventLog, records: WorldRecords) -> None:
+        self._log, self._records = log, records
+
+    def write(self, append: Append) -> list[StoredEvent]:
+        kinds = ", ".join(type(event).__name__ for event in append.events) or "decision"
+        self._records.ask(f"append of {kinds}")
+        if self._records.effects.faults.strikes("race is lost", kinds):
+            raise VersionConflict("The transaction lost against another one.")
+        recorded = self._log.write(append)
+        self._records.answer(f"append of {kinds}")
+        return recorded
+
+    def __getattr__(self, name: str) -> Any:
+        self._records.check_away(self._records.effects.process.name)
+        return getattr(self._log, name)
+
+
+class WorldBroker(Server):
+    """Messages on their way: each queue is a process's to take from."""
+
+    def __init__(self, time: Time) -> None:
+        super().__init__(time)
+        self._queues: dict[str, deque[tuple[Any, ...]]] = {}
+        self._flags: dict[str, Any] = {}
+
+    def serve(self, queue: str, flag: Any) -> None:
+        """Whoever takes from a queue now waits for that flag."""
+        self._flags[queue] = flag
+        if self._queues.get(queue):
+            flag.set()
+
+    def send(self, effects: Effects, queue: str, message: tuple[Any, ...]) -> None:
+        effects.moment("before send")
+        faults, about = effects.faults, f"{message} for {queue}"
+        if faults.strikes("broker is away", about):
+            self.leave("", faults.seconds(60.0))
+        if faults.strikes("broker forgets", about):
+            self._queues.clear()
+        if self.is_away(effects.process.name):
+            raise ConnectionError("The broker is away.")
+        if not faults.strikes("message is lost", about):
+            self._put(effects, queue, message)
+        if faults.strikes("message comes twice", about):
+            self._put(effects, queue, message)
+        effects.moment("after send")
+
+    def take(self, effects: Effects, queue: str) -> tuple[Any, ...] | None:
+        """Waits for one; None where it was woken for something else."""
+        flag = self._flags[queue]
+        flag.wait()
+        flag.clear()
+        waiting = self._queues.get(queue)
+        if not waiting:
+            return None
+        message = waiting.popleft()
+        if waiting:
+            flag.set()
+        effects.moment("after take")
+        return message
+
+    def _put(self, effects: Effects, queue: str, message: tuple[Any, ...]) -> None:
+        if effects.faults.strikes("message is late", f"{message} for {queue}"):
+            effects.process.later(effects.faults.seconds(40.0), lambda: self._place(queue, message))
+        else:
+            self._place(queue, message)
+
+    def _place(self, queue: str, message: tuple[Any, ...]) -> None:
+        self._queues.setdefault(queue, deque()).append(message)
+        if (flag := self._flags.get(queue)) is not None:
+            flag.set()
