@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,7 +96,7 @@ def assign(
     work = assignment_of(frontier, trial, stages, resume)
     return replace(
         work,
-        hp=trial.hp if spans[-1].node in trial.path else plan.nodes[spans[-1].node].hp,
+        hp=_values(plan, trial, spans[-1]),
         begin=None if mean else work.begin,
         mean=mean,
         packing=plan.packing or 0,
@@ -110,6 +110,21 @@ def assign(
         branch_points=branch_points(frontier, spans),
         branches_inside=tuple(frontier.upcoming.inside(span.node, span.start, span.end) for span in spans),
     )
+
+
+def _values(plan: SearchPlan, trial: Trial, span: Span) -> Mapping[str, Any]:
+    """The hyper-parameters of a chain that ends with `span`, on behalf of a trial.
+
+    What an average is made of may be trained again, for a trial that does not pass there. Then they are those of one
+    that goes as far in the node: others leave it before.
+    """
+    if span.node in trial.path:
+        return trial.hp
+    others = (each for study in plan.studies.values() for each in study.trials if span.node in each.passes)
+    for each in [trial] if span.node in trial.passes else others:
+        if any(name == span.node and end >= span.end for name, end in plan.ends(each)):
+            return each.run_in(span.node).hp
+    return plan.nodes[span.node].hp
 
 
 def _is_patient(plan: SearchPlan, trial: Trial, spans: Sequence[Span]) -> bool:

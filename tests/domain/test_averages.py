@@ -19,6 +19,8 @@ from app.domain.evolve import fold
 from app.domain.means import MeanShare, name_of
 from app.domain.search_plan import Trial
 from app.domain.terms import Refused
+from app.scheduling.assignment import assign, stages_of
+from app.scheduling.frontier import Frontier, Span
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
 from stagetree.limits import LIMITS
@@ -115,6 +117,20 @@ def test_states_that_are_gone_are_trained_again_at_the_price_that_was_said() -> 
     world.run()
     assert newest(world).state == "completed"
     assert world.plan.studies[STUDY].executed - executed == price.new + price.again
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_states_that_are_trained_again_have_the_values_of_a_trial_that_went_as_far(first: int) -> None:
+    """They had those of whoever came there first, which may have left the node at an earlier step."""
+    ways = [{"lr": LRS[2], "bs": 4}, {"lr": 0.1, "bs": 4}]
+    stays, trials = 1 - first, [{"hp": hp, "steps": 20} for hp in (ways if first == 0 else ways[::-1])]
+    world = simulator(spec({"kind": "trials", "trials": trials}), slots=1)
+    world.run()
+    lose_states(world)
+    world.give(asked(trials=(0, 1)))
+    spans = [Span(world.plan.roots[0], 0, 20)]
+    work = assign(Frontier(world.plan), spans, stages_of(world.plan, spans), 0)
+    assert work.hp == world.plan.studies[STUDY].trials[stays].hp
 
 
 @given(seed=st.integers(0, 10_000), slots=st.integers(1, 3))
