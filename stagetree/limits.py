@@ -60,7 +60,7 @@ class Limits:
 
 
 LIMITS = Limits()
-"""Those that hold where an operator has set none."""
+"""The limits that hold where an operator has set none."""
 
 PLAIN = frozenset({str, int, float, bool, type(None)})
 """Most values are of one of these: what else one may be takes ten times as long to ask."""
