@@ -54,7 +54,7 @@ class Tally:
     def add(self, world: World) -> None:
         self.histories += 1
         self.seconds += world.time.now
-        self.gangs += world.gangs()
+        self.gangs += world.gangs
         self.faults += world.faults.counts
         self.crash_points += world.faults.crash_points
 

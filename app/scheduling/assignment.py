@@ -115,7 +115,7 @@ def assign(
 def _values(plan: SearchPlan, trial: Trial, span: Span) -> Mapping[str, Any]:
     """The hyper-parameters of a chain that ends with `span`, on behalf of a trial.
 
-    What an average is made of may be trained again, for a trial that does not pass there. Then they are those of one
+    What an average is made of may be trained again, for a trial that does not pass there. Then it has the values of one
     that goes as far in the node: others leave it before.
     """
     if span.node in trial.path:

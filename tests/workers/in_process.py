@@ -64,13 +64,17 @@ class InProcess:
         assert self.model is not None
         self.model.begin(weights.fd, HpTimeline(hp), is_whole=whole)
 
-    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Any) -> tuple[str, ...]:
+    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Any, **mean: float) -> tuple[str, ...]:
         self.do("load")
         assert self.model is not None
         saved = read(*state.fds)
-        self.timeline = HpTimeline(hp)
-        self.model.load(saved, self.timeline, step)
-        return tuple(inexact.changes(saved["machine"], self.machine))
+        reasons = tuple(inexact.changes(saved["machine"], self.machine))
+        if mean:
+            saved = self.model.averaging.add(saved, mean["weight"], int(mean["left"]))
+        if not mean.get("left"):
+            self.timeline = HpTimeline(hp)
+            self.model.load(saved, self.timeline, step)
+        return reasons
 
     def train(self, hp: Mapping[str, Any], until: int, ahead: Any, *, deadline: Any, on_progress: Any) -> TrainedTo:
         assert self.model is not None

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from random import Random
 
@@ -19,9 +20,9 @@ from app.domain import keeping
 from app.domain.evolve import fold
 from app.domain.results import WITHOUT_PACK
 from app.domain.search_plan import SearchPlan, Trial
-from app.domain.terms import StudyState, TrialState, canonical_json
+from app.domain.terms import NodeId, StudyState, TrialState, canonical_json
 from tests.world.fault_alphabet import FREE
-from tests.world.settings import MOST_STEPS, Json, Setting, setting
+from tests.world.settings import MOST_STEPS, Average, Json, Setting, setting
 from tests.world.system import World
 
 LOOK = 5.0
@@ -30,6 +31,7 @@ NEAR = 1e-4
 """As near are the metrics of models in single precision that were packed to those of the same that were not."""
 
 Metrics = Mapping[str, float | None]
+Place = tuple[NodeId, int]
 
 
 def check(world: World, said: list[str]) -> None:
@@ -43,12 +45,13 @@ def check(world: World, said: list[str]) -> None:
 
 def _check_results(world: World, number: int, spec: Json) -> None:
     plan, study = world.plan(number), world.study(number)
+    averages = world.setting.averages[number] if world.setting.averages else ()
     its = {id for n, id in world.users.submitted.items() if world.users.streams[n] == world.users.streams[number]}
     assert set(plan.studies) == its, f"studies {set(plan.studies)} for {its}"
     is_left = world.setting.whims[number] == "cancel" and study.state == StudyState.CANCELLED
     assert is_left or study.state == StudyState.COMPLETED, f"study {number} is {study.state}"
     for trial, (right, got) in enumerate(
-        zip(expected(canonical_json(spec)), results(world, number), strict=not is_left)
+        zip(expected(canonical_json(spec), averages), results(world, number), strict=not is_left)
     ):
         fails = got.state == TrialState.FAILED
         assert not fails or right.state == TrialState.FAILED, f"trial {trial} of study {number} failed"
@@ -63,10 +66,12 @@ def _check_results(world: World, number: int, spec: Json) -> None:
     repeated = study.executed - study.unique
     costly = world.deaths + sum(count for fault, count in world.faults.counts.items() if fault not in FREE)
     costly += _may_want_what_is_deleted(world.setting) + len(set(world.setting.whims) - {"wait"})
+    costly += sum(len(each.trials) for each in chain(*world.setting.averages))  # whose states may have gone before
     assert repeated <= world.setting.most_steps * costly, (
         f"{repeated} steps were repeated, after {costly} faults that cost any"
     )
     _check_facts(events)
+    _check_parents(events)
 
 
 def _is_without_pack(plan: SearchPlan, trial: Trial) -> bool:
@@ -92,6 +97,20 @@ def _check_facts(events: list[e.Event]) -> None:
     ]
     twice = [key for key, count in Counter(said).items() if count > 1]
     assert not twice, f"said more than once: {twice}"
+
+
+def _check_parents(events: list[e.Event]) -> None:
+    """What an average is the mean of is not let go while it is waited for."""
+    waiting: dict[NodeId, set[Place]] = {}
+    for each in events:
+        match each:
+            case e.AverageNamed():
+                waiting.setdefault(each.node, {(share.node, share.step) for share in each.shares})
+            case e.CheckpointKept():
+                waiting.pop(each.node, None)
+            case e.CheckpointReleased():
+                needed = [name for name, places in waiting.items() if (each.node, each.step) in places]
+                assert not needed, f"{each} is what averages {needed} are to be made of"
 
 
 def _check_objects(world: World) -> None:
@@ -123,9 +142,16 @@ def check_lent(world: World) -> None:
 
 
 @cache
-def expected(spec: str) -> list[Result]:
-    """The results of a study to which nothing happens, measured at each step."""
-    its = Setting(slots=2, studies=(_measured_everywhere(json.loads(spec)),), gaps=(0.0,))
+def expected(spec: str, averages: tuple[Average, ...] = ()) -> list[Result]:
+    """The results of a study to which nothing happens, measured at each step; then the averages of its trials."""
+    if averages:
+        trials = expected(spec)
+        return trials + _calm(json.loads(spec), averages)[len(trials) :]
+    return _calm(_measured_everywhere(json.loads(spec)))
+
+
+def _calm(spec: Json, averages: tuple[Average, ...] = ()) -> list[Result]:
+    its = Setting(slots=2, studies=(spec,), gaps=(0.0,), averages=(averages,))
     with tempfile.TemporaryDirectory() as folder:
         world = World(0, its, [], Path(folder))
         while not world.is_over():
@@ -137,8 +163,9 @@ def expected(spec: str) -> list[Result]:
 
 def know_results(seed: int) -> None:
     """Have what `expected` says of the studies of a seed at hand."""
-    for spec in setting(Random(seed)).studies:
-        expected(canonical_json(spec))
+    its = setting(Random(seed))
+    for spec, averages in zip(its.studies, its.averages, strict=True):
+        expected(canonical_json(spec), averages)
 
 
 def _measured_everywhere(spec: Json) -> Json:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from app.away import LostRace
-from app.events.database import DatabaseUnavailable
+from app.events.database import Database, DatabaseUnavailable
 from app.events.log import Append, EventLog, StoredEvent, VersionConflict
 from app.events.memory import MemoryRecords
+from app.events.records import Records, SqlRecords
 from tests.world.fault_alphabet import Effects
 from tests.world.fibers import Time
 
@@ -32,12 +34,15 @@ class Server:
 
 
 class WorldDatabase(Server):
-    """One for all. offset: by how much its clock is wrong."""
+    """One for all. offset: by how much its clock is wrong. file: where it is, if it is a real one."""
 
-    def __init__(self, time: Time) -> None:
+    def __init__(self, time: Time, file: Path | None = None) -> None:
         super().__init__(time)
         self.offset = 0.0
-        self.records = MemoryRecords(self.clock)
+        self.sql = None if file is None else Database(f"sqlite:///{file}", clock=self.clock)
+        if self.sql is not None:
+            self.sql.create()
+        self.records: Records = MemoryRecords(self.clock) if self.sql is None else SqlRecords(self.sql)
 
     def clock(self) -> float:
         return 1_000_000.0 + self._time.now + self.offset

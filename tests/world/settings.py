@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -33,6 +33,14 @@ FAILING = ["fine", switch("fine", "raise", 7), switch("fine", "nan", 5)]
 
 
 @dataclass(frozen=True)
+class Average:
+    """Of these trials. steps: for how many it is trained on; None for none."""
+
+    trials: tuple[int, ...]
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
 class Setting:
     """What a history is made in. host: how many slots are on one machine. budget: bytes for checkpoints. memory: bytes
     of recent states in a slot. copies: whether machines have disks for copies of them.
@@ -40,6 +48,8 @@ class Setting:
     faults_until: seconds after which nothing goes wrong any more. faults_share: of their rates, how often they happen.
     most_steps: what one fault may cost.
     gaps: seconds before each study is submitted. whims: what its user does with each: `wait`, `pause` or `cancel`.
+    averages: which ones of its trials are asked for. archives: whether old plans are archived and brought back, which a
+    real database does.
     """
 
     slots: int = 1
@@ -54,6 +64,8 @@ class Setting:
     studies: tuple[Json, ...] = ()
     gaps: tuple[float, ...] = ()
     whims: tuple[str, ...] = ()
+    averages: tuple[tuple[Average, ...], ...] = ()
+    archives: bool = False
     faults_until: float = 0.0
     faults_share: float = 1.0
     most_steps: int = 0
@@ -95,6 +107,28 @@ def ranked(ranks: Any, name: str = "one to four", **more: Any) -> Json:
 
 def setting(chance: Random) -> Setting:
     its = studies(chance)
+    drawn = replace(_drawn(chance, its), studies=its)
+    wishes = Random(repr(drawn))  # what was chosen before there were any is as it was
+    averages = tuple(
+        _averages(wishes) if _has_averages(spec, whim) and wishes.random() < 0.5 else ()
+        for spec, whim in zip(its, drawn.whims, strict=True)
+    )
+    return replace(drawn, averages=averages, archives=wishes.random() < (0.4 if any(averages) else 0.08))
+
+
+def _has_averages(spec: Json, whim: str) -> bool:
+    """Whether its trials are sure to have an end, where a mean can be taken."""
+    plain = spec["trainer"] == "toy" and spec["tuner"]["kind"] == "grid" and "mood" not in spec["space"]
+    return plain and spec["merge"] and whim == "wait"
+
+
+def _averages(chance: Random) -> tuple[Average, ...]:
+    """Of some leaves, one after the other; what is named twice is one node."""
+    every = [Average((0, 3)), Average((1, 2, 5)), Average((6, 7), steps=15), Average((0, 3), steps=14)]
+    return tuple(chance.sample(every, chance.choice((1, 2, 3))))
+
+
+def _drawn(chance: Random, its: tuple[Json, ...]) -> Setting:
     are_ranked = any("ranks" in spec for spec in its)
     return Setting(
         slots=chance.choice((2, 3, 4) if are_ranked else (1, 2, 3)),
@@ -106,7 +140,6 @@ def setting(chance: Random) -> Setting:
         copies=not memory,
         policy=chance.choice(("critical_path", "fair_share")),
         proofs=chance.choice((False, False, False, True)),
-        studies=its,
         gaps=tuple(chance.random() * 30 for _ in its),
         whims=tuple(chance.choice(WHIMS) for _ in its),
         faults_until=FAULTS_UNTIL,

@@ -23,6 +23,7 @@ from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.context import Limits, SlotDependencies
 from app.workers.slot.slot import Slot
 from app.workers.threads import Notifier, PeriodicThread, TickLoop
+from tests.world.archivist import Archivist
 from tests.world.fault_alphabet import Faults
 from tests.world.fibers import Time
 from tests.world.members import Lock, Member
@@ -43,12 +44,13 @@ class World:
         self.setting, self.folder = setting, folder
         self.time = Time(Random(seed))
         self.faults = Faults(self.time, chosen, setting.faults_until, setting.faults_share)
-        self.database, self.objects = WorldDatabase(self.time), WorldObjects(self.time)
+        self.database = WorldDatabase(self.time, folder / "world.db" if setting.archives else None)
+        self.objects = WorldObjects(self.time)
         self.broker = WorldBroker(self.time)
         self.sources = {name: TrainerSource(TOY, "1") for name in ("toy", "packable", "sharded")}
         self.users = Users(self, self.sources)
         self.members: dict[str, Member] = {}
-        self.deaths = self._coming = 0
+        self.deaths = self.gangs = self._coming = 0
         self._machine = Member("machine", self)
         self._owners: dict[str, Ownership] = {}
         self._starts: dict[str, Callable[[], None]] = {}
@@ -61,6 +63,8 @@ class World:
             self._supervise(f"api-{number}", self.users.doors.serve)
         self._client = Member("client", self)
         self._client.fibers_of.spawn("client", lambda: self.users.submit_all(self._client))
+        self.archivist = Archivist(self)
+        self._client.fibers_of.spawn("archivist", lambda: self.archivist.work(self._client))
 
     # ------------------------------------------------------------------------------------------------ processes
 
@@ -222,6 +226,7 @@ class World:
 
     def end(self) -> None:
         """All of it: what has a descriptor lets it go."""
+        self.gangs = self._gangs()
         self.setting = Setting()
         self._starts = {name: lambda: None for name in self._starts}
         self.kill_all()
@@ -230,6 +235,7 @@ class World:
             for fiber in process.fibers:
                 self.time.wake(fiber)
         self.time.run(self.time.now + 1.0)
+        self.database.records.close()
 
     def plan(self, number: int) -> SearchPlan:
         """As the log has it."""
@@ -244,12 +250,16 @@ class World:
             is_busy = bool(rows.chains.live()) or len(rows.slots.all()) < self.setting.slots
         return not is_busy and not self._coming and all(member.is_at_rest for member in self.members.values())
 
-    def gangs(self) -> int:
+    def _gangs(self) -> int:
         """How many chains had more than one slot."""
         log = self.database.records.log
         events = (each.event for stream in log.versions() for each in log.read(stream))
         return sum(isinstance(event, e.ChainAssigned) and bool(event.members) for event in events)
 
     def is_over(self) -> bool:
+        return self.archivist.is_done and self.users.are_content() and self.has_ended()
+
+    def has_ended(self) -> bool:
+        """Whether all studies have, as far as is known: an average lets one go on."""
         every = range(len(self.setting.studies))
         return all(number in self.users.submitted and self.study(number).is_final for number in every)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.terms import StateConflict, StudyId
+from app.domain.terms import StateConflict, StudyId, TrialState
 from app.events.database import DatabaseUnavailable
 from app.events.log import Idempotency, StoredEvent, VersionConflict
 from app.events.plans import Plans
@@ -92,7 +92,7 @@ class Doors:
 class Users:
     """Submit the studies of a world, and change their minds about some of them.
 
-    submitted, streams: the id and the plan of each study, by its number.
+    submitted, streams: the id and the plan of each study, by its number. wanting: how many of them will ask for more.
     """
 
     def __init__(self, world: World, sources: dict[str, TrainerSource]) -> None:
@@ -100,6 +100,11 @@ class Users:
         self.doors = Doors(world)
         self.submitted: dict[int, StudyId] = {}
         self.streams: dict[int, str] = {}
+        self.wanting = sum(map(bool, world.setting.averages))
+
+    def are_content(self) -> bool:
+        """Whether all averages were asked for and taken."""
+        return not self.wanting
 
     def submit_all(self, me: Member) -> None:
         """Each after its time, until it is known that it was taken."""
@@ -107,6 +112,8 @@ class Users:
         for number, spec in enumerate(world.setting.studies):
             world.time.wait(world.setting.gaps[number])
             self._submit(me, number, spec)
+            if world.setting.averages and world.setting.averages[number]:
+                me.fibers_of.spawn("averages", lambda number=number: self._average(me, number))  # type: ignore[misc]
             if world.setting.whims and world.setting.whims[number] != "wait":
                 me.fibers_of.spawn("user", lambda number=number: self._change_mind(me, number))  # type: ignore[misc]
 
@@ -120,10 +127,26 @@ class Users:
         world.time.wait(float(world.time.chance.random()) * 60)
         self._command(me, number, c.ResumeStudy(study=study))
 
-    def _command(self, me: Member, number: int, asked: c.Command) -> None:
+    def _average(self, me: Member, number: int) -> None:
+        """Of trials that have come to their end; again as long as their plan is archived."""
+        study, world = self.submitted[number], self._world
+        for place, each in enumerate(world.setting.averages[number]):
+            while not self._are_completed(number, each.trials):
+                world.time.wait(AGAIN)
+            world.time.wait(float(world.time.chance.random()) * 40)
+            wanted = c.AverageTrials(study=study, trials=each.trials, steps=each.steps, time=world.wall_clock())
+            while self._command(me, number, wanted, f"average {place}") is None:
+                world.time.wait(AGAIN)
+        self.wanting -= 1
+
+    def _are_completed(self, number: int, numbers: Sequence[int]) -> bool:
+        trials = self._world.study(number).trials
+        return all(each < len(trials) and trials[each].state == TrialState.COMPLETED for each in numbers)
+
+    def _command(self, me: Member, number: int, asked: c.Command, name: str = "") -> Sequence[StoredEvent] | None:
         self._world.faults.tell(f"asked: {asked}")
-        key = f"api:{number}:{type(asked).__name__}"
-        self._ask(me, key, lambda: self._write(self.streams[number], asked, key))
+        key = f"api:{number}:{name or type(asked).__name__}"
+        return self._ask(me, key, lambda: self._write(self.streams[number], asked, key))
 
     def _submit(self, me: Member, number: int, spec: Json) -> None:
         checked, world, key = StudySpec.from_dict(spec), self._world, f"api:{number}"
@@ -135,8 +158,8 @@ class Users:
             command = c.SubmitStudy(plan=plan, study=study, spec=checked.to_json(), at=world.wall_clock())
             return self._write(stream, command, key)
 
-        recorded = self._ask(me, key, make)
-        assert recorded is not None
+        while (recorded := self._ask(me, key, make)) is None:  # the plan is archived
+            world.time.wait(AGAIN)
         (taken,) = [each.event.study for each in recorded if isinstance(each.event, e.StudySubmitted)]
         self.streams[number], self.submitted[number] = stream, taken
 
