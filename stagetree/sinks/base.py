@@ -97,14 +97,16 @@ class Link(RunRecord):
 
 @dataclass(frozen=True)
 class Point(RunRecord):
-    """Metrics after a step. A trial has one point at a step at most.
+    """Metrics after a step; of a trial with repeats, the means. A trial has one point at a step at most.
 
-    shared_with: the trial in whose run it was written first, where that is another: it was measured once.
+    shared_with: the trial in whose run it was written first, where that is another: it was measured once. deviations:
+    of a trial with repeats, the standard deviations of its metrics, as of a sample.
     """
 
     step: int
     metrics: Mapping[str, float | None]
     shared_with: int | None = field(default=None, kw_only=True)
+    deviations: Mapping[str, float] = field(default_factory=dict, kw_only=True)
 
     @property
     def key(self) -> Key:
@@ -112,8 +114,9 @@ class Point(RunRecord):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The metrics that were finite numbers."""
-        return {name: value for name, value in self.metrics.items() if value is not None}
+        """The metrics that were finite numbers, and their deviations as `NAME/std`."""
+        stds = {f"{name}/std": value for name, value in self.deviations.items()}
+        return {name: value for name, value in self.metrics.items() if value is not None} | stds
 
 
 @dataclass(frozen=True)

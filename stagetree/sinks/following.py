@@ -164,9 +164,9 @@ class Follower:
         document = self._trial(number)
         path = document.get("path")
         for point in document["curve"]:
-            node = self._runs.node_at(number, point["step"])
-            if node is not None and (path is None or node in path):  # it may be struck, and its number another's
-                records += self._runs.measured(node, point["step"], point["metrics"], event["at"])
+            nodes = self._runs.nodes_at(number, point["step"])
+            if path is None or any(node in path for node in nodes):  # it may be struck, and its number another's
+                records += self._runs.told(number, point["step"], point["metrics"], event["at"])
         return records
 
     def _trial(self, number: int) -> Json:

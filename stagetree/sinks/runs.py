@@ -7,30 +7,49 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
+from stagetree.repeats import Metrics, deviations, means
 from stagetree.sinks.base import Began, Json, Key, Link, Mark, Point, Record, RunRecord, SinkError, Struck, run_of
 
-Metrics = Mapping[str, float | None]
+
+@dataclass
+class _Way:
+    """starts: the nodes that a training passes and where each begins, root first. ends: how far it goes along each."""
+
+    starts: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+
+    def grow(self, path: Mapping[str, int], steps: int) -> None:
+        self.starts.update(path)
+        self.ends = dict(zip(self.starts, [*list(self.starts.values())[1:], steps], strict=True))
+
+    def passes(self, node: str, step: int) -> bool:
+        return step <= self.ends.get(node, -1)
+
+    def node_at(self, step: int) -> str | None:
+        """The node that leads to a step; None where it does not go so far yet."""
+        return next((name for name, end in self.ends.items() if step <= end), None)
 
 
 @dataclass
 class _Trial:
-    """starts: the nodes that a trial passes and where each begins, root first. ends: up to which step it goes along.
+    """ways: the ways of its repeats; of most trials, one. linked: as far as it was said to be one with another."""
 
-    linked: the step up to which it was said to be one with another.
-    """
-
-    starts: dict[str, int] = field(default_factory=dict)
-    ends: dict[str, int] = field(default_factory=dict)
+    ways: list[_Way]
     steps: int = 0
     linked: int = 0
 
-    def grow(self, path: Mapping[str, int], steps: int) -> None:
-        self.starts.update(path)
+    def grow(self, paths: Sequence[Mapping[str, int]], steps: int) -> None:
         self.steps = max(self.steps, steps)
-        self.ends = dict(zip(self.starts, [*list(self.starts.values())[1:], self.steps], strict=True))
+        for way, path in zip(self.ways, paths, strict=True):
+            way.grow(path, self.steps)
 
     def passes(self, node: str, step: int) -> bool:
-        return step <= self.ends.get(node, -1)
+        return any(way.passes(node, step) for way in self.ways)
+
+    def nodes_at(self, step: int) -> list[str]:
+        """The different nodes that lead its repeats to a step."""
+        nodes = (way.node_at(step) for way in self.ways)
+        return list(dict.fromkeys(node for node in nodes if node is not None))
 
 
 class Runs:
@@ -69,10 +88,17 @@ class Runs:
         self._measured.setdefault(node, {})[step] = (metrics, at)
         return self._points(node, step)
 
-    def node_at(self, trial: int, step: int) -> str | None:
-        """The node of a trial's path that leads to a step; None where the trial does not go so far yet."""
-        ends = self._trials[trial].ends if trial in self._trials else {}
-        return next((name for name, end in ends.items() if step <= end), None)
+    def told(self, trial: int, step: int, metrics: Metrics, at: float) -> list[Record]:
+        """What follows from what others measured on a trial's way: the metrics are the trial's own, so means."""
+        nodes = self._trials[trial].nodes_at(step) if trial in self._trials else []
+        if len(nodes) == 1:
+            return self.measured(nodes[0], step, metrics, at)
+        is_new = nodes and ("point", run_of(trial, self.is_alone), step) not in self._written
+        return [Point(trial, step, metrics, at=at, is_alone=self.is_alone)] if is_new else []
+
+    def nodes_at(self, trial: int, step: int) -> list[str]:
+        """The nodes in which a trial's repeats come to a step; none where the trial does not go so far yet."""
+        return self._trials[trial].nodes_at(step) if trial in self._trials else []
 
     def first_passing(self, node: str, step: int) -> int | None:
         """The first trial whose path leads through a node to a step."""
@@ -86,15 +112,35 @@ class Runs:
         return trial in self._passing_at(node, step)
 
     def _points(self, node: str, step: int) -> list[Record]:
-        """In the runs that have none there yet; who had it first, or else began first, shares it with the others."""
-        passing = sorted(self._passing_at(node, step))
-        new = [n for n in passing if ("point", run_of(n, self.is_alone), step) not in self._written]
-        had = next((number for number in passing if number not in new), min(passing, default=None))
-        metrics, at = self._measured[node][step]
-        return [self._point(number, step, metrics, at, None if number == had else had) for number in new]
+        """In the runs that have none there yet; who had it first, or else began first, shares it with the others.
 
-    def _point(self, number: int, step: int, metrics: Metrics, at: float, shared_with: int | None) -> Point:
-        return Point(number, step, metrics, at=at, is_alone=self.is_alone, shared_with=shared_with)
+        A trial with repeats has its point once all of them are measured.
+        """
+        nodes = {number: self._trials[number].nodes_at(step) for number in self._passing_at(node, step)}
+        alike = {number: tuple(each) for number, each in sorted(nodes.items()) if self._are_measured(each, step)}
+        new = [n for n in alike if ("point", run_of(n, self.is_alone), step) not in self._written]
+        points = list[Record]()
+        for number in new:
+            same = [n for n, each in alike.items() if each == alike[number]]
+            had = next((n for n in same if n not in new), same[0])
+            points.append(self._point(number, step, alike[number], None if number == had else had))
+        return points
+
+    def _are_measured(self, nodes: Sequence[str], step: int) -> bool:
+        return all(step in self._measured.get(node, ()) for node in nodes)
+
+    def _point(self, number: int, step: int, nodes: Sequence[str], shared_with: int | None) -> Point:
+        measured = [self._measured[node][step] for node in nodes]
+        metrics, at = [each for each, _ in measured], max(at for _, at in measured)
+        return Point(
+            number,
+            step,
+            means(metrics),
+            at=at,
+            is_alone=self.is_alone,
+            shared_with=shared_with,
+            deviations=deviations(metrics),
+        )
 
     def _grown(self, event: Json) -> list[Record]:
         data, at = event["data"], event["at"]
@@ -102,9 +148,10 @@ class Runs:
             raise SinkError(f"trial {data['trial']} was asked for by a version that did not record its nodes")
         number = int(data["trial"])
         is_new = number not in self._trials
-        trial = self._trials.setdefault(number, _Trial())
-        trial.grow(data["path"], data["steps"])
-        for node in data["path"]:
+        paths = [data["path"], *data.get("repeats", ())]
+        trial = self._trials.setdefault(number, _Trial([_Way() for _ in paths]))
+        trial.grow(paths, data["steps"])
+        for node in (node for path in paths for node in path):
             self._passing.setdefault(node, set()).add(number)
         began: list[Record] = [Began(number, data["hp"], at=at, is_alone=self.is_alone)] if is_new else []
         return [*began, *self._link(number, trial, at), *self._earlier(trial)]
@@ -119,8 +166,9 @@ class Runs:
 
     def _nearest(self, number: int, trial: _Trial) -> tuple[int, int]:
         """The last step that is shared, and with whom: who shares a node shares all before it."""
-        for node, end in reversed(trial.ends.items()):
-            others = [(min(end, self._trials[n].ends[node]), -n) for n in self._passing[node] if n != number]
+        for node, end in reversed(trial.ways[0].ends.items()):
+            all_ends = ((n, way.ends) for n in self._passing[node] if n != number for way in self._trials[n].ways)
+            others = [(min(end, ends[node]), -n) for n, ends in all_ends if node in ends]
             if others:
                 shared, other = max(others)
                 return shared, -other
@@ -128,7 +176,8 @@ class Runs:
 
     def _earlier(self, trial: _Trial) -> list[Record]:
         """What was measured on a path before the trial came there."""
-        places = ((node, step) for node in trial.starts for step in sorted(self._measured.get(node, ())))
+        nodes = dict.fromkeys(node for way in trial.ways for node in way.starts)
+        places = ((node, step) for node in nodes for step in sorted(self._measured.get(node, ())))
         return [record for place in places for record in self._points(*place)]
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stagetree.errors import NotFound
 from stagetree.sinks import Began, Link, Point, Record, follow
 from tests.sinks.scripted import STUDY, A, B, C, Scripted, added, busy_study, evaluated, events, extended
@@ -110,6 +112,47 @@ def test_what_a_trial_has_now_is_not_written_for_one_that_was_struck(tmp_path: P
     happened = events(added(0, 40, {A: 0}), added(1, 40, {C: 0}), isolated, added(0, 40, {"node-alone": 0}), first=7)
     sink = written(tmp_path, Anew(happened))
     assert [(each.run, each.step) for each in sink.records if isinstance(each, Point)] == [("0-alone", 10)]
+
+
+def repeated(trial: int, steps: int, *paths: Json) -> tuple[str, Json]:
+    type, data = added(trial, steps, paths[0])
+    return type, data | {"repeats": list(paths[1:])}
+
+
+def test_repeats_have_one_run_of_means_with_their_deviations(tmp_path: Path) -> None:
+    happened = events(
+        repeated(0, 40, {A: 0, B: 20}, {A: 0, C: 20}),
+        evaluated(A, 20, 0.2),
+        evaluated(C, 40, 0.6),
+        evaluated(B, 40, 0.4),
+    )
+    points = [each for each in written(tmp_path, Scripted(happened)).records if isinstance(each, Point)]
+    assert [(each.step, each.at) for each in points] == [(20, 3.0), (40, 5.0)]  # the mean comes with the last of them
+    assert points[0].numbers == {"accuracy": 0.2}
+    assert points[1].numbers == {"accuracy": 0.5, "accuracy/std": pytest.approx(0.02**0.5)}
+
+
+def test_repeats_share_only_what_all_of_them_have(tmp_path: Path) -> None:
+    happened = events(
+        repeated(0, 40, {A: 0, B: 20}, {A: 0, C: 20}),
+        added(1, 40, {A: 0, B: 20}),
+        evaluated(A, 20, 0.2),
+        evaluated(B, 40, 0.4),
+        evaluated(C, 40, 0.6),
+    )
+    points = [each for each in written(tmp_path, Scripted(happened)).records if isinstance(each, Point)]
+    shared = [(each.trial, each.step, each.metrics["accuracy"], each.shared_with) for each in points]
+    assert shared == [(0, 20, 0.2, None), (1, 20, 0.2, 0), (1, 40, 0.4, None), (0, 40, 0.5, None)]
+
+
+def test_means_that_another_study_measured_are_the_trials_own(tmp_path: Path) -> None:
+    happened = events(repeated(0, 40, {A: 0, B: 20}, {A: 0, C: 20}), first=7)
+    curve = [{"step": 10, "metrics": {"accuracy": 0.1}}, {"step": 40, "metrics": {"accuracy": 0.5}}]
+    sink = written(tmp_path, Scripted(happened, {0: curve}))
+    assert [(each.step, each.metrics) for each in sink.records if isinstance(each, Point)] == [
+        (10, {"accuracy": 0.1}),
+        (40, {"accuracy": 0.5}),
+    ]
 
 
 def test_hyper_parameters_are_flat() -> None:

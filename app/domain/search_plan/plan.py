@@ -11,8 +11,9 @@ from app.domain import events as e
 from app.domain.means import MeanShare
 from app.domain.search_plan.node import MAX_LOST, Chain, Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.study import Study, still_open
-from app.domain.search_plan.trial import Trial, means
+from app.domain.search_plan.trial import Trial
 from app.domain.terms import ChainId, NodeId, Place, ProofKind, StudyId, TrialKey, Unknown
+from stagetree.repeats import means
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 from typing import Any
 
 from app.domain.terms import NodeId, StudyId, TrialEventKind, TrialKey, TrialState
@@ -105,16 +104,3 @@ class Note:
     at: float
     trial: int | None
     text: str
-
-
-def means(measured: Sequence[Mapping[str, float | None]]) -> Mapping[str, float | None]:
-    """The mean of each metric that all have; None where one of them is no number."""
-    if len(measured) == 1:
-        return measured[0]
-    names = [name for name in measured[0] if all(name in each for each in measured)]
-    return {name: _mean([each[name] for each in measured]) for name in names}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return fmean(numbers) if len(numbers) == len(values) else None
