@@ -56,7 +56,7 @@ Sinks = Annotated[
     typer.Option(
         "--to",
         metavar="SINK",
-        help="Write to tensorboard:DIR, wandb:PROJECT, mlflow:URI or otlp:URL meanwhile; may be repeated.",
+        help="Write to tensorboard:DIR, wandb:PROJECT, mlflow:URI, otlp:URL or webhook:URL meanwhile; may be repeated.",
     ),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live view.")]

@@ -15,6 +15,7 @@ from stagetree.backoff import Backoff
 if TYPE_CHECKING:
     from stagetree.client import Client
     from stagetree.sinks import Sink
+    from stagetree.sinks.following import Watcher
 
 LOOK_SECONDS = 2.0
 PAUSES = Backoff(2.0, 300.0, spread=0.0)
@@ -127,6 +128,7 @@ class StudySinks(threading.Thread):
     def finish(self, seconds: float) -> None:
         """Wait for so long for sinks of studies that are over, and say which have not got all."""
         from stagetree.client import Client, StagetreeError
+        from stagetree.sinks.opening import shown
 
         deadline = time.monotonic() + seconds
         try:
@@ -136,7 +138,8 @@ class StudySinks(threading.Thread):
             self._say(f"The sinks of studies may not have got all: {error}")
         for (study, address), following in self._following.items():
             if study not in self._open and not following.wait(max(deadline - time.monotonic(), 0)):
-                self._say(f"{address} has not got all of {study}: stagetree watch {study} --to {address} goes on")
+                name = shown(address)
+                self._say(f"{name} has not got all of {study}: stagetree watch {study} --to {name} goes on")
 
     def end(self) -> None:
         """Nothing is tried again."""
@@ -147,7 +150,9 @@ class SinkThread(threading.Thread):
     """Follows one study for one sink until it is over, over a connection of its own."""
 
     def __init__(self, url: str, study: str, address: str, positions: Path, say: Say, ended: threading.Event) -> None:
-        super().__init__(name=f"{address} of {study}", daemon=True)
+        from stagetree.sinks.opening import shown
+
+        super().__init__(name=f"{shown(address)} of {study}", daemon=True)
         self._url, self._study, self._address, self._positions = url, study, address, positions
         self._say, self._ended = say, ended
         self._is_written = False
@@ -170,7 +175,7 @@ class SinkThread(threading.Thread):
                 is_sentence = isinstance(error, StagetreeError | OSError)
                 text = str(error) if is_sentence else f"{type(error).__name__}: {error}"
                 if text != reported and not self._ended.is_set():
-                    self._say(f"{self._address} of {self._study} is tried again: {text}")
+                    self._say(f"{self.name} is tried again: {text}")
                 reported = text
             self._has_tried.set()
             if self._is_written:
@@ -206,17 +211,21 @@ def writing_to(sinks: Sequence[str], study: str, server: str | None, dir: Path |
     At the end of the block, it is waited for until all is written. A block that is left by an error leaves the sinks
     where they are: they go on from there the next time. Raises `SinkError`.
     """
-    following = SinksThread([_opened(address) for address in sinks], study, server, dir)
-    if not sinks:
-        yield following.check
-        return
-    following.start()
-    yield following.check
-    following.join()
-    following.check()
+    following = [SinksThread(_opened(address), study, server, dir) for address in sinks]
+
+    def check() -> None:
+        for each in following:
+            each.check()
+
+    for each in following:
+        each.start()
+    yield check
+    for each in following:
+        each.join()
+    check()
 
 
-def _opened(address: str) -> Sink:
+def _opened(address: str) -> Sink | Watcher:
     """The sink of an option. Raises `SinkError`."""
     from stagetree.sinks import SinkError, open_sink
 
@@ -229,9 +238,9 @@ def _opened(address: str) -> Sink:
 class SinksThread(threading.Thread):
     """A thread that ends with the study, or with the first error; the end of the process does not wait for it."""
 
-    def __init__(self, sinks: Sequence[Sink], study: str, server: str | None, dir: Path | None) -> None:
-        super().__init__(name="sinks", daemon=True)
-        self._sinks, self._study, self._place = sinks, study, (server, dir)
+    def __init__(self, sink: Sink | Watcher, study: str, server: str | None, dir: Path | None) -> None:
+        super().__init__(name="sink", daemon=True)
+        self._sink, self._study, self._place = sink, study, (server, dir)
         self._error: BaseException | None = None
 
     def run(self) -> None:
@@ -241,7 +250,7 @@ class SinksThread(threading.Thread):
 
         try:
             with reading(*self._place) as client:
-                follow(client, self._study, self._sinks)
+                follow(client, self._study, [self._sink])
         except BaseException as error:  # `check` raises it where it can be told
             self._error = error
 

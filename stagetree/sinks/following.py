@@ -9,7 +9,7 @@ import fcntl
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, runtime_checkable
 
 from stagetree.errors import NotFound
 from stagetree.sinks.base import Ended, Json, Key, Logged, Mark, Record, Run, Sink, SinkError, errors_of
@@ -31,6 +31,13 @@ def completed_at(path: Path) -> float | None:
     whole, _, _ = path.read_bytes().rpartition(b"\n")
     position, key, at = json.loads(whole.splitlines()[-1]) if whole else (0, None, None)
     return at if position == _BEYOND and key is None else None
+
+
+class Keyed(Protocol):
+    """Any other record that is written once."""
+
+    @property
+    def key(self) -> Key: ...
 
 
 class Ledger:
@@ -73,7 +80,7 @@ class Ledger:
         """A record of the event at this position is written."""
         self._add(position, list(record.key), mark)
 
-    def wrote_at_end(self, record: Record | StageRun, mark: Mark) -> None:
+    def wrote_at_end(self, record: Record | StageRun | Keyed, mark: Mark) -> None:
         """A record is written that follows from all events."""
         self._add(_BEYOND, list(record.key), mark)
 
@@ -104,17 +111,33 @@ class StudySource(Protocol):
 
     def logged(self, study: str, number: int) -> Iterable[Any]: ...
 
-    def study(self, study: str) -> Any: ...
+    def study(self, study: str, *, trials: bool = True) -> Any: ...
 
 
-def follow(source: StudySource, study: str, sinks: Sequence[Sink]) -> None:
+@runtime_checkable
+class Watcher(Protocol):
+    """A sink that looks at a study itself, until it is over."""
+
+    folder: Path
+
+    def watch(self, source: StudySource, study: str) -> None:
+        """Raises `SinkError`, and what the source raises; the next call goes on."""
+
+
+def follow(source: StudySource, study: str, sinks: Sequence[Sink | Watcher]) -> None:
     """Write what happens in a study to sinks, until it is over.
 
     Raises `SinkError`, and what the source raises; the next call goes on from there.
     """
+    if len(sinks) == 1 and isinstance(sinks[0], Watcher):
+        sinks[0].watch(source, study)
+        return
     followers = list[Follower]()
     try:
-        followers += (Follower(source, study, sink) for sink in sinks)
+        for sink in sinks:
+            if isinstance(sink, Watcher):
+                raise SinkError("a webhook looks at a study in its own time: follow it in a call of its own")
+            followers.append(Follower(source, study, sink))
         for event in source.follow(study):
             for follower in followers:
                 follower.take(_document(event))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
 
 from stagetree.sinks.base import Sink, SinkError
+from stagetree.sinks.following import Watcher
 
-KINDS = ("tensorboard:DIR", "wandb:PROJECT", "mlflow:URI", "otlp:URL")
+KINDS = ("tensorboard:DIR", "wandb:PROJECT", "mlflow:URI", "otlp:URL", "webhook:URL")
 STORE = ".stagetree"
 ACCOUNTS = (("databricks",), ("databricks-uc",), ("uc",))
 """Words that MLflow takes for an account in the profile of the user that it runs as."""
@@ -19,6 +22,8 @@ WEB = ("http://", "https://")
 NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """What an operator calls a sink."""
 
+_ELSEWHERE = "stagetree watch --to takes any"
+
 POSITIONS = Path(STORE, "sinks")
 """Where it is noted what was written to a sink that is no folder."""
 
@@ -26,10 +31,12 @@ POSITIONS = Path(STORE, "sinks")
 def split(address: str) -> tuple[str, str]:
     """The kind of a sink, and where it writes. Raises `SinkError`."""
     kind, _, where = address.partition(":")
-    if kind not in ("tensorboard", "wandb", "mlflow", "otlp") or not where:
+    if f"{kind}:" not in {each[: each.index(":") + 1] for each in KINDS} or not where:
         raise SinkError(f"must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {address!r}")
     if kind == "otlp" and not where.startswith(WEB):
         raise SinkError(f"must name a collector by http:// or https://, such as otlp:http://host:4318, got {address!r}")
+    if kind == "webhook" and not where.startswith(WEB):
+        raise SinkError("must name a webhook by http:// or https://, such as webhook:https://host/path")
     return kind, where
 
 
@@ -41,6 +48,8 @@ def check_of_study(address: str) -> None:
     if NAMED.fullmatch(address):
         return
     kind, where = split(address)
+    if kind == "webhook":
+        raise SinkError(f"must be the name of a webhook in STAGETREE_SINKS, {_ELSEWHERE}")
     if kind in ("wandb", "otlp") or (kind == "mlflow" and where.startswith(WEB)):
         return
     path = PurePosixPath(where.removeprefix("sqlite:///") if kind == "mlflow" else where)
@@ -50,10 +59,7 @@ def check_of_study(address: str) -> None:
         raise SinkError(f"must not lie in {STORE}, where studies are kept, got {address!r}")
     if path.is_absolute() or ".." in path.parts or ":" in str(path) or path.parts[:1] == ("~",):
         there = "a folder" if kind == "tensorboard" else "http://, https://, or a folder or sqlite:///FILE"
-        raise SinkError(
-            f"must name {there} below the folder where sinks are written, got {address!r}; "
-            f"stagetree watch --to takes any"
-        )
+        raise SinkError(f"must name {there} below the folder where sinks are written, got {address!r}; {_ELSEWHERE}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,8 @@ class Configured:
         """Where a sink of a study file writes. Raises `SinkError` where it may not name that."""
         if name in self.named:
             return self.named[name]
-        if not NAMED.fullmatch(name) and (self.is_open or split(name)[0] == "tensorboard"):
+        kind = "" if NAMED.fullmatch(name) else split(name)[0]
+        if kind == "tensorboard" or (kind not in ("", "webhook") and self.is_open):
             return name
         expected = ", ".join([*self.named, "tensorboard:DIR"])
         raise SinkError(f"must be one of {expected}, which the operator has configured (STAGETREE_SINKS), got {name!r}")
@@ -90,10 +97,17 @@ class Configured:
 def noted_in(address: str, positions: Path = POSITIONS) -> Path:
     """The folder in which it is noted what was written to a sink. Raises `SinkError`."""
     kind, where = split(address)
-    return Path(where) if kind == "tensorboard" else positions / kind / _as_name(where)
+    name = sha256(where.encode()).hexdigest()[:16] if kind == "webhook" else _as_name(where)  # it may hold a secret
+    return Path(where) if kind == "tensorboard" else positions / kind / name
 
 
-def open_sink(address: str, positions: Path = POSITIONS) -> Sink:
+def shown(address: str) -> str:
+    """An address for people, without the path of a webhook, which may hold a secret."""
+    kind, _, where = address.partition(":")
+    return f"webhook:{urlsplit(where).scheme}://{urlsplit(where).hostname}" if kind == "webhook" else address
+
+
+def open_sink(address: str, positions: Path = POSITIONS) -> Sink | Watcher:
     """The sink at an address. Raises `SinkError`, which says what is wrong with it or is not installed."""
     kind, where = split(address)
     path = Path(where.removeprefix("sqlite:///"))
@@ -113,6 +127,10 @@ def open_sink(address: str, positions: Path = POSITIONS) -> Sink:
         from stagetree.sinks.traces import OpenTelemetry
 
         return OpenTelemetry(where, noted_in(address, positions))
+    if kind == "webhook":
+        from stagetree.sinks.webhook import Webhook
+
+        return Webhook(where, noted_in(address, positions))
     from stagetree.sinks.trackers import Mlflow
 
     return Mlflow(where, noted_in(address, positions))

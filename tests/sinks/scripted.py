@@ -62,12 +62,12 @@ class Scripted:
     def logged(self, study: str, number: int) -> list[Json]:
         return self._logged.get(number, [])
 
-    def study(self, study: str) -> Json:
+    def study(self, study: str, *, trials: bool = True) -> Json:
         types = [event["type"] for event in self._events]
         begun = types.index("StudyIsolated") if "StudyIsolated" in types else 0
         numbers = {event["data"]["trial"] for event in self._events[begun:] if event["type"] == "TrialAdded"}
-        trials = [{"trial": n, "state": "completed", **self._exactness} for n in sorted(numbers)]
-        return {"finished_at": 99.0, "trials": trials}
+        ended = [{"trial": n, "state": "completed", **self._exactness} for n in sorted(numbers)]
+        return {"finished_at": 99.0, "trials": ended}
 
 
 def events(*happened: tuple[str, Json], first: int = 2) -> list[Json]:

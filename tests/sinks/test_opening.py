@@ -28,7 +28,7 @@ def test_a_study_without_sinks_is_written_as_ever() -> None:
 
 @pytest.mark.parametrize("address", ["no where", "tensorboard:", "ftp:there", ""])
 def test_what_is_no_sink_is_a_sentence(address: str) -> None:
-    with pytest.raises(SpecError, match=r"^sinks\[0\]: must be tensorboard:DIR, .* or otlp:URL, got '"):
+    with pytest.raises(SpecError, match=r"^sinks\[0\]: must be tensorboard:DIR, .* or webhook:URL, got '"):
         StudySpec.from_dict({**SMALLEST, "sinks": [address]})
 
 

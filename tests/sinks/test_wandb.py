@@ -129,7 +129,9 @@ def test_a_library_that_is_missing_is_a_sentence(
 
 @pytest.mark.parametrize("address", ["tensorboard", "tensorboard:", "csv:here", ""])
 def test_an_address_that_is_none_is_a_sentence(address: str) -> None:
-    with pytest.raises(SinkError, match="must be tensorboard:DIR, wandb:PROJECT, mlflow:URI or otlp:URL, got"):
+    with pytest.raises(
+        SinkError, match="must be tensorboard:DIR, wandb:PROJECT, mlflow:URI, otlp:URL or webhook:URL, got"
+    ):
         open_sink(address)
 
 

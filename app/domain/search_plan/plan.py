@@ -201,8 +201,7 @@ class SearchPlan:
 
     def measured_at(self, trial: Trial, step: int) -> list[Mapping[str, float | None]]:
         """The metrics after `step` steps of each of the trial's runs; of runs that share the step, once."""
-        measured = (node.metrics.get(step) for node in self.nodes_of(trial, step))
-        return [metrics for metrics in measured if metrics is not None]
+        return [each for node in self.nodes_of(trial, step) if (each := node.metrics.get(step)) is not None]
 
     def sources(self, trial: Trial) -> Iterator[tuple[NodeId, int]]:
         """As `ends`, after the ways to the states that the trial is an average of."""

@@ -1,0 +1,121 @@
+"""A webhook: a JSON POST when a study is over, when its first trial has failed, and when it stands still.
+
+It looks at the study and reads no events: of a standstill there are none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from stagetree.sinks.base import Json, Key, SinkError, errors_of
+from stagetree.sinks.following import Ledger, StudySource, path_in
+from stagetree.text import FINAL, rough
+
+LOOK_SECONDS = 5.0
+POST_SECONDS = 10.0
+
+STILL_SECONDS = 600.0
+"""With nothing new for so long a running study stands still; a step may take as long."""
+
+WAITING_SECONDS = 60.0
+"""The same where the study names a cause."""
+
+
+@dataclass(frozen=True)
+class News:
+    """A sentence about a study. kind: `over`, `failed` or `standstill`. mark: its name among others of its kind."""
+
+    study: Json
+    kind: str
+    text: str
+    mark: str
+
+    @property
+    def key(self) -> Key:
+        return ("news", self.kind, self.mark)
+
+    @property
+    def body(self) -> Json:
+        """The object that is posted. `id` is the same where it comes twice."""
+        about = {name: self.study.get(name) for name in ("study", "name", "state", "metric", "best", "counts", "steps")}
+        return {"text": self.text, "event": self.kind, "id": f"{about['study']}/{self.kind}/{self.mark}", **about}
+
+
+@dataclass
+class _Standstill:
+    """When a study did something last, on this clock, in seconds."""
+
+    clock: Callable[[], float]
+    _before: Any = None
+    _since: float = 0.0
+
+    def news(self, study: Json) -> Iterator[News]:
+        """That it stands still, and why, if it does; once for each time."""
+        waits = "; ".join(study.get("waits_for", ()))
+        now, looks = self.clock(), (study["progress"] | {"seconds_left": None}, study["state"], waits)
+        if looks != self._before:
+            self._before, self._since = looks, now
+        elif study["state"] == "running" and now - self._since >= (WAITING_SECONDS if waits else STILL_SECONDS):
+            why = waits or f"nothing new for {rough(now - self._since)}"
+            yield News(study, "standstill", f"{study['study']} stands still: {why}", f"{self._since:.0f}")
+
+
+@dataclass
+class Webhook:
+    """Posts to `url`. folder: of the list of posted news. sleep, clock: as of `time`."""
+
+    url: str
+    folder: Path
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = field(default=time.monotonic)
+
+    def watch(self, source: StudySource, study: str) -> None:
+        """Tell of a study until it is over. Raises `SinkError`, and what the source raises; the next call goes on."""
+        with errors_of(str(self.folder), OSError):
+            ledger = Ledger(path_in(self.folder, study))
+        standstill = _Standstill(self.clock)
+        with closing(ledger):
+            while True:
+                answer = source.study(study, trials=False)
+                document: Json = answer.to_json() if hasattr(answer, "to_json") else answer
+                for news in (*_news(document), *standstill.news(document)):
+                    if news.key not in ledger.keys:
+                        self._post(news.body)
+                        ledger.wrote_at_end(news, None)
+                if document["state"] in FINAL:
+                    ledger.completed(document["finished_at"])
+                    return
+                self.sleep(LOOK_SECONDS)
+
+    def _post(self, body: Json) -> None:
+        """The address may hold a secret, and is not said."""
+        host = urlsplit(self.url).hostname
+        try:
+            answer = httpx2.post(self.url, json=body, timeout=POST_SECONDS)
+        except httpx2.HTTPError as error:
+            raise SinkError(f"the webhook at {host} does not answer: {type(error).__name__}") from None
+        if not answer.is_success:
+            raise SinkError(f"the webhook at {host} answers {answer.status_code} {answer.reason_phrase}")
+
+
+def _news(study: Json) -> Iterator[News]:
+    """That a trial has failed, and that the study is over."""
+    name, failures = study["study"], study.get("failures", ())
+    if study["state"] not in FINAL:
+        if failures:
+            yield News(study, "failed", f"{name}: {failures[0]['text']}", "first")
+        return
+    best = study["best"]
+    parts = [f"{name} is {study['state']}"]
+    if best:
+        parts.append(f"best {study['metric']} {best['value']:.6g} (trial {best['trial']}, step {best['steps']})")
+    parts += filter(None, (study.get("ending"), study.get("error"), *(each["text"] for each in failures)))
+    yield News(study, "over", "; ".join(parts), repr(study["finished_at"]))
