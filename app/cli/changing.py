@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -158,8 +159,17 @@ def soup(
     again = f", and {answer['again']} once more for states that are not kept" if answer["again"] else ""
     print(f"{plural(answer['new'], 'new step')}{again}")
     if not preview:
-        parts = (f"{part['trial']} at step {part['step']} ({_value(part)})" for part in answer["trial"]["average_of"])
-        print(f"trial {answer['trial']['trial']} is the average of trials {', '.join(parts)}")
+        print(f"trial {answer['trial']['trial']} is the average of {_states(answer['trial']['average_of'])}")
+
+
+def _states(parts: Sequence[Mapping[str, Any]]) -> str:
+    """Trials 3 at step 40 (0.98), 5 at step 40 (0.97, 3 repeats)."""
+    counts = Counter((part["trial"], part["step"], _value(part)) for part in parts)
+    texts = (
+        f"{trial} at step {step} ({value}{f', {count} repeats' if count > 1 else ''})"
+        for (trial, step, value), count in counts.items()
+    )
+    return f"{'trials' if len(counts) > 1 else 'trial'} {', '.join(texts)}"
 
 
 Number = TypeVar("Number", int, float)

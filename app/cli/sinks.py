@@ -15,7 +15,7 @@ from stagetree.backoff import Backoff
 if TYPE_CHECKING:
     from stagetree.client import Client
     from stagetree.sinks import Sink
-    from stagetree.sinks.following import Watcher
+    from stagetree.sinks.following import Onlooker
 
 LOOK_SECONDS = 2.0
 PAUSES = Backoff(2.0, 300.0, spread=0.0)
@@ -225,7 +225,7 @@ def writing_to(sinks: Sequence[str], study: str, server: str | None, dir: Path |
     check()
 
 
-def _opened(address: str) -> Sink | Watcher:
+def _opened(address: str) -> Sink | Onlooker:
     """The sink of an option. Raises `SinkError`."""
     from stagetree.sinks import SinkError, open_sink
 
@@ -238,7 +238,7 @@ def _opened(address: str) -> Sink | Watcher:
 class SinksThread(threading.Thread):
     """A thread that ends with the study, or with the first error; the end of the process does not wait for it."""
 
-    def __init__(self, sink: Sink | Watcher, study: str, server: str | None, dir: Path | None) -> None:
+    def __init__(self, sink: Sink | Onlooker, study: str, server: str | None, dir: Path | None) -> None:
         super().__init__(name="sink", daemon=True)
         self._sink, self._study, self._place = sink, study, (server, dir)
         self._error: BaseException | None = None

@@ -115,7 +115,7 @@ class StudySource(Protocol):
 
 
 @runtime_checkable
-class Watcher(Protocol):
+class Onlooker(Protocol):
     """A sink that looks at a study itself, until it is over."""
 
     folder: Path
@@ -124,18 +124,18 @@ class Watcher(Protocol):
         """Raises `SinkError`, and what the source raises; the next call goes on."""
 
 
-def follow(source: StudySource, study: str, sinks: Sequence[Sink | Watcher]) -> None:
+def follow(source: StudySource, study: str, sinks: Sequence[Sink | Onlooker]) -> None:
     """Write what happens in a study to sinks, until it is over.
 
     Raises `SinkError`, and what the source raises; the next call goes on from there.
     """
-    if len(sinks) == 1 and isinstance(sinks[0], Watcher):
+    if len(sinks) == 1 and isinstance(sinks[0], Onlooker):
         sinks[0].watch(source, study)
         return
     followers = list[Follower]()
     try:
         for sink in sinks:
-            if isinstance(sink, Watcher):
+            if isinstance(sink, Onlooker):
                 raise SinkError("a webhook looks at a study in its own time: follow it in a call of its own")
             followers.append(Follower(source, study, sink))
         for event in source.follow(study):

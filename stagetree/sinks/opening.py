@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from stagetree.sinks.base import Sink, SinkError
-from stagetree.sinks.following import Watcher
+from stagetree.sinks.following import Onlooker
 
 KINDS = ("tensorboard:DIR", "wandb:PROJECT", "mlflow:URI", "otlp:URL", "webhook:URL")
 STORE = ".stagetree"
@@ -107,7 +107,7 @@ def shown(address: str) -> str:
     return f"webhook:{urlsplit(where).scheme}://{urlsplit(where).hostname}" if kind == "webhook" else address
 
 
-def open_sink(address: str, positions: Path = POSITIONS) -> Sink | Watcher:
+def open_sink(address: str, positions: Path = POSITIONS) -> Sink | Onlooker:
     """The sink at an address. Raises `SinkError`, which says what is wrong with it or is not installed."""
     kind, where = split(address)
     path = Path(where.removeprefix("sqlite:///"))

@@ -135,11 +135,14 @@ def test_means_averages_and_cooldowns_say_what_they_are() -> None:
     story = Story()
     study = story.submit(({"lr": 0.1}, 4), ({"lr": 0.2}, 4))
     trials = story.plan.studies[study].trials
-    for number, reason in enumerate(({"average_of": [{"trial": 4}, {"trial": 7}]}, {"cooldown_of": 5, "at": 2})):
+    averaged = [{"trial": 4}, {"trial": 7}, {"trial": 4}]
+    for number, reason in enumerate(({"average_of": averaged}, {"cooldown_of": 5, "at": 2})):
         trials[number].reason.update(reason)
         story.evaluate(story.path(study, number)[-1].id, 4, 0.5 + number)
         line = told(story.plan, study)["lines"][0]
         assert line.startswith(("Trial 0, the average of trials 4 and 7, ", "Trial 1, a cooldown of trial 5, ")[number])
+        trials[0].reason.update({"average_of": averaged[::2]})
+        assert number or "Trial 0, the average of 2 states of trial 4, " in told(story.plan, study)["lines"][0]
     simulated, spec = simulator(), study_of([({"lr": 0.1}, 4), ({"lr": 0.2}, 4)], repeats=3).to_json()
     repeated = submit(simulated, spec).id
     simulated.run()

@@ -26,6 +26,7 @@ WALKED = {
     "coming-from-wandb.md": "test_python_pages.py",
     "curves.md": "test_readme.py",
     "sinks.md": "../cli/test_commands.py",
+    "trunk.md": "../examples/test_flagship.py",
     "writing.md": "../tuners/test_custom.py",
     "slurm-and-kubernetes.md": "../cli/test_slurm.py",
 }

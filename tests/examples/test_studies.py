@@ -22,6 +22,7 @@ Trials = Iterable[tuple[dict[str, Sequence], int]]
         ("charlm/study.yaml", 9, 820, 252),
         ("charlm/bf16.yaml", 3, 150, 78),
         ("charlm/mixes.yaml", 4, 240, 120),
+        ("charlm/trunk.yaml", 8, 1200, 389),  # each decay once
         ("shapes/study.yaml", 6, 144, 60),
         ("lora/study.yaml", 4, 48, 34),
         ("partial_fit/study.yaml", 8, 240, 140),

@@ -148,7 +148,10 @@ def _named(trial: Trial) -> str:
     if trial.cooldown_of is not None:
         return f"Trial {trial.number}, a cooldown of trial {trial.cooldown_of},"
     if parts := trial.reason.get("average_of"):
-        return f"Trial {trial.number}, the average of {_numbers([part['trial'] for part in parts])},"
+        of = _numbers(list(dict.fromkeys(part["trial"] for part in parts)))
+        return (
+            f"Trial {trial.number}, the average of {of if of.startswith('trials') else f'{len(parts)} states of {of}'},"
+        )
     return f"Trial {trial.number}"
 
 
@@ -161,8 +164,13 @@ def _value(result: MeasuredValue) -> str:
 
 
 def _beginning(plan: SearchPlan, study: Study, best: Trial) -> Beginning:
-    """Of all beginnings of the trial that others share, the one by which most steps are shared."""
-    ends = dict(plan.ends(next(best.alone())))
+    """Of all beginnings of the trial that others share, the one by which most steps are shared.
+
+    Those of an average are of its states.
+    """
+    ends = dict[NodeId, int]()
+    for name, end in plan.sources(next(best.alone())):
+        ends[name] = max(end, ends.get(name, 0))
     common = sorted((_common(plan, trial, ends) for trial in study.trials if trial is not best), reverse=True)
     beginnings = (Beginning(sharers, steps) for sharers, steps in enumerate(common, start=1) if steps)
     return max(beginnings, key=lambda each: (each.sharers * each.steps, each.steps), default=Beginning())
