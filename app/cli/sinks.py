@@ -1,4 +1,4 @@
-"""Sinks that write what happens in studies elsewhere: those of a server, and those of `stagetree watch --to`."""
+"""Sinks that write what happens in studies elsewhere: the sinks of a server, and of `stagetree watch --to`."""
 
 from __future__ import annotations
 
