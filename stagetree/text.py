@@ -1,9 +1,12 @@
-"""How a study is put into words, in a terminal and in a notebook."""
+"""How a study is put into words, in a terminal and in a notebook, and what the metrics of repeats come to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, stdev
 from typing import Any
+
+Metrics = Mapping[str, float | None]
 
 FINAL = ("completed", "failed", "cancelled")
 """The states of a study that is over."""
@@ -51,3 +54,26 @@ def saved_text(by_sharing: float | None, by_stopping: float | None) -> str:
     """What a study saved: 54% by sharing, 98% by early stopping. Each has its own baseline, so they are never added."""
     shares = ((by_sharing, "sharing"), (by_stopping, "early stopping"))
     return ", ".join(f"{percent(share)} by {how}" for share, how in shares if share) or "nothing so far"
+
+
+# ------------------------------------------------------------------------------------------------------------ repeats
+
+
+def means(measured: Sequence[Metrics]) -> Metrics:
+    """The mean of each metric that all have; None where one of them is no number."""
+    if len(measured) == 1:
+        return measured[0]
+    return {name: fmean(numbers) if numbers else None for name, numbers in _numbers(measured)}
+
+
+def deviations(measured: Sequence[Metrics]) -> Mapping[str, float]:
+    """The standard deviation, of a sample, of each metric that has a mean of several."""
+    return {name: stdev(numbers) for name, numbers in _numbers(measured) if len(numbers) > 1}
+
+
+def _numbers(measured: Sequence[Metrics]) -> Iterator[tuple[str, list[float]]]:
+    """The numbers of each metric that all have; none where one of them is no number."""
+    for name in measured[0]:
+        if all(name in each for each in measured):
+            numbers = [value for each in measured if (value := each[name]) is not None]
+            yield name, numbers if len(numbers) == len(measured) else []

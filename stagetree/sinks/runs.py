@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
-from stagetree.repeats import Metrics, deviations, means
 from stagetree.sinks.base import Began, Json, Key, Link, Mark, Point, Record, RunRecord, SinkError, Struck, run_of
+from stagetree.text import Metrics, deviations, means
 
 
 @dataclass

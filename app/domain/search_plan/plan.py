@@ -13,7 +13,7 @@ from app.domain.search_plan.node import MAX_LOST, Chain, Checkpoint, GivenUp, Ke
 from app.domain.search_plan.study import Study, still_open
 from app.domain.search_plan.trial import Trial
 from app.domain.terms import ChainId, NodeId, Place, ProofKind, StudyId, TrialKey, Unknown
-from stagetree.repeats import means
+from stagetree.text import means
 
 
 @dataclass(frozen=True, slots=True, order=True)
