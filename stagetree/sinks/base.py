@@ -129,7 +129,7 @@ class Logged(Point):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Under names that are not those of metrics."""
+        """Under other names than metrics have."""
         return {f"train/{name}": value for name, value in self.metrics.items() if value is not None}
 
 

@@ -56,7 +56,7 @@ class Runs:
     """Turns the events of a study into records: a point for each place, in the run of each trial that passes it.
 
     `written` are the keys of the records that were written, up to now: nothing is written twice. is_alone: whether
-    the trials are those that began anew, since what the study had before was struck.
+    the trials are the ones that began anew, since what the study had before was struck.
     """
 
     def __init__(self, study: str, written: Set[Key]) -> None:
