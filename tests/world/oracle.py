@@ -190,6 +190,6 @@ def results(world: World, number: int) -> list[Result]:
 
 def standing(world: World) -> str:
     with world.database.records.read() as rows:
-        live = [(row.chain[:6], row.slot, row.state.value, row.index, row.step) for row in rows.chains.live()]
+        live = [(row.chain[:6], row.slot, str(row.state), row.index, row.step) for row in rows.chains.live()]
         slots = [(slot.name, slot.chain, slot.lent_to, slot.quarantined_until, slot.note) for slot in rows.slots.all()]
-    return f"chains {live}, slots {slots}, studies {[world.study(n).state.value for n in world.users.submitted]}"
+    return f"chains {live}, slots {slots}, studies {[str(world.study(n).state) for n in world.users.submitted]}"
