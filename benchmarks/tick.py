@@ -181,7 +181,8 @@ class Bench:
         return (time.perf_counter() - before) * 1e3, (time.process_time() - cpu_before) * 1e3
 
     def _begin(self, chain: str, stages: int, slot: str) -> None:
-        self._slots[slot].begin(chain)
+        if stages:
+            self._slots[slot].begin(chain)
 
 
 def measured(node: str, step: int) -> e.Metrics:

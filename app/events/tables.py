@@ -144,7 +144,8 @@ class SlotRow(SQLModel, table=True):
     chain: what it was given. resident_model: the plan, node and step of the model it holds in memory. trainers: the
     version of each trainer that its worker loads. note: what it waits for, or why it is in quarantine. kind: of its
     device, the same for all that are alike; "" where its worker does not say. lent_to: the chain of another slot that
-    trains on its device, too. address: where workers of other machines reach it; "" where they do not.
+    trains on its device, too. emptied_for: the chain for which its worker has left the device. address: where workers
+    of other machines reach it; "" where they do not.
     """
 
     __tablename__ = "slots"
@@ -163,6 +164,7 @@ class SlotRow(SQLModel, table=True):
     quarantined_until: float | None = None
     kind: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     lent_to: str | None = None
+    emptied_for: str | None = None
     address: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
 
 

@@ -277,6 +277,8 @@ class Simulator:
         What came while the scheduler looked is taken in by the tuners; but a slot that was free only then is given
         nothing before the look after this one, during which the scheduler hears nothing else.
         """
+        if not stages:
+            return  # a slot that is lent has nothing to leave
         wait, self._given = self._overheads.claim + self._given * self._overheads.give, self._given + 1
         if self._slots[slot].free_since > self._look_begins and self._overheads.look:
             wait, self._busy_until = wait + self._overheads.look, self.now + self._overheads.look

@@ -246,7 +246,7 @@ def stage(chain: str, index: int) -> None:
 
 @celery.task(name="stagetree.rank")
 def rank(chain: str) -> None:
-    """Train a rank of the chain that this slot is lent to, on another machine than the chain's own slot."""
+    """Leave the device to the chain that this slot is lent to, and train a rank of it if that is on another machine."""
     worker.slot.run_rank(chain)
 
 

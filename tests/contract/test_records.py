@@ -65,6 +65,7 @@ def shown(rows: RowsPort) -> tuple[Any, ...]:
             x.note,
             x.quarantined_until,
             x.lent_to,
+            x.emptied_for,
             x.kind,
         )
         for x in rows.slots.all()
@@ -236,6 +237,20 @@ def test_what_frees_the_leader_frees_its_members(records: Records, clock: Clock,
         }[ending]()
     with records.read() as rows:
         assert lent(rows) == {"gpu0": None, "gpu1": None, "gpu2": None}
+        assert {slot.resident_model for slot in rows.slots.all()} == {None}, "a gang leaves no model"
+
+
+def test_a_worker_says_that_it_has_left_a_device_that_is_lent(records: Records) -> None:
+    with records.write() as rows:
+        with_gang(rows, "gpu1")
+        rows.slots.empty("gpu1", "berta", "a")
+    with pytest.raises(SlotLost), records.write() as rows:
+        rows.slots.empty("gpu2", "anna", "a")
+    with records.write() as rows:
+        assert [slot.emptied_for for slot in rows.slots.all()] == [None, "a", None]
+        rows.slots.take("gpu1", "carla", instead_of="berta", **HERE)
+    with records.read() as rows:
+        assert [slot.emptied_for for slot in rows.slots.all()] == [None] * 3, "another worker has said nothing yet"
 
 
 def test_a_member_that_goes_asks_the_gang_to_leave(records: Records) -> None:
@@ -305,13 +320,14 @@ class Alike(RuleBasedStateMachine):
     def take(self, slot: str, owner: str, instead: str | None) -> None:
         self.change(lambda rows: rows.slots.take(slot, owner, instead_of=instead, **HERE))
 
-    @rule(slot=SLOTS, owner=OWNERS, seconds=st.none() | st.just(30.0), how=st.integers(0, 3))
+    @rule(slot=SLOTS, owner=OWNERS, seconds=st.none() | st.just(30.0), how=st.integers(0, 4))
     def speak(self, slot: str, owner: str, seconds: float | None, how: int) -> None:
         changes: list[Callable[[RowsPort], None]] = [
             lambda rows: rows.slots.touch(slot, owner),
             lambda rows: rows.slots.describe(slot, owner, trainers={"toy": "1"}, note="well"),
             lambda rows: rows.slots.quarantine(slot, owner, seconds=seconds, reason="sick"),
             lambda rows: rows.slots.retire(slot, owner),
+            lambda rows: rows.slots.empty(slot, owner, "a"),
         ]
         self.change(changes[how])
 

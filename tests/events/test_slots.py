@@ -58,6 +58,7 @@ def test_of_two_that_take_a_slot_at_once_one_gets_it(rows: Transactions, before:
 LOST: dict[str, Callable[[Transactions, str], None]] = {
     "touch": lambda rows, owner: rows.slots.touch("gpu0", owner),
     "describe": lambda rows, owner: rows.slots.describe("gpu0", owner, trainers={"t": "1"}, note="waits"),
+    "empty": lambda rows, owner: rows.slots.empty("gpu0", owner, "c"),
     "quarantine": lambda rows, owner: rows.slots.quarantine("gpu0", owner, seconds=60.0, reason="sick"),
 }
 

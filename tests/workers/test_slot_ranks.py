@@ -47,10 +47,15 @@ def added(args: dict[str, Any], *trials: Any, **fields: Any) -> dict[str, Any]:
 
 
 class Ranked(Cluster):
-    """Two slots. begun: the number of ranks of each process. kill_at: which of them loses a rank as it trains."""
+    """Two slots. begun: the number of ranks of each process. kill_at: which of them loses a rank as it trains.
+
+    beside: the processes of other slots that were there when a gang was started, and the other way round.
+    """
 
     def __init__(self, database: Database, folder: Path, warm: Warm, **how: Any) -> None:
         self.begun, self.kill_at, self._warm = list[int](), -1, warm
+        self.beside, self._started_so_far = list[TrainerProcess](), list[TrainerProcess]()
+        self.is_deaf = False
         super().__init__(database, folder, slots=2, start=self._started, silence=60.0, **how)
         self.sources["in_shards"] = TrainerSource(FILE, "1")
         self.sources["in_ddp"] = TrainerSource(str(Path(FILE).with_name("in_ddp.py")), "1")
@@ -58,11 +63,16 @@ class Ranked(Cluster):
 
     def _started(self, members: Sequence[str] = ()) -> TrainerProcess:
         self.begun.append(1 + len(members))
-        if not members:
-            return TrainerProcess.start(self._warm)
-        return (Doomed if len(self.begun) - 1 == self.kill_at else TrainerGroup).start(
-            self._warm, ranks=1 + len(members)
-        )
+        before = [each for each in self._started_so_far if each.pid and Path(f"/proc/{each.pid}").exists()]
+        self.beside += [each for each in before if members or isinstance(each, TrainerGroup)]
+        kind = Doomed if len(self.begun) - 1 == self.kill_at else TrainerGroup
+        new = kind.start(self._warm, ranks=1 + len(members)) if members else TrainerProcess.start(self._warm)
+        self._started_so_far.append(new)
+        return new
+
+    def lent(self, chain: str, slot: str) -> None:
+        if not self.is_deaf:
+            super().lent(chain, slot)
 
     def kept(self) -> dict[tuple[str, int], str]:
         return {(event.node, event.step): event.sha256 for event in self.events(e.CheckpointKept)}
@@ -122,6 +132,37 @@ def test_a_study_of_one_rank_goes_on_with_two(make: Make) -> None:
     assert moved.values(done.id) == expected
     assert set(moved.begun[:begun]) == {1} and set(moved.begun[begun:]) == {2}
     assert done.executed < done.unique
+
+
+def test_a_slot_that_is_lent_is_left_before_ranks_start_there_and_after_the_chain_is_over(make: Make) -> None:
+    """Both slots have a model in memory, then a gang has both, and then each has a path of its own again."""
+    cluster = make()
+    for number, ranks in enumerate((1, 2, 1)):
+        trials = [({"lr": switch(lr + 0.01 * number, lr / 2, 3)}, 5) for lr in (0.1, 0.2)]
+        cluster.run(cluster.submit(added({}, *trials) | {"ranks": ranks}))
+        slots = {each.slot for each in cluster.events(e.ChainAssigned)}
+        assert slots == {"gpu0", "gpu1"} or ranks > 1
+    assert {1, 2} == set(cluster.begun) and cluster.begun[-1] == 1
+    assert cluster.beside == []
+
+
+def test_a_slot_whose_worker_stays_on_a_device_that_is_lent_rests_and_nobody_is_charged(make: Make) -> None:
+    cluster = make()
+    cluster.is_deaf = True
+    study = cluster.submit(added({}, ({"lr": 0.1}, 3)) | {"ranks": 2})
+    for _ in range(2):
+        cluster.round()
+    assert cluster.begun == [], "nothing is started beside whatever is there"
+    (given,), (end,) = cluster.events(e.ChainAssigned), cluster.events(e.ChainEnded)
+    assert end.outcome == "interrupted" and cluster.events(e.StageFailed) == []
+    silent = cluster.row(given.members[0])
+    assert silent is not None and "its worker has not left the device" in str(silent.note)
+    assert silent.quarantined_until is not None and silent.quarantined_until > cluster.clock.now()
+    leader = cluster.row(given.slot)
+    assert leader is not None and leader.quarantined_until is None
+    cluster.is_deaf = False
+    cluster.clock.wait(120.0)
+    assert cluster.run(study).state == "completed"
 
 
 def test_what_has_no_room_on_one_device_is_tried_on_two_and_charged_to_nobody(make: Make) -> None:

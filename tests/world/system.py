@@ -150,6 +150,10 @@ class World:
 
     def _do_stage(self, me: Member, made: Slot, slot: str, chain: str, index: int, stages: int) -> None:
         me.is_busy = True
+        if not stages:
+            made.run_rank(chain)
+            me.is_busy = False
+            return
         is_complete = made.run_stage(chain, index)
         me.is_busy = False
         if is_complete and index + 1 < stages:

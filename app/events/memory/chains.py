@@ -130,7 +130,7 @@ class MemoryChains(ChainsPort):
             row = self._tables.slots.get(name)
             if row is None or not row.is_free:
                 raise SlotTaken(f"Slot {name} is not free.")
-            self._tables.slots.put(name, replace(row, lent_to=chain))
+            self._tables.slots.put(name, replace(row, lent_to=chain, resident_model=None))
             owners[name] = row.owner
         return owners
 
@@ -231,7 +231,7 @@ class MemoryChains(ChainsPort):
                 self._tables.slots.put(name, replace(member, lent_to=None))
         slot = self._tables.slots.get(row.slot)
         if slot is not None and slot.chain == row.chain:
-            model = None if resident_model is None else dict(resident_model)
+            model = dict(resident_model) if resident_model and not row.members else None
             rest = [each for each in self._tables.live.values() if each.slot == slot.name]
             left = [each.chain for each in rest if each.state in AT_WORK]
             self._tables.slots.put(slot.name, replace(slot, chain=min(left, default=None), resident_model=model))

@@ -1,19 +1,13 @@
-"""The log in memory, alone or with the rows beside it: studies, slots, tokens and schedulers."""
+"""The rows in memory: studies, slots, tokens and schedulers."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.domain.events import PackingProfiled, RanksProfiled
-from app.domain.evolve import strikes
-from app.domain.terms import FINAL_STATES, ChainState, StudyId
-from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, placed
-from app.events.log.port import project
+from app.domain.terms import FINAL_STATES, ChainState
 from app.events.memory.chains import MemoryChains, Tables
 from app.events.rows.ports import RowsPort, SchedulersPort, SlotsPort, StudiesPort, TokensPort
 from app.events.rows.values import (
@@ -112,6 +106,9 @@ class MemorySlots(SlotsPort):
     def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
         self._change(name, owner, trainers=dict(trainers), note=note)
 
+    def empty(self, name: str, owner: str, chain: str) -> None:
+        self._change(name, owner, emptied_for=chain)
+
     def quarantine(self, name: str, owner: str, *, seconds: float | None, reason: str | None) -> None:
         until = None if seconds is None else self._tables.clock() + seconds
         self._change(name, owner, quarantined_until=until, note=reason)
@@ -199,102 +196,3 @@ class MemoryRows(RowsPort):
 
     def now(self) -> float:
         return self._tables.clock()
-
-
-class MemoryRecords:
-    """As `SqlRecords`, for one process. `clock`: what leases go by, in Unix seconds or in virtual ones."""
-
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._tables = Tables(clock)
-        self._rows = MemoryRows(self._tables)
-        self.log = MemoryLog(self._tables)
-
-    @contextmanager
-    def read(self) -> Iterator[MemoryRows]:
-        with self._tables.lock:
-            yield self._rows
-
-    @contextmanager
-    def write(self) -> Iterator[MemoryRows]:
-        with self._tables.transaction():
-            yield self._rows
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class MemoryLog(EventLog):
-    """As `SqlLog`, for one process, on tables of its own unless they are given. Events are kept as they are."""
-
-    def __init__(self, tables: Tables | None = None, clock: Callable[[], float] = time.time) -> None:
-        self._tables = tables or Tables(clock)
-        self._rows = MemoryRows(self._tables)
-        self._all: list[StoredEvent] = []
-        self._streams: dict[str, list[StoredEvent]] = {}
-        self._keys: dict[str, Used] = {}
-
-    def write(self, append: Append) -> list[StoredEvent]:
-        once = append.idempotency
-        with self._tables.transaction():
-            if once is not None and (recorded := self.find_by_key(once.key, once.fingerprint)) is not None:
-                return recorded
-            if append.alongside is not None:
-                append.alongside(self._rows)
-            append = self._decided(append)
-            project(self._rows, append.stream, append.events)
-            return self._add(append)
-
-    def _decided(self, append: Append) -> Append:
-        """With the events that are decided on now. Raises `VersionConflict`."""
-        version = self.version(append.stream)
-        if append.decide is not None:
-            events = append.decide(self.read(append.stream, after=append.expected or 0))
-            return replace(append, events=events, expected=version)
-        if append.events and append.expected not in (None, version):
-            raise VersionConflict(f"Stream {append.stream} is at version {version}, not {append.expected}.")
-        return append
-
-    def _add(self, append: Append) -> list[StoredEvent]:
-        version = self.version(append.stream)
-        recorded = placed(append, append.events, len(self._all), version)
-        if (once := append.idempotency) is not None:
-            self._keys[once.key] = Used(once.fingerprint, append.stream, version + len(recorded), len(recorded))
-        if recorded:
-            self._all.extend(recorded)
-            self._streams.setdefault(append.stream, []).extend(recorded)
-            self._tables.versions[append.stream] = recorded[-1].version
-        return recorded
-
-    def find_by_key(self, key: str, fingerprint: str = "") -> list[StoredEvent] | None:
-        with self._tables.lock:
-            if (used := self._keys.get(key)) is None:
-                return None
-            used.check(fingerprint)
-            return self.read(used.stream, after=used.version - used.count, limit=used.count)
-
-    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
-        with self._tables.lock:
-            return self._streams.get(stream, [])[after : None if limit is None else after + limit]
-
-    def tail(self, *, after: int = 0, limit: int | None = None) -> list[tuple[int, str]]:
-        with self._tables.lock:
-            return [(r.position, r.stream) for r in self._all[after : None if limit is None else after + limit]]
-
-    def struck(self, stream: str) -> frozenset[StudyId]:
-        return strikes(each.event for each in self.read(stream))
-
-    def profiles(self) -> list[StoredEvent]:
-        with self._tables.lock:
-            return [each for each in self._all if isinstance(each.event, PackingProfiled | RanksProfiled)]
-
-    def version(self, stream: str) -> int:
-        with self._tables.lock:
-            return len(self._streams.get(stream, ()))
-
-    def head(self) -> int:
-        with self._tables.lock:
-            return len(self._all)
-
-    def versions(self) -> dict[str, int]:
-        with self._tables.lock:
-            return {stream: len(self._streams[stream]) for stream in sorted(self._streams)}

@@ -72,7 +72,7 @@ class Chains(ChainsPort):
         """All of these slots, or none: what raises leaves nothing behind. In the order of names, as others do."""
         owners = dict[str, str]()
         for name in sorted(members):
-            lend = update(SLOTS).where(SLOTS.c.name == name, FREE).values(lent_to=chain)
+            lend = update(SLOTS).where(SLOTS.c.name == name, FREE).values(lent_to=chain, resident_model=None)
             row = self._session.execute(lend.returning(SLOTS.c.owner)).one_or_none()
             if row is None:
                 raise SlotTaken(f"Slot {name} is not free.")
@@ -179,7 +179,7 @@ class Chains(ChainsPort):
             self._session.execute(update(SLOTS).where(SLOTS.c.lent_to == chain).values(lent_to=None))
         mine = update(SLOTS).where(SLOTS.c.name == slot, SLOTS.c.chain == chain)
         left = select(func.min(CHAINS.c.chain)).where(CHAINS.c.slot == slot, CHAINS.c.state.in_(AT_WORK))
-        model = resident_model and dict(resident_model)
+        model = resident_model and dict(resident_model) if not place.members else None
         self._session.execute(mine.values(chain=left.scalar_subquery(), resident_model=model))
 
 

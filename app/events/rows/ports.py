@@ -126,6 +126,10 @@ class SlotsPort(ABC):
         """Which version of each trainer its worker has, and what it waits for, if it does. Raises `SlotLost`."""
 
     @abstractmethod
+    def empty(self, name: str, owner: str, chain: str) -> None:
+        """The slot's worker has no process on the device, which is lent to that chain. Raises `SlotLost`."""
+
+    @abstractmethod
     def quarantine(self, name: str, owner: str, *, seconds: float | None, reason: str | None) -> None:
         """Give the slot no chain for so long, and say why; None: it is well again. Raises `SlotLost`."""
 
@@ -157,7 +161,8 @@ class ChainsPort(ABC):
         """Give a new chain to a free slot; it must be claimed within `ttl` seconds. Raises `SlotTaken`.
 
         beside: the chain that the slot has, and is to train together with this one. The members that the assignment
-        names are free as well, and lent to the chain from here on, until its slot is free.
+        names are free as well, and lent to the chain from here on, until its slot is free; whatever model they have in
+        memory makes room.
         """
 
     @abstractmethod
@@ -222,7 +227,10 @@ class ChainsPort(ABC):
 
     @abstractmethod
     def release(self, chain: str, fence: int, resident_model: Mapping[str, Any] | None) -> None:
-        """All is trained, and saving goes on: the slot is free, with this model in memory. Raises `Fenced`."""
+        """All is trained, and saving goes on: the slot is free, with this model in memory. Raises `Fenced`.
+
+        A gang has left no model: its ranks end before its slots are free.
+        """
 
     @abstractmethod
     def finish(self, chain: str, fence: int) -> None:

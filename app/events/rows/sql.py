@@ -60,7 +60,7 @@ class Slots(SlotsPort):
     ) -> None:
         facts = {"owner": owner, "device": device, "host": host, "pid": pid, "seen_at": now(self._session)}
         facts |= {"kind": "", "address": "", **its}
-        facts |= {"resident_model": None, "trainers": {}, "note": None, "quarantined_until": None}
+        facts |= {"resident_model": None, "trainers": {}, "note": None, "quarantined_until": None, "emptied_for": None}
         if instead_of is None:
             new = insert(self._session, SLOTS).values(name=name, **facts).on_conflict_do_nothing()
             row = self._session.execute(new.returning(SLOTS.c.name)).one_or_none()
@@ -78,6 +78,9 @@ class Slots(SlotsPort):
 
     def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
         self._change(name, owner, {"trainers": dict(trainers), "note": note})
+
+    def empty(self, name: str, owner: str, chain: str) -> None:
+        self._change(name, owner, {"emptied_for": chain})
 
     def quarantine(self, name: str, owner: str, *, seconds: float | None, reason: str | None) -> None:
         until = None if seconds is None else now(self._session) + seconds

@@ -131,8 +131,9 @@ class SlotRecord:
 
     chain: what it was given. resident_model: the plan, node and step of the model it holds in memory. trainers: the
     version of each trainer that its worker loads. note: what it waits for, or why it is in quarantine. kind: that of
-    its device, "" where it is not known. lent_to: the chain of another slot that its device trains as well. address:
-    where workers of other machines reach its own, as host:port; "" where they do not.
+    its device, "" where it is not known. lent_to: the chain of another slot that its device trains as well.
+    emptied_for: the chain for which its worker has left the device. address: where workers of other machines reach its
+    own, as host:port; "" where they do not.
     """
 
     name: str
@@ -148,6 +149,7 @@ class SlotRecord:
     quarantined_until: float | None = None
     kind: str = ""
     lent_to: str | None = None
+    emptied_for: str | None = None
     address: str = ""
 
     @property

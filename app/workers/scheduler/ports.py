@@ -131,8 +131,8 @@ class Dispatch:
         self._unsent: dict[tuple[str, str], int] = {}  # by chain and slot, the number of stages
 
     def invite(self, chain: str, work: ChainAssignment) -> None:
-        """Tell the workers of its members, on other machines, to come."""
-        for member in work.members if work.meeting else ():
+        """Tell the workers of its members to leave their devices to it, and to come if they are on other machines."""
+        for member in work.members:
             self.send(chain, 0, member)
 
     def send(self, chain: str, stages: int, slot: str) -> bool:

@@ -6,7 +6,7 @@ The right to write for a chain, how a slot gets it, and why it ends where nothin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Event as Flag
 
@@ -118,3 +118,11 @@ class NoTrainerProcess(Exception):
 
 class NoRanks(NoTrainerProcess):
     """The ranks of a gang have not found each other: another time they may."""
+
+
+class SlotsNotEmpty(Exception):
+    """Slots that are lent to the chain are not left by their workers. slots: their names and owners."""
+
+    def __init__(self, slots: Mapping[str, str]) -> None:
+        super().__init__(f"the workers of {', '.join(sorted(slots))} have not left the devices that are lent to it")
+        self.slots = slots

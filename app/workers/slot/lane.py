@@ -14,11 +14,22 @@ from app.domain import events as e
 from app.domain.terms import ChainOutcome
 from app.events import ChainFlags
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
-from app.workers.slot.claim import Claim, Lost, NoTrainerProcess, OtherVersion, PackBroken, Pulse, Stopped
+from app.workers.slot.claim import (
+    Claim,
+    Lost,
+    NoTrainerProcess,
+    OtherVersion,
+    PackBroken,
+    Pulse,
+    SlotsNotEmpty,
+    Stopped,
+)
 from app.workers.slot.context import SlotContext
 from app.workers.slot.execution import Progress
+from app.workers.slot.health import SECONDS as QUARANTINE_SECONDS
+from app.workers.slot.lending import EMPTY_SECONDS, await_empty
 from app.workers.slot.models import LaneContext
-from app.workers.slot.outbox import DescribeSlot, End, RowChange
+from app.workers.slot.outbox import DescribeSlot, End, QuarantineSlot, RowChange
 from app.workers.slot.retry import Closing, Instant
 from stagetree.runtime.failures import TrainerFailed
 
@@ -123,6 +134,8 @@ class Lane(ABC):
             return self._discard(problem)
         except PackBroken:
             self._end([self._ended(ChainOutcome.INTERRUPTED)])
+        except SlotsNotEmpty as problem:
+            self._give_up_members(problem)
         except (OtherVersion, NoTrainerProcess) as problem:
             self._interrupt(str(problem), is_hopeless=type(problem) is NoTrainerProcess)
         except Exception as error:
@@ -178,6 +191,24 @@ class Lane(ABC):
         if self.flags.end:
             raise Stopped
 
+    def _await_members(self) -> None:
+        """No worker of a slot that is lent to the chain has a process on its device any more. Raises `SlotsNotEmpty`,
+        `Closing`, `Lost`, `Stopped`."""
+        if self.work.members:
+            await_empty(self._slot, self.claim.chain, self._check_wanted)
+
+    def _give_up_members(self, problem: SlotsNotEmpty) -> None:
+        """The chain is given back, and these slots are given nothing for a while."""
+        logger.warning("chain %s is given back: %s", self.claim.chain, problem, extra=self.named)
+        reason = f"it was lent to a chain for {EMPTY_SECONDS:.0f} s, and its worker has not left the device"
+        rest = [QuarantineSlot(name, owner, QUARANTINE_SECONDS, reason) for name, owner in problem.slots.items()]
+        self._end([self._ended(ChainOutcome.INTERRUPTED)], End(), *rest)
+
+    def _let_go(self) -> None:
+        """When the chain is over, the slots that are lent to it are free: then none of its ranks is left on them."""
+        if self.work.members:
+            self._slot.trainer.end_process()
+
     def _interrupt(self, reason: str, is_hopeless: bool = False) -> None:
         """An accident: the chain is given back, and its work comes again, perhaps elsewhere.
 
@@ -193,6 +224,7 @@ class Lane(ABC):
     def _abandon(self, end: Exception) -> None:
         logger.warning("chain %s is given up: %s", self.claim.chain, end or type(end).__name__, extra=self.named)
         self.claim.over.set()
+        self._let_go()
         self.close()
 
 

@@ -1,6 +1,9 @@
 """Runs on: the thread that trains.
 
-A slot that is lent to a chain of another machine: its worker starts a rank, and passes on its commands and answers.
+A slot that is lent to a chain, as its own worker sees it, and as the worker that has the chain.
+
+Its worker ends the process that it still has on the device, and says so in the slot's row, before the chain starts
+ranks there. If the chain's slot is on another machine, it starts the rank as well, and passes on commands and answers.
 
 The message that says so is a hint. As long as the rows say that the slot is lent to the chain, the worker comes to the
 door of the chain's slot, again each time that the ranks were ended; it never does anything of its own accord.
@@ -15,8 +18,10 @@ from typing import Any
 
 from app.away import LostRace
 from app.domain.assignment import ChainAssignment
-from app.events import DatabaseUnavailable
+from app.domain.terms import ChainId
+from app.events import DatabaseUnavailable, RowsPort, SlotLost
 from app.workers.far import FarWire, knock
+from app.workers.slot.claim import SlotsNotEmpty
 from app.workers.slot.context import SlotContext
 from app.workers.slot.retry import Closing
 from app.workers.trainer_process import TrainerProcess
@@ -32,9 +37,44 @@ LOOK_SECONDS = 2.0
 AGAIN_SECONDS = 0.5
 """Between two visits, as when the ranks were ended and others are about to begin."""
 
+EMPTY_SECONDS = 60.0
+"""A worker whose slot is lent leaves the device so soon, or the chain is given back, and the slot rests."""
+
+EMPTY_LOOK_SECONDS = 0.05
+
 
 class NotLent(Exception):
     """The chain is over, or has other slots."""
+
+
+def await_empty(slot: SlotContext, chain: ChainId, check_wanted: Callable[[], None]) -> None:
+    """Wait until the worker of each slot that is lent to a chain has left its device. While the database is away, none
+    of them can say so. Raises `SlotsNotEmpty`, `Closing`, and what `check_wanted` does.
+    """
+    clock = slot.given.clock
+    ends = clock() + EMPTY_SECONDS
+    while True:
+        check_wanted()
+        try:
+            with slot.given.records.read() as rows:
+                late = _not_empty(rows, chain)
+        except (DatabaseUnavailable, LostRace):
+            ends = clock() + EMPTY_SECONDS
+        else:
+            if not late:
+                return
+            if clock() > ends:
+                raise SlotsNotEmpty(late)
+        slot.retry.pause(EMPTY_LOOK_SECONDS)
+
+
+def _not_empty(rows: RowsPort, chain: ChainId) -> dict[str, str]:
+    """The slots, with their owners, of which no worker has said that it has left the device."""
+    row = rows.chains.get(chain)
+    members = {} if row is None else row.members
+    there = {name: rows.slots.get(name) for name in members}
+    is_empty = {name for name, slot in there.items() if slot is not None and slot.emptied_for == chain}
+    return {name: owner for name, owner in members.items() if name not in is_empty}
 
 
 class Lending:
@@ -45,31 +85,45 @@ class Lending:
         self._looked_at = slot.given.clock()
 
     def serve(self, chain: str) -> None:
-        """Be a rank of the chain for as long as the slot is lent to it."""
+        """Leave the device to the chain; and if that is on another machine, be a rank of it for as long as it lasts."""
         with suppress(NotLent, Closing):
             self._work(chain)  # a late message must leave the model of another chain where it is
-            self._slot.trainer.end_process()  # the device is the rank's
-            while not self._is_retiring():
-                work = self._work(chain)
+            self._slot.trainer.end_process()
+            work = self._patiently(lambda: self._say_empty(chain))
+            while work.meeting and not self._is_retiring():
                 try:
                     self._visit(chain, work)
                 except (OSError, EOFError, WarmFailed) as problem:
                     logger.info("slot %s as a rank of chain %s: %s", self._slot.me.slot, chain, problem)
                 self._slot.retry.pause(AGAIN_SECONDS)
+                work = self._work(chain)
 
     def _work(self, chain: str) -> ChainAssignment:
-        """What the chain was given. A database that is away is waited for. Raises `NotLent`, `Closing`."""
+        """What the chain was given. Raises `NotLent`, `Closing`."""
+        return self._patiently(lambda: self._work_on_record(chain))
+
+    def _patiently(self, do: Callable[[], ChainAssignment]) -> ChainAssignment:
+        """A database that is away is waited for. Raises `Closing`."""
         for _ in self._slot.retry.attempts():
             with suppress(DatabaseUnavailable, LostRace):
-                return self._work_on_record(chain)
-        raise NotLent
+                return do()
+        raise Closing
+
+    def _say_empty(self, chain: str) -> ChainAssignment:
+        me = self._slot.me
+        try:
+            with self._slot.given.records.write() as rows:
+                rows.slots.empty(me.slot, me.owner, chain)
+        except SlotLost:
+            raise NotLent from None
+        return self._work_on_record(chain)
 
     def _work_on_record(self, chain: str) -> ChainAssignment:
         me = self._slot.me
         with self._slot.given.records.read() as rows:
             slot, row = rows.slots.get(me.slot), rows.chains.get(chain)
         is_lent = slot is not None and slot.owner == me.owner and slot.lent_to == chain
-        if not is_lent or row is None or not isinstance(row.assignment, ChainAssignment) or not row.assignment.meeting:
+        if not is_lent or row is None or not isinstance(row.assignment, ChainAssignment):
             raise NotLent
         return row.assignment
 

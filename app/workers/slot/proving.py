@@ -54,6 +54,7 @@ class ProofLane(Lane):
     def _train(self) -> Stage:
         yield from ()  # it asks nobody to train
         self._began_at, self._has_begun = self._its.seconds(), True
+        self._await_members()
         try:
             self._prove()
         except CheckFailed as failed:
@@ -66,6 +67,7 @@ class ProofLane(Lane):
         return True
 
     def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
+        self._let_go()
         self._slot.outbox.put(self.claim, facts, *(changes or (End(),)), is_last=True)
         self._end_process()
 

@@ -79,7 +79,7 @@ class Slot:
         return is_complete
 
     def run_rank(self, chain: str) -> None:
-        """Train a rank of a chain of another machine, for as long as this slot is lent to it."""
+        """Leave the device to the chain that this slot is lent to, and train a rank of it if that is elsewhere."""
         self._lending.serve(chain)
 
     def drain(self, seconds: float | None = None) -> bool:

@@ -70,6 +70,8 @@ class TrainingLane(Lane):
         self._check_ours()
         execution, slot, its = self._execution, self._slot, self._its
         execution.begin(its.seconds())
+        if execution.index == 0:
+            self._await_members()
         log = slot.logs.begin(self.claim.chain, self.work, execution.index)
         its.model.begin(self.work, execution.index, self._read, log)
         about, other_inputs = slot.around.look(self.claim, self.work, execution.index)
@@ -123,6 +125,8 @@ class TrainingLane(Lane):
         execution, slot, stage = self._execution, self._slot, self._execution.stage
         is_last, is_branch_point = execution.is_last_stage, execution.index in self.work.branch_points
         self._its.model.mark_at((self.work.plan, stage.node, stage.end))
+        if is_last:
+            self._let_go()
         slot.quarantine.succeeded()
         news = is_last or execution.is_news(self._facts, self.flags)
         done = execution.completed(self._its.seconds())
@@ -235,6 +239,7 @@ class TrainingLane(Lane):
 
     def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
         """After all its checkpoints."""
+        self._let_go()
         slot, all_facts, changes = self._slot, [*self._facts, *facts], changes or (End(),)
         self._facts = []
         slot.status.remove("lost")

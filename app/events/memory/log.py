@@ -1,0 +1,115 @@
+"""The log in memory, alone or with the rows beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from app.domain.events import PackingProfiled, RanksProfiled
+from app.domain.evolve import strikes
+from app.domain.terms import StudyId
+from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, placed
+from app.events.log.port import project
+from app.events.memory.chains import Tables
+from app.events.memory.rows import MemoryRows
+
+
+class MemoryRecords:
+    """As `SqlRecords`, for one process. `clock`: what leases go by, in Unix seconds or in virtual ones."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._tables = Tables(clock)
+        self._rows = MemoryRows(self._tables)
+        self.log = MemoryLog(self._tables)
+
+    @contextmanager
+    def read(self) -> Iterator[MemoryRows]:
+        with self._tables.lock:
+            yield self._rows
+
+    @contextmanager
+    def write(self) -> Iterator[MemoryRows]:
+        with self._tables.transaction():
+            yield self._rows
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class MemoryLog(EventLog):
+    """As `SqlLog`, for one process, on tables of its own unless they are given. Events are kept as they are."""
+
+    def __init__(self, tables: Tables | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._tables = tables or Tables(clock)
+        self._rows = MemoryRows(self._tables)
+        self._all: list[StoredEvent] = []
+        self._streams: dict[str, list[StoredEvent]] = {}
+        self._keys: dict[str, Used] = {}
+
+    def write(self, append: Append) -> list[StoredEvent]:
+        once = append.idempotency
+        with self._tables.transaction():
+            if once is not None and (recorded := self.find_by_key(once.key, once.fingerprint)) is not None:
+                return recorded
+            if append.alongside is not None:
+                append.alongside(self._rows)
+            append = self._decided(append)
+            project(self._rows, append.stream, append.events)
+            return self._add(append)
+
+    def _decided(self, append: Append) -> Append:
+        """With the events that are decided on now. Raises `VersionConflict`."""
+        version = self.version(append.stream)
+        if append.decide is not None:
+            events = append.decide(self.read(append.stream, after=append.expected or 0))
+            return replace(append, events=events, expected=version)
+        if append.events and append.expected not in (None, version):
+            raise VersionConflict(f"Stream {append.stream} is at version {version}, not {append.expected}.")
+        return append
+
+    def _add(self, append: Append) -> list[StoredEvent]:
+        version = self.version(append.stream)
+        recorded = placed(append, append.events, len(self._all), version)
+        if (once := append.idempotency) is not None:
+            self._keys[once.key] = Used(once.fingerprint, append.stream, version + len(recorded), len(recorded))
+        if recorded:
+            self._all.extend(recorded)
+            self._streams.setdefault(append.stream, []).extend(recorded)
+            self._tables.versions[append.stream] = recorded[-1].version
+        return recorded
+
+    def find_by_key(self, key: str, fingerprint: str = "") -> list[StoredEvent] | None:
+        with self._tables.lock:
+            if (used := self._keys.get(key)) is None:
+                return None
+            used.check(fingerprint)
+            return self.read(used.stream, after=used.version - used.count, limit=used.count)
+
+    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
+        with self._tables.lock:
+            return self._streams.get(stream, [])[after : None if limit is None else after + limit]
+
+    def tail(self, *, after: int = 0, limit: int | None = None) -> list[tuple[int, str]]:
+        with self._tables.lock:
+            return [(r.position, r.stream) for r in self._all[after : None if limit is None else after + limit]]
+
+    def struck(self, stream: str) -> frozenset[StudyId]:
+        return strikes(each.event for each in self.read(stream))
+
+    def profiles(self) -> list[StoredEvent]:
+        with self._tables.lock:
+            return [each for each in self._all if isinstance(each.event, PackingProfiled | RanksProfiled)]
+
+    def version(self, stream: str) -> int:
+        with self._tables.lock:
+            return len(self._streams.get(stream, ()))
+
+    def head(self) -> int:
+        with self._tables.lock:
+            return len(self._all)
+
+    def versions(self) -> dict[str, int]:
+        with self._tables.lock:
+            return {stream: len(self._streams[stream]) for stream in sorted(self._streams)}
