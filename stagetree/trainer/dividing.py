@@ -72,7 +72,7 @@ class DividedSharding(Sharding):
         model: nn.Module,
         loss: Callable[[Any], Any],
         shard: Callable[[nn.Module, Any], None],
-        replicate: Callable[[nn.Module], nn.Module],
+        replicate: Callable[[nn.Module], nn.parallel.DistributedDataParallel],
     ) -> None:
         """Divide a model's parameters by the user's function. Raises ValueError."""
         from torch.distributed.fsdp import FSDPModule

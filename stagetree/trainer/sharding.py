@@ -111,7 +111,7 @@ class Sharding:
         model: nn.Module,
         loss: Callable[[Any], Any],
         shard: Callable[[nn.Module, Any], None],
-        replicate: Callable[[nn.Module], nn.Module],
+        replicate: Callable[[nn.Module], nn.parallel.DistributedDataParallel],
     ) -> None:
         """Make a model, on its device, one of several ranks. The functions are the trainer's. Raises ValueError."""
 

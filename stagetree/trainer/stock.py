@@ -44,7 +44,7 @@ def sharding_of(batching: Batching, seed: int, device: str) -> Sharding | None:
 def _fixed(kind: str, number: int, batching: Batching, seed: int, device: str) -> Sharding:
     if here().world != number:
         raise ValueError(f"{number} ranks are part of the study's results, with parallel: {kind}, not {here().world}")
-    unsupported = {"shards": batching.shards, "parallel": batching.parallel, "micro_batch_size": batching.micro_size}
+    unsupported = {"shards": batching.shards, "parallel": batching.parallel}
     for name in [name for name, value in unsupported.items() if value is not None]:
         raise ValueError(f"the study says parallel: {kind}, which needs a trainer without {name}")
     return {"ddp": ReplicatedSharding, "fsdp": StockDivided}[kind](number, seed, device)
@@ -78,7 +78,7 @@ class ReplicatedSharding(Sharding):
 
     def __init__(self, shards: int, seed: int, device: str) -> None:
         super().__init__(shards, seed, device)
-        self._wrapped: nn.Module | None = None
+        self._wrapped: nn.parallel.DistributedDataParallel | None = None
         self.is_warm = False
 
     def prepare(
@@ -86,9 +86,14 @@ class ReplicatedSharding(Sharding):
         model: nn.Module,
         loss: Callable[[Any], Any],
         shard: Callable[[nn.Module, Any], None],
-        replicate: Callable[[nn.Module], nn.Module],
+        replicate: Callable[[nn.Module], nn.parallel.DistributedDataParallel],
     ) -> None:
         self._wrapped, self.is_warm = replicate(_Loss(model, loss)), False
+
+    def begin_pass(self, *, is_last: bool) -> None:
+        """As in `no_sync`: passes before the last one add to the rank's own gradients, so each may have its number."""
+        assert self._wrapped is not None
+        self._wrapped.require_backward_grad_sync = is_last
 
     def loss_of(self, batch: Any, loss: Callable[[Any], Any]) -> Any:
         assert self._wrapped is not None

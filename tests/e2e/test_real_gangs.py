@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from faults import check, stop_at_work
 from stacks import Cluster, Service
 from toys import curves, switch, trials
+
+from app.events.plans import Plans
+from app.events.records import SqlRecords
+from app.owned_store import find_orphans, open_owned
 
 Json = dict[str, Any]
 TRUNK, END = 12, 16
@@ -81,3 +86,35 @@ def test_a_lost_slot_is_charged_to_nobody(cluster: Cluster, whole: Cluster, stac
     check(cluster, going, expected)
     outcomes = {event["data"]["outcome"] for event in cluster.client.events(going) if event["type"] == "ChainEnded"}
     assert outcomes & {"lost", "interrupted"}
+
+
+def test_a_worker_that_is_killed_between_two_parts_leaves_no_checkpoint_and_what_it_left_is_found(
+    whole: Cluster, stack: Service, tmp_path: Path
+) -> None:
+    """A checkpoint is there as a whole or not at all, also where its first part is stored."""
+    expected = curves(stack, stack.run({**study("alone", 0.0, ranks=1), **DIVIDED})["study"])
+    before, died = whole.commands, tmp_path / "died"
+    script = str(Path(__file__).with_name("dying.py"))
+    try:
+        for name in ("gpu0", "gpu1"):
+            command = before[name]
+            whole.commands = {**whole.commands, name: [command[0], script, str(died), *command[3:]]}
+            whole.kill(name, signal.SIGTERM)
+            whole.start(name)
+        going = whole.submit({**study("killed between parts", 0.0, ranks=2, max_restarts=0), **DIVIDED})
+        check(whole, going, expected)
+    finally:
+        whole.commands = before
+        for name in ("gpu0", "gpu1"):
+            whole.kill(name, signal.SIGTERM)
+            whole.start(name)
+    lost = died.read_text()
+    kept = [each["data"] for each in whole.client.events(going) if each["type"] == "CheckpointKept"]
+    named = {key for each in kept for key in (each["key"], *(part["key"] for part in each["parts"]))}
+    assert {len(each["parts"]) for each in kept} == {1} and lost not in named
+    records = SqlRecords(whole.database)
+    store = open_owned(records, whole.settings["STAGETREE_CHECKPOINTS"])
+    stream = lost.removeprefix(store.prefix).partition("/")[0]
+    orphans = [each.key for each in find_orphans(records, Plans(records.log), store, -1e9) if stream in each.key]
+    assert orphans == [lost.replace(".1.", ".")]
+    assert named <= set(store.all_keys())

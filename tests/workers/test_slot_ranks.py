@@ -54,7 +54,7 @@ class Ranked(Cluster):
 
     def __init__(self, database: Database, folder: Path, warm: Warm, **how: Any) -> None:
         self.begun, self.kill_at, self._warm = list[int](), -1, warm
-        self.beside, self._started_so_far = list[TrainerProcess](), list[TrainerProcess]()
+        self.beside, self.processes_so_far = list[TrainerProcess](), list[TrainerProcess]()
         self.is_deaf = False
         super().__init__(database, folder, slots=2, start=self._started, silence=60.0, **how)
         self.sources["in_shards"] = TrainerSource(FILE, "1")
@@ -63,11 +63,11 @@ class Ranked(Cluster):
 
     def _started(self, members: Sequence[str] = ()) -> TrainerProcess:
         self.begun.append(1 + len(members))
-        before = [each for each in self._started_so_far if each.pid and Path(f"/proc/{each.pid}").exists()]
+        before = [each for each in self.processes_so_far if each.pid and Path(f"/proc/{each.pid}").exists()]
         self.beside += [each for each in before if members or isinstance(each, TrainerGroup)]
         kind = Doomed if len(self.begun) - 1 == self.kill_at else TrainerGroup
         new = kind.start(self._warm, ranks=1 + len(members)) if members else TrainerProcess.start(self._warm)
-        self._started_so_far.append(new)
+        self.processes_so_far.append(new)
         return new
 
     def lent(self, chain: str, slot: str) -> None:
@@ -309,6 +309,29 @@ def test_a_proof_that_loses_a_rank_is_made_again_and_blames_nobody(make: Make) -
     ends = {each.chain: each.outcome for each in cluster.events(e.ChainEnded)}
     assert [ends[chain] for chain in checks] == ["interrupted", "done"]
     assert judge(cluster.plan).verdict == Verdict.EXACT
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_is_killed_between_two_parts_costs_no_checkpoint(make: Make, who: int) -> None:
+    """All ranks have given their parts before the first is stored."""
+    calm, hurt = make(), make()
+    killed = list[str]()
+
+    def kill(key: str) -> None:
+        group = hurt.processes_so_far[-1]
+        if key.endswith(".1.safetensors") and not killed and isinstance(group, TrainerGroup):
+            killed.append(key)
+            os.kill((group, *group.members)[who].pid, signal.SIGKILL)
+
+    hurt.store.before_write = kill
+    found = []
+    for cluster in (calm, hurt):
+        done = cluster.run(cluster.submit(study(2, parallel="fsdp")))
+        found.append(cluster.values(done.id))
+    assert found[1] == found[0] and killed and hurt.events(e.StageFailed) == []
+    kept = [set(each.keys) for each in hurt.events(e.CheckpointKept)]
+    assert {len(keys) for keys in kept} == {2} and any(killed[0] in keys for keys in kept)
+    assert not list(find_orphans(hurt.records, hurt.plans, hurt.store, age=-1e9))
 
 
 def test_a_lost_part_is_a_lost_checkpoint(make: Make) -> None:
