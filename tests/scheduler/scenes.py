@@ -99,6 +99,7 @@ class Scene:
         self.at = 1_000_000.0
         self.records = Accidents(records or MemoryRecords(lambda: self.at))
         self.messages: list[tuple[str, int, str]] = []
+        self.invited: list[tuple[str, str]] = []  # chains, and the slots that are lent to them
         self.plans, self._ids, self._ports = Plans(self.records.log), count(), ports
         self.scheduler = self.make_scheduler()
         for number in range(slots):
@@ -112,7 +113,7 @@ class Scene:
         self.scheduler_plans = plans or Plans(self.records.log)
         ports = {
             "policy": POLICIES["critical_path"],
-            "publish": lambda *message: self.messages.append(message),
+            "publish": self._publish,
             "pause": lambda attempt: None,
             "elapsed": lambda: self.at,
             "intermediate_bytes": 0,
@@ -204,6 +205,12 @@ class Scene:
         self.at += LEASE + 1
         for slot in alive:
             self.touch(slot)
+
+    def _publish(self, chain: str, stages: int, slot: str) -> None:
+        if stages:
+            self.messages.append((chain, stages, slot))
+        else:
+            self.invited.append((chain, slot))
 
     def claim(self, owner: str = "anna") -> tuple[str, tuple[e.Stage, ...]]:
         """The oldest message arrives, and its chain is begun."""

@@ -41,6 +41,7 @@ def test_a_gang_is_of_one_machine() -> None:
     at.scheduler.tick()
     assert gangs(at) == [("b-gpu0", "b-gpu1")]
     assert at.messages == [("chain0", 1, "b-gpu0")]
+    assert at.invited == [("chain0", "b-gpu1")], "its worker is to leave the device"
     (event,) = at.events(e.ChainAssigned)
     assert event.kind == "H200"
     with at.records.read() as rows:
@@ -79,7 +80,7 @@ def test_where_no_machine_has_enough_slots_of_several_are_a_gang() -> None:
     at.scheduler.tick()
     (event,) = at.events(e.ChainAssigned)
     assert (event.slot, event.members, event.kind) == ("a-gpu0", ("b-gpu0",), "H200, several machines")
-    assert at.messages == [("chain0", 1, "a-gpu0"), ("chain0", 0, "b-gpu0")], "the other worker is told to come"
+    assert (at.messages, at.invited) == ([("chain0", 1, "a-gpu0")], [("chain0", "b-gpu0")])
     with at.records.read() as rows:
         row = rows.chains.get("chain0")
     assert row is not None and isinstance(row.assignment, ChainAssignment) and row.assignment.meeting is not None
@@ -102,6 +103,7 @@ def test_a_machine_that_has_enough_comes_first() -> None:
     at.scheduler.tick()
     assert gangs(at) == [("b-gpu0", "b-gpu1")]
     assert at.messages == [("chain0", 1, "b-gpu0")]
+    assert at.invited == [("chain0", "b-gpu1")], "its worker is to leave the device"
 
 
 def test_slots_that_nobody_reaches_are_in_no_gang_of_several_machines() -> None:
@@ -131,11 +133,12 @@ def test_a_worker_that_the_broker_did_not_take_the_invitation_of_is_invited_agai
     submit(at, 10, ranks=2)
     at.scheduler.tick()
     at.messages.clear()
+    at.invited.clear()
     at.at += LEASE - 1
     for slot in ("a-gpu0", "b-gpu0"):
         at.touch(slot)
     at.scheduler.tick()
-    assert sorted(at.messages) == [("chain0", 0, "b-gpu0"), ("chain0", 1, "a-gpu0")]
+    assert (at.messages, at.invited) == ([("chain0", 1, "a-gpu0")], [("chain0", "b-gpu0")])
 
 
 # ------------------------------------------------------------------------------------------------ what it waits for
