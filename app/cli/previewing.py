@@ -38,7 +38,7 @@ def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterat
 
     source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
     with Store(where) as store:
-        yield lambda batch, what: store.profile(opened(spec, source), batch, what) if source else None
+        yield lambda batch, what: store.profile(opened(spec, source), batch, what, spec.devices) if source else None
 
 
 def choice_lines(choices: list[Json]) -> Iterator[str]:
@@ -91,7 +91,7 @@ def ranks_text(costs: Json) -> str:
 
 def preview(
     study: StudyFile,
-    slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Slots to plan for.")] = 1,
+    slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Slots to plan for, all of one kind.")] = 1,
     store: Store = None,
     changes: Changes = None,
     output: Output = Format.table,

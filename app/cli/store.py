@@ -106,9 +106,9 @@ class Store:
     def release_slot(self, slot: str) -> None:
         release_slot(self._use, slot)
 
-    def profile(self, opened: PlanOpened, batch: Json, kind: type[Profile]) -> Profile | None:
-        """The last measurement of the same trainer, with such a batch."""
-        return last_profile(self._use.log, opened, batch, kind)
+    def profile(self, opened: PlanOpened, batch: Json, kind: type[Profile], devices: Sequence[str]) -> Profile | None:
+        """The last measurement of the same trainer, with such a batch, as of `last_profile`."""
+        return last_profile(self._use.log, opened, batch, kind, devices)
 
     def trial_log(self, study: str, number: int) -> str:
         return "".join(reading.trial_log(self._use, self._use.find(study), number))

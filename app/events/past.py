@@ -6,11 +6,12 @@ each event once. Of measurements, those of all plans of one trainer, version and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
 
+from app.domain.assignment import is_one_of
 from app.domain.events import Json, PackingProfiled, PlanOpened, Profile, RanksProfiled
 from app.domain.evolve import collector_paused, evolve, strikes
 from app.domain.search_plan import SearchPlan
@@ -89,9 +90,13 @@ def profiles_on_record(
     return by_kind
 
 
-def last_profile(log: EventLog, opened: PlanOpened, batch: Json, wanted_type: type[Profile]) -> Profile | None:
-    """On whatever device it was measured. Raises `DatabaseUnavailable`."""
-    return next(reversed(profiles_on_record(log, opened, batch, wanted_type).values()), None)
+def last_profile(
+    log: EventLog, opened: PlanOpened, batch: Json, wanted_type: type[Profile], devices: Sequence[str] = ()
+) -> Profile | None:
+    """The newest, of ranks on a kind of device that these name. Raises `DatabaseUnavailable`."""
+    profiles = reversed(profiles_on_record(log, opened, batch, wanted_type).items())
+    of_them = (each for kind, each in profiles if wanted_type is PackingProfiled or is_one_of(kind, devices))
+    return next(of_them, None)
 
 
 def _is_alike(log: EventLog, stream: str, opened: PlanOpened) -> bool:

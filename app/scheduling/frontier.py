@@ -202,9 +202,9 @@ class Frontier:
         branch = self.demands.branches[span.node].get(span.end)
         return (sum(1 for _ in branch.children()) if branch else 0) + goes_on
 
-    def seconds(self, span: Span) -> float:
-        """How long it takes to train a span on one slot."""
-        return (span.end - span.start) * self._costs.seconds_per_step(self.plan.nodes[span.node])
+    def seconds(self, span: Span, gpu: str | None = None) -> float:
+        """How long it takes to train a span on one slot, with that kind of GPU where it is known."""
+        return (span.end - span.start) * self._costs.seconds_per_step(self.plan.nodes[span.node], gpu)
 
     def seconds_left(self, chain: Chain) -> float:
         """How long the stage of a chain goes on that is under way, on as many slots as it has."""

@@ -18,7 +18,7 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from app.domain.assignment import ResumePoint, SlotDescription, kind_apart, shared_gpu, site
+from app.domain.assignment import ResumePoint, SlotDescription, gpu_of, kind_apart, shared_gpu, site
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import SearchPlan, Study, speed_up
 from app.domain.stage_tree import Place
@@ -289,11 +289,11 @@ def overdue(reservation: Reservation, busy: Mapping[str, Occupant]) -> set[Chain
     return {each.chain for each in there if each.index > reservation.stages.get(each.chain, each.index)}
 
 
-def until(frontier: Frontier, spans: Sequence[Span], seconds: float) -> Sequence[Span]:
-    """The part of a path whose stages should be over in so many seconds."""
+def until(frontier: Frontier, spans: Sequence[Span], seconds: float, kind: str) -> Sequence[Span]:
+    """The part of a path whose stages should be over in so many seconds on a slot of that kind."""
     fitting = 0
     for span in spans:
-        seconds -= frontier.seconds(span)
+        seconds -= frontier.seconds(span, gpu_of(kind))
         if seconds < 0:
             break
         fitting += 1

@@ -55,4 +55,6 @@ def test_gangs_are_told_apart_from_packs_and_by_their_kind(log: EventLog) -> Non
     log.append("gangs", [OPENED, *seen], expected=0, at=0.0)
     assert profiles_on_record(log, OPENED, BATCH, RanksProfiled) == {"A100": seen[0], "H100": seen[1]}
     assert last_profile(log, OPENED, BATCH, RanksProfiled) == seen[1]
+    assert last_profile(log, OPENED, BATCH, RanksProfiled, ["A100"]) == seen[0], "what the study's devices are like"
+    assert last_profile(log, OPENED, BATCH, RanksProfiled, ["L4"]) is None
     assert last_profile(log, OPENED, {"bs": 16}, RanksProfiled) is None

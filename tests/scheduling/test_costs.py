@@ -14,6 +14,8 @@ from app.domain.schedule import ScheduleSegment
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.terms import ChainId, NodeId
 from app.scheduling.costs import Costs
+from app.scheduling.frontier import Frontier, Span
+from app.scheduling.gangs import until
 from tests.plans import Story, tried
 
 
@@ -41,6 +43,9 @@ def test_steps_cost_what_they_took_on_the_kind_where_they_go_on() -> None:
     assert costs.seconds_per_step(node, "NVIDIA A100") == 2.0
     assert costs.seconds_in_gang(story.plan, node, "NVIDIA A100, a share of 2", 1) == 2.0
     assert costs.seconds_per_step(node, "NVIDIA L4") == 1.5  # of all that is known
+    frontier, rest = Frontier(story.plan, costs), [Span(node.id, 20, 40, study)]
+    assert until(frontier, rest, 30.0, "NVIDIA H100") == rest, "held slots take what ends in time on their own kind"
+    assert until(frontier, rest, 30.0, "NVIDIA A100") == []
 
 
 def test_steps_of_an_untrained_node_are_estimated_by_kind() -> None:

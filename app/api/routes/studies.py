@@ -205,7 +205,9 @@ def preview_study(body: StudyBody, use: ServicesDep, slots: Slots = 1) -> Previe
             slots=slots,
             limits=use.limits,
             is_over=lambda: time.monotonic() > until,
-            measured=lambda batch, what: last_profile(use.log, submitting.opened(spec, trainer), batch, what),
+            measured=lambda batch, what: last_profile(
+                use.log, submitting.opened(spec, trainer), batch, what, spec.devices
+            ),
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None

@@ -150,10 +150,11 @@ class Gangs:
         plan, held = frontier.plan, self._reservation
         if held is None or plan.packing != 0 or not plan.stages_run or study_of(frontier, spans).least_ranks > 1:
             return None
-        part = gangs.until(frontier, spans, held.until - self._ports.elapsed())
+        mine = [slot for slot in slots.free if slot.name in held.slots]
+        left = held.until - self._ports.elapsed()
+        part = gangs.until(frontier, spans, left, mine[0].kind) if mine else ()
         if not part or plan.nodes[part[0].node].alone:
             return None
-        mine = [slot for slot in slots.free if slot.name in held.slots]
         enough = [slot for slot in mine if gangs.least_ranks(plan, part, slot.kind) == 1]
         return self._gathered(frontier, part, Candidates(slots.well, enough))
 
