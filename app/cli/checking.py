@@ -62,7 +62,7 @@ def check(
     job = job_of(spec, stacks.check_trainer(spec, files).path, device or default_device())
     if job is None:
         fail("the study names no hyper-parameters to check with: give it a space", USAGE)
-    worlds = _worlds(ranks)
+    worlds = _worlds(ranks, job["parallel"])
     report = _report({**job, "steps": steps, "broken": steps // 2, "ranks": worlds}, spec.to_json())
     if output is Format.json:
         print_json(report)
@@ -91,14 +91,17 @@ def lines(report: Json) -> list[str]:
     return report_lines
 
 
-def _worlds(text: str) -> list[int]:
-    """Several numbers of ranks."""
+def _worlds(text: str, parallel: str) -> list[int]:
+    """Several numbers of ranks, which must agree. parallel: as of a plan."""
     try:
         worlds = sorted({int(each) for each in text.split(",")})
     except ValueError:
         worlds = [0]
     if any(each < 1 or each & (each - 1) for each in worlds):
         fail(f"--ranks takes powers of two, such as 1,2,4, not {text}", USAGE)
+    if ":" in parallel and worlds != [1]:
+        kind, _, number = parallel.partition(":")
+        fail(f"--ranks: with parallel: {kind} as torch has it, the study is checked in its {number} ranks only", USAGE)
     return worlds
 
 
