@@ -5,9 +5,9 @@
 On gloo, or on NCCL where `--device cuda` has a GPU for each rank. All of it in one run, in K processes with one thread
 each; in each round, in turn, both sides do the same work. A ratio is of times that follow each other; the middle one of
 all rounds is shown, with the least and the most. The sum is of one tensor; the step is forward, backward, sum and AdamW
-of a small convolutional network, for V = K shards, which is the same work as DDP's, and for V = 8; "sums after" begins
-to add up when the last backward pass is over, and not during it. The last is the same step with parameters that are
-divided: by a reduce-scatter in the tree's order, beside torch's own.
+of a small convolutional network, for V = K shards, which is the same work as DDP's, and for V = 8; "sums early" begins
+to add up during the last backward pass, as is done on GPUs, and not when it is over. The last is the same step with
+parameters that are divided: by a reduce-scatter in the tree's order, beside torch's own.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def early(step: Callable[[], None], size: int) -> Callable[[], None]:
     """A step that sends buckets of so many bytes during its last backward pass."""
 
     def timed() -> None:
-        summing.EARLY_BYTES = size
+        summing.EARLY_BYTES = dict.fromkeys(("cpu", "cuda"), size)
         step()
 
     return timed
@@ -124,8 +124,8 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         "all_reduce": lambda: dist.all_reduce(flat.clone()) and None,
     }
     steps = {
-        f"V = {given.ranks}": early(sharded(given, given.ranks, device), summing.EARLY_BYTES),
-        "sums after": early(sharded(given, given.ranks, device), 0),
+        f"V = {given.ranks}": early(sharded(given, given.ranks, device), 0),
+        "sums early": early(sharded(given, given.ranks, device), 2**23),
         "V = 8": sharded(given, max(8, given.ranks), device),
         "DDP": stock(given, device),
     }

@@ -21,8 +21,10 @@ BUCKET_BYTES = 2**25
 IN_FLIGHT = 2
 """So many buckets are on their way while another one is added up."""
 
-EARLY_BYTES = 2**23
-"""Of gradients that are sent at once during a backward pass; with 0, none are before it is over."""
+EARLY_BYTES = {"cuda": 2**23}
+"""By type of device, of gradients that are sent at once during a backward pass. On others, none are before it is over:
+the cores of a CPU compute and send, and one waits for the other.
+"""
 
 
 class TreeSum:
@@ -141,9 +143,10 @@ class EarlySums:
     @contextmanager
     def during(self, parameters: Sequence[nn.Parameter], tree: TreeSum, world: int) -> Iterator[None]:
         """The last shard of this rank is learned from inside. tree: with the shards before. world: of the ranks."""
-        ready = [number for number in reversed(self._expected) if number < len(parameters) and EARLY_BYTES]
+        size = EARLY_BYTES.get(parameters[0].device.type, 0) if parameters else 0
+        ready = [number for number in reversed(self._expected) if number < len(parameters) and size]
         numbers = {id(parameters[number]): number for number in ready}
-        cut = buckets([parameters[number] for number in ready], EARLY_BYTES)
+        cut = buckets([parameters[number] for number in ready], size)
         self._waiting = [[numbers[id(each)] for each in bucket] for bucket in cut]
         self._sums, self._seen, self._again = {}, {}, set()
         self._exchanges = Exchanges(world)
@@ -158,7 +161,7 @@ class EarlySums:
 
             return came
 
-        hooks = [_hook(each, note(number)) for number, each in enumerate(parameters)]
+        hooks = [_hook(each, note(number)) for number, each in enumerate(parameters) if size]
         try:
             yield
         finally:

@@ -66,7 +66,7 @@ class Early(TorchTrainer):
 
 def trained(args: dict[str, Any], size: int) -> dict[str, Any]:
     torch.set_num_threads(1)
-    summing.EARLY_BYTES = size
+    summing.EARLY_BYTES = {"cpu": size}
     begun, begin = list[int](), summing.Exchanges.begin
 
     def counted(self: summing.Exchanges, *how: Any) -> None:

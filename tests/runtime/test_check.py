@@ -125,7 +125,10 @@ def test_ranks_that_have_the_same_bits_are_said_to() -> None:
 
 
 def test_torchs_own_sums_are_checked_in_as_many_ranks_as_the_plan_says() -> None:
-    ddp = in_ranks(parallel="ddp:2", steps=3, broken=1) | {"name": "in_ddp", "file": str(SHARDED.with_name("in_ddp.py"))}
+    ddp = in_ranks(parallel="ddp:2", steps=3, broken=1) | {
+        "name": "in_ddp",
+        "file": str(SHARDED.with_name("in_ddp.py")),
+    }
     report = checked(ddp)
     assert (report["failed"], report["differences"]) == ("", {})
 
