@@ -12,7 +12,7 @@ from app.domain import keeping
 from app.events.database import DatabaseUnavailable
 from app.events.log import Append, placed
 from app.events.memory.chains import MemoryChains, Table
-from app.events.memory.rows import MemoryLog
+from app.events.memory.log import MemoryLog
 from app.events.rows import ChainFlags, Fenced, SlotRecord
 from app.workers.scheduler.reaper import Reaper
 from app.workers.slot import group, models
