@@ -17,7 +17,7 @@ DATES = {
     "app/cli/tokens.py": "when a token was made, and until when it lasts",
     "app/embedded/stack.py": "when the token of its user was made",
     "app/events/housekeeping.py": "when a plan was archived",
-    "app/events/memory/rows.py": "the clock of a database in memory",
+    "app/events/memory/log.py": "the clock of a database in memory",
     "app/main.py": "when a fact was stated",
     "app/registry.py": "how old a file is by its own dates",
     "app/workers/scheduler/ports.py": "when a fact was stated",
