@@ -203,7 +203,7 @@ class Frontier:
         return (sum(1 for _ in branch.children()) if branch else 0) + goes_on
 
     def seconds(self, span: Span, gpu: str | None = None) -> float:
-        """How long it takes to train a span on one slot, with that kind of GPU where it is known."""
+        """How long it takes to train a span on one slot; gpu: its kind, where that is known."""
         return (span.end - span.start) * self._costs.seconds_per_step(self.plan.nodes[span.node], gpu)
 
     def seconds_left(self, chain: Chain) -> float:
