@@ -129,6 +129,7 @@ class Child:
         machine.set_determinism(message["determinism"])
         inexact.forget()
         ranks.here().shards, ranks.here().parallel = message["shards"], message["parallel"]
+        self._machine = ranks.here().noted_in(self._machine, self._device)
         kind = (message["name"], repr(message["args"]), message["seed"], *message.get("names", ()))
         self._model = self._lanes.begin(kind, message["is_resumed"]) if "names" in message else None
         if self._model is None:
@@ -147,8 +148,7 @@ class Child:
 
     def _load(self, message: Message, fds: list[int]) -> Message:
         saved = state_format.read(*fds)
-        reasons = inexact.changes(saved.get("machine", {}), self._machine)
-        for reason in reasons:
+        for reason in (reasons := inexact.changes(saved.get("machine", {}), self._machine)):
             print(f"--- not exact: {reason}")
         if "weight" in message:
             saved = self._built.averaging.add(saved, message["weight"], message["left"])

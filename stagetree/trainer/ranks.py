@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +19,10 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from stagetree.trainer.summing import Exchanges, TreeSum, as_bytes, buckets, spread
+
+PINNED = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+"""How GPUs add up by torch's own sums: NCCL would choose by size and by what connects them, and with that the order.
+What the environment says already stays."""
 
 
 class Ranks:
@@ -61,6 +65,9 @@ class Ranks:
             raise ValueError(f"a trial has 1, 2, 4, 8, ... ranks, not {world}")
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ():
             os.environ.setdefault(name, interface)  # all on one machine, say, which may have no other name
+        if device != "cpu":
+            for name, value in PINNED.items():
+                os.environ.setdefault(name, value)
         late = timedelta(seconds=seconds)
         how: dict[str, Any] = {"is_master": rank == 0, "timeout": late, "wait_for_workers": False}
         if rank == 0:
@@ -82,6 +89,14 @@ class Ranks:
             backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
         return init_device_mesh(torch.device(device).type, (self.world,))
+
+    def noted_in(self, machine: Mapping[str, Any], device: str) -> dict[str, Any]:
+        """What a state says of its machine, with how gradients are added up where their order is torch's to choose."""
+        others = {name: value for name, value in machine.items() if name != "nccl"}
+        if device == "cpu" or ":" not in self.parallel:
+            return others
+        version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        return others | {"nccl": " ".join([version, *map(os.environ.__getitem__, PINNED)])}
 
     # Which shards ---------------------------------------------------------------------------------------------------
 

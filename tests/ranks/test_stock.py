@@ -15,6 +15,7 @@ from app.workers.state import State
 from app.workers.trainer_connection import Deadline
 from app.workers.trainer_group import TrainerGroup
 from app.workers.warm import Warm
+from stagetree.runtime import inexact
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.weight_files import joined
 from stagetree.trainer import ranks
@@ -82,6 +83,25 @@ def test_what_does_not_go_together_is_refused(
     monkeypatch.setattr(ranks.here(), "parallel", parallel)
     with pytest.raises(ValueError, match=said):
         InDdp(seed=0, device="cpu", **args)
+
+
+def test_states_say_how_gpus_have_added_up_by_torchs_own_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of the tree depends on nothing of that; the order of NCCL does."""
+    monkeypatch.setattr("torch.cuda.nccl.version", lambda: (2, 27, 5))
+    for name, value in ranks.PINNED.items():
+        monkeypatch.setenv(name, value)
+    before = {"torch": "2.13.0", "nccl": "of another model"}
+    for parallel, device, said in (
+        ("ddp:2", "cuda:0", "2.27.5 Ring Simple"),
+        ("fsdp:2", "cuda:0", "2.27.5 Ring Simple"),
+        ("tree", "cuda:0", None),
+        ("fsdp", "cuda:0", None),
+        ("ddp:2", "cpu", None),
+    ):
+        noted = ranks.Ranks(0, 2, parallel=parallel).noted_in(before, device)
+        assert noted == {"torch": "2.13.0"} | ({"nccl": said} if said else {})
+    there, here = ({"nccl": version, "torch": "2.13.0"} for version in ("2.27.5 Ring Simple", "2.27.5 Tree Simple"))
+    assert inexact.changes(there, here) == ["went on under another NCCL (2.27.5 Tree Simple after 2.27.5 Ring Simple)"]
 
 
 def test_another_number_of_ranks_is_refused(four: TrainerGroup) -> None:
