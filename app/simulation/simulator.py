@@ -118,7 +118,7 @@ class Simulator:
             elapsed=lambda: self.now,
             make_driver=lambda study, spec: self._drivers.get(study) or make_driver(study, spec),
             make_costs=make_costs,
-            notify=self._look,
+            notify=lambda chain, slot: self._slots[slot].look(),
             limits=limits,
             turn_seconds=turn_seconds,
         )
@@ -294,9 +294,6 @@ class Simulator:
     def _pace(self, stage: e.Stage, slot: str) -> tuple[float, Fault | None]:
         number = next(self._stages)
         return self._seconds(stage, number), self._faults(stage, number, slot)
-
-    def _look(self, chain: str, slot: str) -> None:
-        self._slots[slot].look()
 
     def _later(self, at: float, do: Callable[[], bool]) -> None:
         heapq.heappush(self._due, (at, next(self._order), do))
