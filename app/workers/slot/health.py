@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from app.away import LostRace
@@ -123,6 +123,11 @@ class Quarantine:
         if not is_hopeless and not self._health.is_unlucky:
             return None
         return self._impose(f"chains cannot be trained here: {reason}")
+
+    def of_members(self, slots: Mapping[str, str]) -> list[QuarantineSlot]:
+        """Of other slots, with their owners, that were lent to a chain of this one and not left by their workers."""
+        reason = "it was lent to a chain, and its worker has not left the device in time"
+        return [QuarantineSlot(name, owner, SECONDS, reason) for name, owner in slots.items()]
 
     @property
     def needs_test(self) -> bool:

@@ -26,10 +26,9 @@ from app.workers.slot.claim import (
 )
 from app.workers.slot.context import SlotContext
 from app.workers.slot.execution import Progress
-from app.workers.slot.health import SECONDS as QUARANTINE_SECONDS
-from app.workers.slot.lending import EMPTY_SECONDS, await_empty
+from app.workers.slot.lending import await_empty
 from app.workers.slot.models import LaneContext
-from app.workers.slot.outbox import DescribeSlot, End, QuarantineSlot, RowChange
+from app.workers.slot.outbox import DescribeSlot, End, RowChange
 from app.workers.slot.retry import Closing, Instant
 from stagetree.runtime.failures import TrainerFailed
 
@@ -200,9 +199,7 @@ class Lane(ABC):
     def _give_up_members(self, problem: SlotsNotEmpty) -> None:
         """The chain is given back, and these slots are given nothing for a while."""
         logger.warning("chain %s is given back: %s", self.claim.chain, problem, extra=self.named)
-        reason = f"it was lent to a chain for {EMPTY_SECONDS:.0f} s, and its worker has not left the device"
-        rest = [QuarantineSlot(name, owner, QUARANTINE_SECONDS, reason) for name, owner in problem.slots.items()]
-        self._end([self._ended(ChainOutcome.INTERRUPTED)], End(), *rest)
+        self._end([self._ended(ChainOutcome.INTERRUPTED)], End(), *self._slot.quarantine.of_members(problem.slots))
 
     def _let_go(self) -> None:
         """When the chain is over, the slots that are lent to it are free: then none of its ranks is left on them."""
