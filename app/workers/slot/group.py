@@ -243,7 +243,7 @@ class LaneGroup:
 
 
 class Groups:
-    """Makes those of a slot out of what it has claimed."""
+    """Makes the groups of a slot out of what it has claimed."""
 
     def __init__(self, slot: SlotContext) -> None:
         self._slot = slot
