@@ -172,8 +172,11 @@ def spent(plan: SearchPlan, study: Study, at: float) -> Spent:
 
 def seconds_until_spent(plan: SearchPlan, study: Study, at: float) -> float:
     """How long its chains under way can go on before its `max_slot_seconds` are used up; infinite without them."""
-    most, pace = study.spec.get("max_slot_seconds"), sum(slots for _, slots in _under_way(plan, study, at))
-    return math.inf if most is None or not pace else max(0.0, most - spent(plan, study, at).slot_seconds) / pace
+    most = study.spec.get("max_slot_seconds")
+    if most is None:  # there may be hundreds of chains to look at
+        return math.inf
+    pace = sum(slots for _, slots in _under_way(plan, study, at))
+    return max(0.0, most - spent(plan, study, at).slot_seconds) / pace if pace else math.inf
 
 
 def _under_way(plan: SearchPlan, study: Study, at: float) -> Iterator[tuple[float, float]]:
