@@ -94,7 +94,7 @@ class StudySinks(threading.Thread):
             self._open = {study.study for study in listed if study.state in OPEN}
 
     def _sinks_of(self, client: Client, study: str) -> tuple[str, ...]:
-        """The sinks that a study names; none as long as it cannot be looked at: it is struck, say, or was just deleted."""
+        """The sinks that a study names; none while it cannot be looked at: it is struck, or just deleted."""
         from stagetree.client import ProblemError
 
         if study not in self._named:
