@@ -191,6 +191,10 @@ class AsyncStudy(StudyView, MadeOfTrials):
         """Write something down about it, or about a trial of it: it is shown with them."""
         return await self._client.add_note(self.id, text, trial)
 
+    async def tag(self, *tags: str, remove: Iterable[str] = (), attributes: Mapping[str, Any] | None = None) -> None:
+        """Add and remove tags, and set attributes: None as a value takes one away. `study.tags` has them."""
+        self._known.study = dict(await self._client.label(self.id, tags, remove, attributes))
+
     async def checkpoint(
         self, to: Folder = ".", *, trial: int | None = None, step: int | None = None, holds: Holds = "weights"
     ) -> Path:
@@ -254,6 +258,7 @@ class Study(Blocking, StudyView):
     pause = chained(AsyncStudy.pause)
     resume = chained(AsyncStudy.resume)
     add_note = blocking(AsyncStudy.add_note)
+    tag = chained(AsyncStudy.tag)
     results = blocking(AsyncStudy.results)
     dataframe = blocking(AsyncStudy.dataframe)
     curve = blocking(AsyncStudy.curve)

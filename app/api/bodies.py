@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 
 from app.api import examples
 from app.domain import commands as c
-from app.domain.decide import MOST_CHARACTERS
 from app.domain.terms import Scope, StudyId
 from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments
 from app.service.access import NAME
@@ -94,9 +93,9 @@ def extension_of(body: Any, trial: Any) -> c.Extend:
     """More steps for a trial, as a body asks for them. Raises `SpecError`."""
     fields = body if isinstance(body, dict) else {}
     problems = []
-    if not _is_count(trial, 0):
+    if not is_count(trial, 0):
         problems.append(SpecProblem("trial", f"must be the number of a trial, from 0 on, got {shown(trial)}"))
-    if not _is_count(fields.get("steps"), 1) or len(fields) != 1:
+    if not is_count(fields.get("steps"), 1) or len(fields) != 1:
         problems.append(SpecProblem("steps", "must be the one field: the number of steps in all, at least 1"))
     if problems:
         raise SpecError(problems)
@@ -109,7 +108,7 @@ def branch_of(body: Any, study: StudyId, at: float) -> c.BranchTrial:
     names = ", ".join(BRANCH)
     problems = [SpecProblem(name, f"is no field of a branch: there are {names}") for name in fields.keys() - BRANCH]
     for name, expected, least in _COUNTS_OF_A_BRANCH:
-        if not _is_count(fields.get(name), least):
+        if not is_count(fields.get(name), least):
             problems.append(SpecProblem(name, f"must be {expected}, got {shown(fields.get(name))}"))
     if not isinstance(fields.get("hp"), dict):
         expected = "an object from hyper-parameters to their values from there on"
@@ -135,7 +134,7 @@ def suggestions_of(body: Any) -> list[Json]:
 
 def average_of(body: Any, study: StudyId, at: float) -> c.AverageTrials:
     """The average of trials that a body asks for. Raises `SpecError`."""
-    average = _valid(AverageWanted, body)
+    average = valid(AverageWanted, body)
     trials, weights = tuple(average.trials), tuple(average.weights)
     return c.AverageTrials(study=study, time=at, **{**dict(average), "trials": trials, "weights": weights})
 
@@ -145,19 +144,6 @@ _COUNTS_OF_A_BRANCH = (
     ("at", "the step after which it parts, at least 1", 1),
     ("steps", "the number of steps in all, at least 1", 1),
 )
-
-
-def note_of(body: Any) -> tuple[str, int | None]:
-    """The text of a note, and the trial that it is about. Raises `SpecError`."""
-    fields = body if isinstance(body, dict) else {}
-    problems = [SpecProblem(name, "is no field of a note: there are text, trial") for name in fields.keys() - NOTE]
-    if not isinstance(fields.get("text"), str):
-        problems.append(SpecProblem("text", f"must be the text of the note, got {shown(fields.get('text'))}"))
-    if (trial := fields.get("trial")) is not None and not _is_count(trial, 0):
-        problems.append(SpecProblem("trial", f"must be the number of a trial, from 0 on, or null, got {shown(trial)}"))
-    if problems:
-        raise SpecError(problems)
-    return fields["text"], trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +158,12 @@ class TokenAsked:
 
 def token_of(body: Any) -> TokenAsked:
     """The token that a body asks for. Raises `SpecError`."""
-    token = _valid(TokenWanted, body)
+    token = valid(TokenWanted, body)
     return TokenAsked(token.name, Scope.of(token.scope), token.project, token.days)
 
 
-def _valid(kind: type[Valid], body: Any) -> Valid:
+def valid(kind: type[Valid], body: Any) -> Valid:
+    """The body as `kind`. Raises `SpecError`."""
     try:
         return kind.model_validate(body)
     except ValidationError as wrong:
@@ -192,7 +179,8 @@ def changes_of(body: Any) -> Json:
     return changes
 
 
-def _is_count(value: Any, least: int) -> bool:
+def is_count(value: Any, least: int) -> bool:
+    """Whether it is a whole number, at least so large."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -201,18 +189,10 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-def _typed(kind: Any, example: Any) -> Any:
+def typed(kind: Any, example: Any) -> Any:
     """A body that the document describes as `kind`."""
     validator = PlainValidator(_as_it_is, json_schema_input_type=kind)
     return Annotated[Any, validator, Body(openapi_examples={"example": {"value": example}})]
-
-
-class NoteText(BaseModel):
-    """Something to write down."""
-
-    model_config = ConfigDict(extra="forbid")
-    text: str = Field(min_length=1, max_length=MOST_CHARACTERS, pattern=r"\S")
-    trial: int | None = Field(default=None, ge=0, description="the trial that it is about; null: the whole study")
 
 
 class Longer(BaseModel):
@@ -282,15 +262,13 @@ class TokenWanted(BaseModel):
 
 
 BRANCH: Json = {"trial": 3, "at": 20, "hp": {"lr": 0.01}, "steps": 30}
-NOTE = {"text": "diverges after the warm-up", "trial": 3}
 TRIAL = {"hp": examples.HP, "steps": 40}
-StudyBody = _typed(StudySpec, examples.STUDY_FILE)
-TrialBody = _typed(TrialSpec, TRIAL)
-AsksBody = _typed(TrialsAsked, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
-ChangesBody = _typed(Changes, {"changes": {"tuner.reduction_factor": 2}})
-BranchBody = _typed(Branching, BRANCH)
-AverageBody = _typed(AverageWanted, {"best": 3})
-SuggestionsBody = _typed(SuggestionsWanted, {"suggestions": [{"lr": 0.1}]})
-ExtensionBody = _typed(Extension, {"steps": 80})
-NoteBody = _typed(NoteText, NOTE)
-TokenBody = _typed(TokenWanted, {"name": "ci", "scope": "submit", "project": "vision", "days": 90})
+StudyBody = typed(StudySpec, examples.STUDY_FILE)
+TrialBody = typed(TrialSpec, TRIAL)
+AsksBody = typed(TrialsAsked, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
+ChangesBody = typed(Changes, {"changes": {"tuner.reduction_factor": 2}})
+BranchBody = typed(Branching, BRANCH)
+AverageBody = typed(AverageWanted, {"best": 3})
+SuggestionsBody = typed(SuggestionsWanted, {"suggestions": [{"lr": 0.1}]})
+ExtensionBody = typed(Extension, {"steps": 80})
+TokenBody = typed(TokenWanted, {"name": "ci", "scope": "submit", "project": "vision", "days": 90})

@@ -41,14 +41,8 @@ TRIAL_DETAIL: Json = {
     "not_exact": [],
     "notes": [],
 }
-LISTED: Json = {
-    "study": "digits-grid-3f9c1a",
-    "name": "digits-grid",
-    "state": "running",
-    "submitted_at": 1789000000.0,
-    "plan": "plan-0f6a2c9d8b7e4a51",
-    "slots": {"used": 2, "due": 1.5},
-}
+LISTED: Json = {"study": "digits-grid-3f9c1a", "name": "digits-grid", "state": "running", "submitted_at": 1789000000.0}
+LISTED |= {"plan": "plan-0f6a2c9d8b7e4a51", "slots": {"used": 2, "due": 1.5}, "tags": ["paper"]}
 UNDER_WAY: Json = {
     "slot": "gpu0",
     "study": "digits-grid-3f9c1a",
@@ -83,7 +77,8 @@ COST: Json = {
     "saved_by_sharing": 0.3604,
     "saved_by_stopping": 0.0,
 }
-NOTE: Json = {"event": 42, "time": 1789000004.2, "trial": 3, "text": "diverges after the warm-up"}
+NOTE: Json = {"event": 42, "time": 1789000004.2, "trial": 3, "text": "diverges after the warm-up", "by": "ann"}
+NOTE |= {"corrected_at": None}
 TOLD = "Trial 3 leads so far because its val_accuracy of 0.9889 at step 40 is the highest of 2 results."
 SAVED = "1 other trial shares its first 20 steps; sharing has saved about 4 s of slot time so far (40 steps)."
 STORY: Json = {"lines": [TOLD, SAVED], "results": 2, "as_far": 2, "equal": [], "sharers": 1, "shared_beginning": 20}
@@ -125,6 +120,8 @@ STUDY: Json = {
     "slots": {"used": 2, "due": 1.5},
     "progress": PROGRESS,
     "notes": [NOTE],
+    "tags": ["paper"],
+    "attributes": {"dataset": "v3"},
     "spec": STUDY_FILE,
     "trials": [TRIAL],
 }

@@ -1,4 +1,4 @@
-"""Commands that change how a study goes on, and notes on it; and one for operators, to strike it."""
+"""Commands that change how a study goes on; and one for operators, to strike it."""
 
 from __future__ import annotations
 
@@ -234,32 +234,6 @@ def _ask(request: dict[str, Any], id: str, server: str | None, output: Format) -
         print_json(answer)
     else:
         print(f"trial {answer['trial']} of {study} is asked for {plural(answer['steps'], 'step')}")
-
-
-def note(
-    id: StudyId,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is to be read later.")],
-    trial: Annotated[
-        int | None, typer.Option("--trial", metavar="N", min=0, help="About this trial; else about the whole study.")
-    ] = None,
-    server: Server = None,
-    dir: Store = None,
-    output: Output = Format.table,
-) -> None:
-    """Write something down about a study or a trial, also when it is over; it changes nothing.
-
-    \b
-    Example:  stagetree note last "diverges after the warm-up" --trial 3
-    """
-    from app.cli import stacks
-
-    with stacks.reading_study(id, server, dir) as (service, study):
-        added = service.client.add_note(study, text, trial)
-    if output is Format.json:
-        print_json(added)
-    else:
-        about = study if trial is None else f"trial {trial} of {study}"
-        print(f"noted with {about}: event {added['position']}")
 
 
 def _change(verb: str, id: str, server: str | None, output: Format, *arguments: Any) -> None:

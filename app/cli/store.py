@@ -1,8 +1,8 @@
 """A store without a server: what its folder holds, read with the functions that the server's routes call.
 
 A `Store` answers like a `stagetree.client.Client`, as far as reading goes, and with equal documents. It writes only
-notes and suggestions, and to let go of a study. It needs the server's parts: what may do without them imports this
-where it is used.
+notes, tags and suggestions, and to let go of a study. It needs the server's parts: what may do without them imports
+this where it is used.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from app.cli.errors import FAILED, fail
 from app.cli.opened_folder import is_at_work, services_of
 from app.domain.events import PlanOpened, Profile
 from app.events import Decide, StoredEvent, Write, last_profile, transact
-from app.service import drawing, exporting, reading, searching
-from app.service.changing import add_note, delete_study, release_slot, retry_trial
+from app.service import drawing, exporting, reading, remarks, searching
+from app.service.changing import delete_study, release_slot, retry_trial
 from app.service.files import trial_metrics
 from app.service.services import Services
 from stagetree.models.pages import EventPage, SlotPage, StudyPage, TrialPage
@@ -117,7 +117,14 @@ class Store:
         return [point.to_json() for point in trial_metrics(self._use, self._use.find(study), number).items]
 
     def add_note(self, study: str, text: str, trial: int | None = None) -> Json:
-        return add_note(self._use, self._use.find(study), self._write, text, trial).to_json()
+        return remarks.add_note(self._use, self._use.find(study), self._write, text, trial).to_json()
+
+    def correct_note(self, study: str, event: int, text: str) -> Json:
+        return remarks.correct_note(self._use, self._use.find(study), self._write, event, text).to_json()
+
+    def label(self, study: str, add: Sequence[str], remove: Sequence[str], attributes: Json) -> Json:
+        wanted = {"add": add, "remove": remove, "attributes": attributes}
+        return remarks.label(self._use, self._use.find(study), self._write, wanted).to_json()
 
     def retry_trial(self, study: str, number: int) -> Json:
         retry_trial(self._use, self._use.find(study), self._write, number)

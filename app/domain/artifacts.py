@@ -1,6 +1,6 @@
 """What training leaves behind and what it was done with, as events: metrics, checkpoints, how exact it was, inputs.
 
-And what people write about it, or delete. See `app.domain.events`.
+And what people delete of it. See `app.domain.events`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from app.domain.remarks import Remark
 from app.domain.terms import ChainId, NodeId, ProofKind, StudyId
 
 Metrics = dict[str, float | None]
@@ -249,16 +250,6 @@ class WeightsDropped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoteAdded:
-    """Somebody wrote something down about a study or, where one is named, a trial of it. Nothing depends on it."""
-
-    study: StudyId
-    trial: int | None
-    text: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyDeleted:
     """A study that is over is not listed any more, and nothing is kept for it. What it found stays with its nodes."""
 
@@ -293,7 +284,7 @@ Artifact = (
     | InputsSeen
     | EnvironmentSeen
     | WeightsDropped
-    | NoteAdded
     | StudyDeleted
     | StudyStruck
+    | Remark
 )

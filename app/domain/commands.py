@@ -8,6 +8,9 @@ from app.domain.asking import AverageTrials as AverageTrials
 from app.domain.asking import BranchTrial as BranchTrial
 from app.domain.asking import SuggestConfigurations as SuggestConfigurations
 from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
+from app.domain.remarks import AddNote as AddNote
+from app.domain.remarks import CorrectNote as CorrectNote
+from app.domain.remarks import LabelStudy as LabelStudy
 from app.domain.search_plan import KeptAt, Progresses
 from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
 
@@ -103,16 +106,6 @@ class RetryTrial:
 
     study: StudyId
     trial: int
-    at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddNote:
-    """A user's words on a study, or on a trial of it, to be read later."""
-
-    study: StudyId
-    text: str
-    trial: int | None
     at: float
 
 
@@ -287,6 +280,8 @@ StudyCommand = (
     | EndAudit
     | DeleteStudy
     | AddNote
+    | CorrectNote
+    | LabelStudy
 )
 AskedByUsers = AddTrial | AskForTrials | CancelTrial | RetryTrial | BranchTrial | AverageTrials | SuggestConfigurations
 TrialCommand = ApplyTunerActions | AskedByUsers

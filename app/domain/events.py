@@ -23,7 +23,6 @@ from app.domain.artifacts import ExactnessTested as ExactnessTested
 from app.domain.artifacts import InputsSeen as InputsSeen
 from app.domain.artifacts import Metrics as Metrics
 from app.domain.artifacts import NeedsMore as NeedsMore
-from app.domain.artifacts import NoteAdded as NoteAdded
 from app.domain.artifacts import PackingChosen as PackingChosen
 from app.domain.artifacts import PackingProfiled as PackingProfiled
 from app.domain.artifacts import Profile as Profile
@@ -34,6 +33,9 @@ from app.domain.artifacts import StudyIsolated as StudyIsolated
 from app.domain.artifacts import StudyStruck as StudyStruck
 from app.domain.artifacts import WeightsDropped as WeightsDropped
 from app.domain.means import AverageNamed as AverageNamed
+from app.domain.remarks import NoteAdded as NoteAdded
+from app.domain.remarks import NoteCorrected as NoteCorrected
+from app.domain.remarks import StudyLabelled as StudyLabelled
 from app.domain.suggesting import ConfigurationSuggested as ConfigurationSuggested
 from app.domain.terms import ChainId, ChainOutcome, FailureKind, NodeId, ProofKind, StudyId
 

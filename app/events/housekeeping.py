@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -114,6 +114,9 @@ def _found(records: Records, study: str) -> tuple[StudyRecord, list[ChainId]]:
 
 
 ERASED_TEXT = "(erased)"
+NAMING = ("StudySubmitted", "ConfigurationSuggested", "TrialAdded", "NoteAdded", "NoteCorrected", "StudyLabelled")
+"""Events that name a principal in what they say; all others only in whose command they come from."""
+
 Json = dict[str, Any]
 
 
@@ -125,17 +128,21 @@ def erase_person(database: Database, name: str) -> tuple[str, int]:
     pseudonym = f"erased-{secrets.token_hex(6)}"
 
     def renamed(data: Json) -> Json:
-        return {**data, "by": pseudonym} if data.get("by") == name else data
+        data = {**data, "by": pseudonym} if data.get("by") == name else data
+        reason = data.get("reason")
+        if isinstance(reason, dict) and reason.get("suggested_by") == name:
+            data = {**data, "reason": {**reason, "suggested_by": pseudonym}}
+        return data
 
     with _all_back(database), database.write() as session:
         events = session.execute(update(EVENTS).where(EVENTS.c.by == name).values(by=pseudonym)).rowcount  # type: ignore[attr-defined]
-        owned = _rewrite(session, "StudySubmitted", renamed)
+        named = _rewrite(session, NAMING, renamed)
         session.execute(update(STUDIES).where(STUDIES.c.owner == name).values(owner=pseudonym))
         session.execute(delete(TOKENS).where(TOKENS.c.name == name))
         key = f"api:{quote(name, safe='')}"
         session.execute(delete(KEYS).where(or_(KEYS.c.key == key, KEYS.c.key.startswith(f"{key}:", autoescape=True))))
     _forget_on_disk(database)
-    return pseudonym, max(events, owned)
+    return pseudonym, max(events, named)
 
 
 def erase_notes(database: Database, study: str) -> int:
@@ -145,7 +152,7 @@ def erase_notes(database: Database, study: str) -> int:
         return {**data, "text": ERASED_TEXT} if data["study"] == study else data
 
     with _all_back(database), database.write() as session:
-        count = _rewrite(session, "NoteAdded", emptied)
+        count = _rewrite(session, ["NoteAdded", "NoteCorrected"], emptied)
     _forget_on_disk(database)
     return count
 
@@ -161,9 +168,9 @@ def _all_back(database: Database) -> Iterator[None]:
         archive.archive(database, stream, time.time())
 
 
-def _rewrite(session: Session, kind: str, change: Callable[[Json], Json]) -> int:
-    """Change the data of all events of a kind; how many are others now."""
-    places = select(EVENTS.c.position, EVENTS.c.data).where(EVENTS.c.type == kind)
+def _rewrite(session: Session, kinds: Sequence[str], change: Callable[[Json], Json]) -> int:
+    """Change the data of all events of these kinds; how many are others now."""
+    places = select(EVENTS.c.position, EVENTS.c.data).where(EVENTS.c.type.in_(kinds))
     changed = [(position, after) for position, data in session.execute(places) if (after := change(data)) != data]
     for position, data in changed:
         session.execute(update(EVENTS).where(EVENTS.c.position == position).values(data=data))

@@ -101,7 +101,7 @@ class StudyRow(SQLModel, table=True):
     """A study and how it stands. slots_due: its share of the slots, while others compete with it for them.
 
     audited: whether a user wants all that it shares proven, and that is not yet done; None where nobody does.
-    begins: the weights that it begins from, as of `StudySubmitted`. project, owner: "" for none.
+    begins: the weights that it begins from, as of `StudySubmitted`. project, owner: "" for none. tags: None for none.
     """
 
     __tablename__ = "studies"
@@ -121,6 +121,7 @@ class StudyRow(SQLModel, table=True):
     begins: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
     project: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     owner: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    tags: list[str] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
 
 
 class TokenRow(SQLModel, table=True):

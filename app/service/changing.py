@@ -1,4 +1,4 @@
-"""What is done to a study once it is there: more and longer trials, notes, its deletion."""
+"""What is done to a study once it is there: more and longer trials, its deletion."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import Refused, StudyId, Unknown
 from app.events import StudyRecord
 from app.service.services import InvalidField, Services, Write
-from app.service.views import plans
 from stagetree.limits import Limits
-from stagetree.models.service import Event
 from stagetree.sequences import parse
 from stagetree.spec import StudySpec
 
@@ -110,14 +108,6 @@ def release_slot(use: Services, name: str) -> None:
             raise Unknown(f"there is no slot {name}")
         rows.slots.quarantine(name, slot.owner, seconds=None, reason=None)
     use.wake_scheduler()
-
-
-def add_note(use: Services, row: StudyRecord, write: Write, text: str, trial: int | None) -> Event:
-    """The event. Raises `Unknown` where there is no such trial, and `Refused` for a text that is none or too long."""
-    command = c.AddNote(study=StudyId(row.id), text=text, trial=trial, at=use.clock())
-    (recorded,) = write(row.stream, lambda plan: decide(plan, command, use.limits))
-    with use.open_study(row) as (_, study):
-        return plans.event(recorded, study.submitted_version - 1)
 
 
 def delete_study(use: Services, row: StudyRecord, write: Write) -> None:

@@ -19,6 +19,7 @@ from stagetree import models
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator
 from stagetree.client.composing import MakesTrials
 from stagetree.client.http import API, Http, Json, body_of, path_of
+from stagetree.client.remarks import TakesRemarks
 from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ Holds = Literal["weights", "state"]
 __all__ = ["AsyncClient", "Client", "Conflict", "Invalid", "NotFound", "ProblemError", "StagetreeError", "Unreachable"]
 
 
-class AsyncClient(MakesTrials):
+class AsyncClient(MakesTrials, TakesRemarks):
     """Talks to the server at `url`, or else at `$STAGETREE_URL`, or else on this machine.
 
     timeout: in seconds, for each try. retries: how often a call is tried again. token: who you are, by default that of
@@ -159,10 +160,6 @@ class AsyncClient(MakesTrials):
         """The stages that are outstanding."""
         return models.StageTree.of(await self.http.get(f"{path_of(study)}/stage-tree"))
 
-    async def add_note(self, study: str, text: str, trial: int | None = None) -> models.Event:
-        """Write something down about a study, or about a trial of it."""
-        return models.Event.of(await self.http.post(f"{path_of(study)}/notes", {"text": text, "trial": trial}))
-
     # Trials
 
     async def trials(self, study: str, *, limit: int = 1000) -> AsyncIterator[models.Trial]:
@@ -278,6 +275,8 @@ class Client(Blocking):
     environment = blocking(AsyncClient.environment)
     stage_tree = blocking(AsyncClient.stage_tree)
     add_note = blocking(AsyncClient.add_note)
+    correct_note = blocking(AsyncClient.correct_note)
+    label = blocking(AsyncClient.label)
     trials = blocking_iterator(AsyncClient.trials)
     trial = blocking(AsyncClient.trial)
     trial_log = blocking(AsyncClient.trial_log)

@@ -245,6 +245,8 @@ class StudyAnswer(Answer, needs=("study", "state")):
     slots: Share
     progress: Progress
     notes: list[Note] = Field(description="what people wrote down about it and its trials, in order")
+    tags: list[str] = Field(default=[], description="the words that people list it under")
+    attributes: Json = Field(default={}, description="what people set, by name")
     spec: Json = Field(
         default={}, title="File", description="the study file as it was submitted; left out with the trials"
     )
@@ -263,3 +265,4 @@ class StudyListed(Answer, needs=("study", "state")):
     begins: str = Field(default="", description="the weights that it begins from, in a few words, if it does")
     project: str = Field(default="", description="whose it is; what is trained is shared within a project")
     owner: str = Field(default="", description="the name of the token, or of the user, that submitted it")
+    tags: list[str] = Field(default=[], description="the words that people list it under")

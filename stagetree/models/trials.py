@@ -108,6 +108,8 @@ class Note(Answer, needs=("event", "time", "text")):
     time: float
     trial: int | None = Field(description="the trial that it is about; null: the whole study")
     text: str
+    by: str = Field(default="", description="the principal that wrote it, if there is one")
+    corrected_at: float | None = Field(default=None, description="when its text was last replaced, if it was")
 
 
 class Averaged(Answer):

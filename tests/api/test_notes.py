@@ -50,6 +50,31 @@ def test_the_same_request_again_is_one_note(http: TestClient, study: str) -> Non
     assert len(http.get(f"/studies/{study}").json()["notes"]) == 1
 
 
+def test_a_note_is_corrected_and_the_log_keeps_both_texts(http: TestClient, tuned: str) -> None:
+    url = f"/studies/{tuned}/notes"
+    event = http.post(url, json={"text": "the warmup is to short"}).json()["position"]
+    corrected = http.post(f"{url}/{event}:correct", json={"text": "the warm-up is too short"})
+    assert corrected.status_code == 200
+    notes = http.get(f"/studies/{tuned}").json()["notes"]
+    assert notes == [corrected.json()] and notes[0]["corrected_at"] >= notes[0]["time"]
+    then = http.get(f"/studies/{tuned}", params={"at": event}).json()["notes"]
+    assert [(note["text"], note["corrected_at"]) for note in then] == [("the warmup is to short", None)]
+    assert http.post(f"{url}/1:correct", json={"text": "a"}).status_code == 404
+    assert http.post(f"{url}/{event}:correct", json={"text": "a", "trial": 1}).status_code == 422
+    assert http.post(f"/studies/{tuned}:replay").json()["identical"]
+
+
+def test_tags_are_in_the_list_and_attributes_with_the_study(http: TestClient, tuned: str) -> None:
+    first = http.post(f"/studies/{tuned}:label", json={"add": ["paper", "draft"], "attributes": {"dataset": "v3"}})
+    assert (first.status_code, first.json()["tags"]) == (200, ["paper", "draft"])
+    again = http.post(f"/studies/{tuned}:label", json={"remove": ["draft"], "attributes": {"dataset": None}}).json()
+    assert (again["tags"], again["attributes"]) == (["paper"], {})
+    assert [each["tags"] for each in http.get("/studies").json()["items"] if each["study"] == tuned] == [["paper"]]
+    assert http.post(f"/studies/{tuned}:label", json={"add": "paper"}).status_code == 422
+    assert http.post(f"/studies/{tuned}:label", json={"add": ["two words"]}).status_code == 422
+    assert http.post(f"/studies/{tuned}:replay").json()["identical"]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "field"),
     [

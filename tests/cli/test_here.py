@@ -140,6 +140,14 @@ def test_notes_are_written_without_a_server(
     assert "NoteAdded          text=the warm-up is too short" in stagetree("events", study).out
     assert stagetree("note", study, " ").err == "stagetree: text: must say something, got an empty note\n"
     assert stagetree("note", study, "a", "--trial", 9).code == 3
+    assert (
+        stagetree("note", study, "it is right", "--correct", 2).out == f"the note of event 2 of {study} is corrected\n"
+    )
+    assert stagetree("note", study, "a", "--correct", 1).code == 3
+    labels = {"study": study, "tags": ["paper", "old"], "attributes": {"seed": 3}}
+    assert stagetree("tag", study, "paper", "old", "--set", "seed=3", "-o", "json").json == labels
+    assert stagetree("tag", study, "--remove", "old").out == "tags    paper\n        seed = 3\n"
+    assert stagetree("tag", study).out == "tags    paper\n        seed = 3\n"
 
 
 def test_a_report_needs_the_page(

@@ -10,7 +10,7 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.decide.studies import MOST_NOTES
+from app.domain.decide.remarks import MOST_NOTES
 from app.domain.schedule import path
 from app.domain.search_plan import Note
 from app.domain.terms import ChainId, Refused, StateConflict, StudyId, Unknown
@@ -141,6 +141,35 @@ def test_notes_are_bounded(story: Story) -> None:
     for number in range(MOST_NOTES):
         story.give(c.AddNote(study=S, text=f"{number}", trial=None, at=0.0))
     assert "may have 500 notes" in refused(story, c.AddNote(study=S, text="more", trial=None, at=0.0))
+
+
+def test_a_note_is_corrected_by_its_event_and_keeps_its_place(story: Story) -> None:
+    story.give(c.AddNote(study=S, text="first", trial=None, at=1.0))
+    event = story.plan.version - story.plan.studies[S].submitted_version + 1
+    story.give(c.AddNote(study=S, text="second", trial=1, at=2.0))
+    correct = c.CorrectNote(study=S, event=event, text=" better ", at=3.0, by="ann")
+    assert story.give(correct) == (e.NoteCorrected(study=S, note=0, text="better", at=3.0, by="ann"),)
+    first, second = story.plan.studies[S].notes
+    assert (first.text, first.at, first.corrected_at, second.text) == ("better", 1.0, 3.0, "second")
+    assert decide(story.plan, correct) == ()
+    with pytest.raises(Unknown, match="event 1 of study s is no note"):
+        decide(story.plan, c.CorrectNote(study=S, event=1, text="a", at=4.0))
+
+
+def test_labels_are_added_removed_and_bounded(story: Story) -> None:
+    story.give(c.LabelStudy(study=S, add=("a", "b"), attributes={"n": 1, "old": True}, at=1.0))
+    story.give(c.CancelStudy(study=S, at=2.0))
+    wanted = c.LabelStudy(study=S, add=("c", "b"), remove=("a",), attributes={"old": None, "n": 1}, at=3.0, by="ann")
+    labelled = e.StudyLabelled(study=S, tags=["b", "c"], attributes={"old": None}, at=3.0, by="ann")
+    assert story.give(wanted) == (labelled,)
+    assert (story.plan.studies[S].tags, story.plan.studies[S].attributes) == (["b", "c"], {"n": 1})
+    assert decide(story.plan, wanted) == ()
+    for wrong, problem in (
+        ({"add": ("two words",)}, "is a word of at most 64"),
+        ({"add": tuple(f"t{number}" for number in range(50))}, "tags: a study may have 50, got 52"),
+        ({"attributes": {"x": "y" * 2000}}, "attributes.x: must be at most 2,000 characters of JSON, got 2,002"),
+    ):
+        assert problem in refused(story, c.LabelStudy(study=S, at=4.0, **wrong))  # type: ignore[arg-type]
 
 
 def test_nothing_is_removed_from_a_study_that_is_over(story: Story) -> None:

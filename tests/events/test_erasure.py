@@ -48,7 +48,12 @@ def filled(database: Database) -> SqlRecords:
     create(records, "anna", Scope.SUBMIT, None, None, 1.0)
     for study, by, said in ((MINE, "anna", SECRET), (THEIRS, "annabel", "good")):
         ask(records, c.SubmitStudy(plan=OPENED, study=study, spec=SPEC, at=1.0, by=by), by)
-        ask(records, c.AddNote(study=study, trial=None, text=said, at=1.0), by)
+        ask(records, c.AddNote(study=study, trial=None, text=said, at=1.0, by=by), by)
+        ask(records, c.CorrectNote(study=study, event=2, text=f"{said}!", at=2.0, by=by), by)
+        ask(records, c.LabelStudy(study=study, add=("mine",), at=2.0, by=by), by)
+        ask(records, c.SuggestConfigurations(study=study, configurations=({"lr": 0.1},), at=2.0, by=by), by)
+        begun = c.Start(hp={"lr": 0.1}, steps=2, reason={"by": "tuner", "suggestion": 0, "suggested_by": by})
+        ask(records, c.ApplyTunerActions(study=study, actions=(begun,)), "")
     return records
 
 
@@ -63,7 +68,7 @@ def test_a_name_is_gone_and_what_was_done_is_still_by_one(database: Database) ->
     records = filled(database)
     before = fold([each.event for each in records.log.read(STREAM)])
     pseudonym, count = erase_person(database, "anna")
-    assert count == len([each for each in records.log.read(STREAM) if each.by == pseudonym]) == 3
+    assert count == len([each for each in records.log.read(STREAM) if each.by == pseudonym]) == 6
     assert (
         "'anna'" not in written(database) and '"anna"' not in written(database) and "api:anna:" not in written(database)
     )
@@ -78,11 +83,11 @@ def test_a_name_is_gone_and_what_was_done_is_still_by_one(database: Database) ->
 
 def test_notes_lose_their_text_and_stay(database: Database) -> None:
     records = filled(database)
-    assert erase_notes(database, MINE) == 1
+    assert erase_notes(database, MINE) == 2
     assert erase_notes(database, MINE) == 0
     plan = fold([each.event for each in records.log.read(STREAM)])
     assert [note.text for note in plan.studies[MINE].notes] == [ERASED_TEXT]
-    assert [note.text for note in plan.studies[THEIRS].notes] == ["good"]
+    assert [note.text for note in plan.studies[THEIRS].notes] == ["good!"]
 
 
 def test_nothing_of_it_is_left_in_the_files_of_sqlite(sqlite_url: str, tmp_path: Path) -> None:
@@ -92,7 +97,7 @@ def test_nothing_of_it_is_left_in_the_files_of_sqlite(sqlite_url: str, tmp_path:
     for what in (["--person", "anna"], ["--notes", MINE]):
         command = [sys.executable, "-m", "stagetree", "erase", *what, "--yes"]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-        assert "anna is erased-" in done.stdout or done.stdout == "1 note erased\n"
+        assert "anna is erased-" in done.stdout or done.stdout == "2 notes erased\n"
     files = b"".join(path.read_bytes() for path in tmp_path.glob("log.db*"))
     assert b"theirs" in files and SECRET.encode() not in files and b'"anna"' not in files and b"api:anna:" not in files
 

@@ -1,4 +1,4 @@
-"""Studies: submit, list, look at, pause, resume, cancel, delete, write notes, preview."""
+"""Studies: submit, list, look at, pause, resume, cancel, delete, preview."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api.access import Who
-from app.api.bodies import NoteBody, StudyBody, note_of, study_of
+from app.api.bodies import StudyBody, study_of
 from app.api.errors import refusals
 from app.api.services import ApiServices, ServicesDep, StudyRowDep, caching_headers, heavy, is_had_by, tag_of
 from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
@@ -23,7 +23,6 @@ from app.service.services import InvalidField
 from app.service.views import documents
 from stagetree.models.pages import StudyPage
 from stagetree.models.previews import Preview
-from stagetree.models.service import Event
 from stagetree.models.studies import StudyAnswer, StudyWord
 
 router = APIRouter(tags=["studies"], route_class=StrictRoute)
@@ -167,19 +166,6 @@ def complete_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> Stud
 def delete_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> None:
     """Studies that share steps with it lose nothing. Its events stay in the log of its plan."""
     changing.delete_study(use, row, write)
-
-
-@router.post(
-    "/studies/{study}/notes",
-    status_code=201,
-    summary="Write something down",
-    response_model=Event,
-    response_description="The event.",
-    responses=refusals(400, 404, 413, 415),
-)
-def add_note(row: StudyRowDep, body: NoteBody, use: ServicesDep, write: WriterDep) -> Event:
-    """About the study or one of its trials, also when it is over. It is shown with them, and changes nothing."""
-    return changing.add_note(use, row, write, *note_of(body))
 
 
 def _change(use: ApiServices, write: Write, row: StudyRecord, command: c.Command) -> StudyAnswer:

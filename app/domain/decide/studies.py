@@ -1,4 +1,4 @@
-"""How studies begin, go on, and end; notes on them; and what follows when their trainer is not exact."""
+"""How studies begin, go on, and end; and what follows when their trainer is not exact."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.domain.asking import refusing, suggested
 from app.domain.failures import last_line
 from app.domain.proofs import judge
 from app.domain.schedule import path
-from app.domain.search_plan import SearchPlan, Study, Trial, still_open, trial_of
+from app.domain.search_plan import SearchPlan, Study, Trial, still_open
 from app.domain.terms import FailureKind, InexactPolicy, Refused, StateConflict, StudyState, TrialState, Verdict
 from stagetree.limits import Limits, check_size
 
@@ -61,27 +61,6 @@ def end_audit(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
     """Say that nothing is left to compare, if no comparison is under way."""
     if study.is_audited and not any(chain.proof is not None for chain in plan.chains.values()):
         yield e.AuditEnded(study=study.id, at=at)
-
-
-MOST_CHARACTERS = 2_000
-"""Of a note: a paragraph or two, so that a study can be answered with all of its notes."""
-
-MOST_NOTES = 500
-"""Of a study."""
-
-
-def add_note(study: Study, command: c.AddNote) -> Iterator[e.Event]:
-    """Also of a study that is over: that is when most is known of it. Raises `Unknown` for a trial that it has not."""
-    text = command.text.strip()
-    if not text:
-        raise Refused("text: must say something, got an empty note")
-    if len(command.text) > MOST_CHARACTERS:
-        raise Refused(f"text: must be at most {MOST_CHARACTERS:,} characters, got {len(command.text):,}")
-    if len(study.notes) >= MOST_NOTES:
-        raise Refused(f"a study may have {MOST_NOTES:,} notes, and {study.id} has them")
-    if command.trial is not None:
-        trial_of(study, command.trial)
-    yield e.NoteAdded(study=study.id, trial=command.trial, text=text, at=command.at)
 
 
 def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator[e.Event]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
 
 from app.domain import awaiting
 from app.domain import events as e
+from app.domain.remarks import Remark
 from app.domain.results import is_unseen, mark
 from app.domain.search_plan import Checkpoint, Note, SearchPlan, Study
 from app.domain.terms import ProofKind, StudyId, StudyState, TrialState
@@ -24,6 +26,8 @@ StudyEvent = (
     | e.AuditRequested
     | e.AuditEnded
     | e.NoteAdded
+    | e.NoteCorrected
+    | e.StudyLabelled
     | e.ConfigurationSuggested
 )
 
@@ -60,11 +64,22 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             plan.studies[event.study].is_audited = False
         case e.ConfigurationSuggested():
             plan.studies[event.study].suggestions.append(event)
-        case e.NoteAdded():
-            note = Note(plan.version + 1, event.at, event.trial, event.text)
-            plan.studies[event.study].notes.append(note)
+        case e.NoteAdded() | e.NoteCorrected() | e.StudyLabelled():
+            _remark(plan, plan.studies[event.study], event)
         case _:
             assert_never(event)
+
+
+def _remark(plan: SearchPlan, study: Study, event: Remark) -> None:
+    match event:
+        case e.NoteAdded():
+            study.notes.append(Note(plan.version + 1, event.at, event.trial, event.text, event.by))
+        case e.NoteCorrected():
+            study.notes[event.note] = replace(study.notes[event.note], text=event.text, corrected_at=event.at)
+        case e.StudyLabelled():
+            study.tags = event.tags
+            changed = study.attributes | event.attributes
+            study.attributes = {name: value for name, value in changed.items() if value is not None}
 
 
 def _submit(plan: SearchPlan, event: e.StudySubmitted) -> None:

@@ -31,7 +31,8 @@ class Study:
     is_audited: whether a user wants all of it proven, and it is not yet. proof_steps: trained again for it, to compare.
     begin, inputs: as in `StudySubmitted`; of inputs that the server does not see, what the
     first slot saw. other_inputs: the paths of those of which a later slot saw something else.
-    project: that of the plan. owner: the principal that submitted it; "" for none.
+    project: that of the plan. owner: the principal that submitted it; "" for none. tags, attributes: what people label
+    it with.
     """
 
     id: StudyId
@@ -47,6 +48,8 @@ class Study:
     max_step_by_node: dict[NodeId, int] = field(default_factory=dict)
     failed: list[int] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    attributes: dict[str, Any] = field(default_factory=dict)
     suggestions: list[ConfigurationSuggested] = field(default_factory=list)
     active: int = 0
     num_results: int = 0

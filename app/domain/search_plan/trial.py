@@ -98,9 +98,14 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What somebody wrote at a time about a study, or about a trial of it. version: of the plan, with its event."""
+    """What somebody wrote at a time about a study, or about a trial of it. version: of the plan, with its event.
+
+    corrected_at: when its text was last replaced, if it was.
+    """
 
     version: int
     at: float
     trial: int | None
     text: str
+    by: str = ""
+    corrected_at: float | None = None

@@ -182,6 +182,8 @@ def project(rows: RowsPort, stream: str, events: Sequence[e.Event]) -> None:
             rows.studies.remove(event.study)
         elif isinstance(event, e.AuditRequested | e.AuditEnded):
             rows.studies.set_audited(event.study, isinstance(event, e.AuditRequested))
+        elif isinstance(event, e.StudyLabelled):
+            rows.studies.set_tags(event.study, event.tags)
         elif (state := STATE_AFTER.get(type(event))) is not None:
             rows.studies.set_state(event.study, state)  # type: ignore[union-attr]
 

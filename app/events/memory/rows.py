@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +33,9 @@ class MemoryStudies(StudiesPort):
 
     def set_audited(self, id: str, is_audited: bool) -> None:
         self._set(id, audited=is_audited or None)
+
+    def set_tags(self, id: str, tags: Sequence[str]) -> None:
+        self._set(id, tags=tuple(tags) or None)
 
     def _set(self, id: str, **fields: Any) -> None:
         row = self._tables.studies.get(id)

@@ -32,6 +32,10 @@ class StudiesPort(ABC):
         """Say whether what a study shares is being proven, also when it is over."""
 
     @abstractmethod
+    def set_tags(self, id: str, tags: Sequence[str]) -> None:
+        """These are all tags of a study from here on."""
+
+    @abstractmethod
     def show_due(self, due: Mapping[str, float]) -> None:
         """So many slots are due to these studies now; the others compete with nobody."""
 

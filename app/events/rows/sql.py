@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -134,6 +134,9 @@ class Studies(StudiesPort):
 
     def set_audited(self, id: str, is_audited: bool) -> None:
         self._session.execute(update(STUDIES).where(STUDIES.c.id == id).values(audited=is_audited or None))
+
+    def set_tags(self, id: str, tags: Sequence[str]) -> None:
+        self._session.execute(update(STUDIES).where(STUDIES.c.id == id).values(tags=list(tags) or None))
 
     def show_due(self, due: Mapping[str, float]) -> None:
         self._session.execute(update(STUDIES).where(STUDIES.c.slots_due.is_not(None)).values(slots_due=None))

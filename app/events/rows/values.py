@@ -5,7 +5,7 @@ The clock that leases go by.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -89,6 +89,7 @@ class StudyRecord:
     begins: Mapping[str, Any] | None = None
     project: str = ""
     owner: str = ""
+    tags: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,9 @@ def study(
         finished_at=folded.finished_at,
         slots=slots,
         progress=progress(plan, folded, reached or {}, expected),
-        notes=[_note(folded, each) for each in folded.notes],
+        notes=[note(folded, each) for each in folded.notes],
+        tags=folded.tags,
+        attributes=json_safe(folded.attributes),
     ).with_fields(**lineage(folded), **more)
 
 
@@ -98,10 +100,11 @@ def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
     return dict.fromkeys(get_args(ShownTrialState), 0) | Counter(_state(plan, trial, busy) for trial in study.trials)
 
 
-def _note(study: Study, note: search_plan.Note) -> Note:
+def note(study: Study, note: search_plan.Note) -> Note:
     """What somebody wrote down, with the position of its event in the study."""
     event = note.version - study.submitted_version + 1
-    return Note(event=event, time=note.at, trial=note.trial, text=note.text)
+    by, corrected = note.by, note.corrected_at
+    return Note(event=event, time=note.at, trial=note.trial, text=note.text, by=by, corrected_at=corrected)
 
 
 def _cost(plan: SearchPlan, study: Study) -> Cost:
@@ -148,6 +151,7 @@ def listed(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
         begins="" if row.begins is None else str(json_safe(begins_shortly(row.begins))),
         project=row.project,
         owner=row.owner,
+        tags=list(row.tags or ()),
     )
 
 
@@ -188,7 +192,7 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
         path=list(trial.path),
         curve=[point(step, metrics) for step, metrics in plan.curve(trial)],
         not_exact=json_safe(results.inexact_in_trial(plan, trial)),
-        notes=[_note(study, each) for each in study.notes if each.trial == trial.number],
+        notes=[note(study, each) for each in study.notes if each.trial == trial.number],
     ).with_fields(**more)
 
 

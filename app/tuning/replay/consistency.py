@@ -46,6 +46,8 @@ def check(plan: SearchPlan, event: e.Event) -> None:
             raise DoesNotFollow(f"no weights were kept under {event.key} that no study needs")
         case e.NoteAdded() if event.trial is not None:
             _trial(plan, event.study, event.trial)
+        case e.NoteCorrected() if event.note >= len(plan.studies[event.study].notes):
+            raise DoesNotFollow(f"study {event.study} has {len(plan.studies[event.study].notes)} notes")
         case e.AverageNamed():
             _check_average(plan, event)
         case e.TrialAdded():

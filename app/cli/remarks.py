@@ -1,0 +1,87 @@
+"""Commands that write about a study, also when it is over, and change nothing: notes, tags and attributes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from app.cli.options import Output, Server, Store, StudyId
+from app.cli.output import Format, one_line, print_json
+
+
+def note(
+    id: StudyId,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is to be read later.")],
+    trial: Annotated[
+        int | None, typer.Option("--trial", metavar="N", min=0, help="About this trial; else about the whole study.")
+    ] = None,
+    correct: Annotated[
+        int | None,
+        typer.Option("--correct", metavar="EVENT", min=1, help="Instead of the note that this event of it added."),
+    ] = None,
+    server: Server = None,
+    dir: Store = None,
+    output: Output = Format.table,
+) -> None:
+    """Write something down about a study or a trial, also when it is over; it changes nothing.
+
+    \b
+    Example:  stagetree note last "diverges after the warm-up" --trial 3
+    """
+    from app.cli import stacks
+    from app.cli.errors import USAGE, fail
+
+    if correct is not None and trial is not None:
+        fail("--correct: the note is about what it was about; leave out --trial", USAGE)
+    with stacks.reading_study(id, server, dir) as (service, study):
+        if correct is None:
+            written = service.client.add_note(study, text, trial)
+        else:
+            written = service.client.correct_note(study, correct, text)
+    if output is Format.json:
+        print_json(written)
+    elif correct is None:
+        about = study if trial is None else f"trial {trial} of {study}"
+        print(f"noted with {about}: event {written['position']}")
+    else:
+        print(f"the note of event {correct} of {study} is corrected")
+
+
+Tags = Annotated[list[str] | None, typer.Argument(metavar="[TAG...]", help="Words to add.")]
+Removed = Annotated[list[str] | None, typer.Option("--remove", metavar="TAG", help="One to remove; may be repeated.")]
+Values = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="An attribute, as JSON or a string; null removes it. Repeatable."),
+]
+
+
+def tag(
+    id: StudyId,
+    tags: Tags = None,
+    remove: Removed = None,
+    values: Values = None,
+    server: Server = None,
+    dir: Store = None,
+    output: Output = Format.table,
+) -> None:
+    """Tag a study, and set attributes of it, also when it is over; without any, print them.
+
+    \b
+    Example:  stagetree tag last paper baseline --set dataset=v3
+    """
+    from app.cli import stacks
+    from app.cli.specs import changes_of
+
+    with stacks.reading_study(id, server, dir) as (service, name):
+        if tags or remove or values:
+            study = service.client.label(name, tags or [], remove or [], changes_of(values or [], "--set"))
+        else:
+            study = service.client.study(name, trials=False)
+    words, attributes = study.get("tags", []), study.get("attributes", {})
+    if output is Format.json:
+        print_json({"study": study["study"], "tags": words, "attributes": attributes})
+        return
+    print(f"tags    {' '.join(words) or '-'}")
+    for name, value in attributes.items():
+        print(f"        {name} = {one_line(str(value))}")
