@@ -15,6 +15,7 @@ from app.cli import (
     deleting,
     diagnosing,
     history,
+    listing,
     looking,
     previewing,
     remarks,
@@ -73,7 +74,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
     ),
     "Look at studies": (
         serving.open,
-        looking.studies,
+        listing.studies,
         looking.trial,
         looking.logs,
         diagnosing.debug,

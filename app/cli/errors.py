@@ -65,14 +65,14 @@ def explained() -> Iterator[None]:
             raise
         fail(f"{error.name} is not installed, which this needs: pip install {needed}")
     except Exception as error:
-        code = _code(error)
+        code = code_of(error)
         if code is None:
             raise
         if isinstance(error, OSError):
             let_go_of_stdout()
         if isinstance(error, BrokenPipeError):  # whoever read it has seen enough
             sys.exit(code)
-        fail(_sentence(error), code)
+        fail(sentence_of(error), code)
 
 
 def fail(text: str, code: int = FAILED) -> NoReturn:
@@ -82,7 +82,7 @@ def fail(text: str, code: int = FAILED) -> NoReturn:
     sys.exit(code)
 
 
-def _sentence(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
     """What to say: of a server's refusal its sentence, or what is wrong at which field, and never the HTTP title."""
     from stagetree.errors import ProblemError
 
@@ -122,7 +122,7 @@ CODES = {
 """By name: an error whose module was never imported cannot be there, and that module may not be installed."""
 
 
-def _code(error: Exception) -> int | None:
+def code_of(error: Exception) -> int | None:
     """The exit code for an error; None for one that is our own mistake and deserves its traceback."""
     names = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__)
     return next((CODES[name] for name in names if name in CODES), None)

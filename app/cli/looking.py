@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from app.cli.errors import DONE, FAILED, USAGE, fail
+from app.cli.listing import Limit, States, check_states
 from app.cli.options import DEFAULT_DIR, ListOutput, Output, Server, Store, StudyId, TrialNumber
 from app.cli.output import (
     Format,
@@ -24,7 +25,7 @@ from app.cli.output import (
     short_hp,
     slot_row,
 )
-from app.domain.terms import ShownTrialState, StudyState
+from app.domain.terms import ShownTrialState
 from app.service.views.ordering import KEYS, ordered
 from stagetree.text import value_text
 
@@ -32,43 +33,6 @@ Json = dict[str, Any]
 Release = Annotated[
     str | None, typer.Option("--release", metavar="SLOT", help="End the quarantine of this slot first.")
 ]
-Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many.")]
-States = Annotated[
-    list[str] | None, typer.Option("--state", metavar="STATE", help="Only those in this state; may be repeated.")
-]
-
-
-def studies(
-    state: States = None,
-    limit: Limit = None,
-    server: Server = None,
-    dir: Store = None,
-    output: ListOutput = ListFormat.table,
-) -> None:
-    """List the studies, newest first.
-
-    \b
-    Example:  stagetree studies --state running
-    """
-    from app.cli import stacks
-
-    _check(state, tuple(StudyState))
-    with stacks.reading(server, dir) as service:
-        listed = [study for study in service.client.studies() if not state or study["state"] in state][:limit]
-    header, begins = ["study", "state", "name", "submitted", "slots", "due"], any(each.get("begins") for each in listed)
-    rows = [
-        [study["study"], study["state"], study["name"], _when(study["submitted_at"]), *_share(study)]
-        for study in listed
-    ]
-    if begins:
-        rows = [[*row, study.get("begins", "")] for row, study in zip(rows, listed, strict=True)]
-    print_list(listed, output, [*header, "begins from"] if begins else header, rows)
-
-
-def _share(study: Json) -> tuple[int | None, float | None]:
-    """What it has of the slots, and what it is due while others compete for them."""
-    slots = study.get("slots") or {}  # an older server says nothing
-    return slots.get("used") or None, slots.get("due")
 
 
 def trials(
@@ -90,7 +54,7 @@ def trials(
     from app.cli import stacks
     from app.cli.result import failure_lines
 
-    _check(state, get_args(ShownTrialState))
+    check_states(state, get_args(ShownTrialState))
     if sort.removeprefix("-") not in KEYS:
         fail(f"--sort: must be one of {', '.join(KEYS)}, got {sort}", USAGE)
     with stacks.reading_study(id, server, dir) as (service, name):
@@ -149,14 +113,6 @@ def _foretold(prediction: Json, name: str) -> Any:
 def _is_unproven(prediction: Json) -> bool:
     """Whether a trial that goes on was judged without a p that is proven."""
     return prediction.get("class") in ("promising", "opportunistic") and prediction["p"] is None
-
-
-def _check(states: list[str] | None, names: tuple[str, ...]) -> None:
-    from stagetree.sequences import did_you_mean
-
-    for state in states or ():
-        if state not in names:
-            fail(f"--state: must be one of {', '.join(names)}, got {state}{did_you_mean(state, names)}", USAGE)
 
 
 def trial(

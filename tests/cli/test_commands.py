@@ -22,6 +22,7 @@ from app.domain import events as e
 from app.domain.terms import StudyId
 from app.events import Database, SqlRecords
 from stagetree.sinks.trackers import FILE
+from stagetree.text import saved_text
 
 Json = dict[str, Any]
 Write = Callable[[Any], Path]
@@ -124,9 +125,13 @@ def test_submit_and_watch(stagetree: Stagetree, served: Service, write: Write) -
 
 
 def test_studies(stagetree: Stagetree, served: Service, done: Json) -> None:
-    assert done["study"] in stagetree("studies").out
-    listed = stagetree("studies", "-o", "json").json
-    assert next(each["state"] for each in listed if each["study"] == done["study"]) == "completed"
+    line = next(line for line in stagetree("studies").out.splitlines() if line.startswith(done["study"]))
+    best = done["best"]
+    assert f"{done['metric']} {best['value']:.6g} (highest, trial {best['trial']})" in line
+    assert saved_text(done["cost"]["saved_by_sharing"], done["cost"]["saved_by_stopping"]) in line
+    listed = next(each for each in stagetree("studies", "-o", "json").json if each["study"] == done["study"])
+    assert (listed["state"], listed["best"], listed["best_trial"]) == ("completed", best["value"], best["trial"])
+    assert stagetree("studies", "--tag", "nobody-has-it", "-o", "json").json == []
 
 
 def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:

@@ -52,8 +52,6 @@ def filled(database: Database) -> SqlRecords:
         ask(records, c.CorrectNote(study=study, event=2, text=f"{said}!", at=2.0, by=by), by)
         ask(records, c.LabelStudy(study=study, add=("mine",), at=2.0, by=by), by)
         ask(records, c.SuggestConfigurations(study=study, configurations=({"lr": 0.1},), at=2.0, by=by), by)
-        begun = c.Start(hp={"lr": 0.1}, steps=2, reason={"by": "tuner", "suggestion": 0, "suggested_by": by})
-        ask(records, c.ApplyTunerActions(study=study, actions=(begun,)), "")
     return records
 
 
@@ -79,6 +77,17 @@ def test_a_name_is_gone_and_what_was_done_is_still_by_one(database: Database) ->
     assert after.nodes == before.nodes and after.studies[THEIRS] == before.studies[THEIRS]
     numbered = [(each.version, each.event) for each in records.log.read(STREAM)]
     assert replay(numbered, MINE).difference is None
+
+
+def test_who_suggested_a_trial_is_erased_with_the_suggestion(database: Database) -> None:
+    """Both kept the name: the suggestion in its own event, and the trial in its reason."""
+    records = filled(database)
+    begun = c.Start(hp={"lr": 0.1}, steps=2, reason={"by": "tuner", "suggestion": 0, "suggested_by": "anna"})
+    ask(records, c.ApplyTunerActions(study=MINE, actions=(begun,)), "")
+    pseudonym, _ = erase_person(database, "anna")
+    assert '"anna"' not in written(database)
+    study = fold([each.event for each in records.log.read(STREAM)]).studies[MINE]
+    assert (study.suggestions[0].by, study.trials[0].reason["suggested_by"]) == (pseudonym, pseudonym)
 
 
 def test_notes_lose_their_text_and_stay(database: Database) -> None:

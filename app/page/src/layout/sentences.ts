@@ -15,6 +15,8 @@ const SENTENCES: Record<string, (data: Data) => string> = {
   TrialRetried: (data) => `trial ${data["trial"]} had failed and is tried again`,
   TrialPrioritized: (data) => `trial ${data["trial"]} has priority ${number(data["priority"] as number)}`,
   NoteAdded: (data) => `a note${typeof data["trial"] === "number" ? ` about trial ${data["trial"]}` : ""}: ${data["text"]}`,
+  NoteCorrected: (data) => `a note was corrected: ${data["text"]}`,
+  StudyLabelled: (data) => labels(data),
   StudyPaused: () => "the study was paused",
   StudyResumed: () => "the study was resumed",
   StudyReopened: () => "the study was reopened",
@@ -95,4 +97,10 @@ function metrics(given: unknown): string {
 
 function lastLine(text: unknown): string {
   return String(text).trim().split("\n").at(-1) ?? "";
+}
+
+function labels(data: Data): string {
+  const tags = (data["tags"] as string[]).join(" ");
+  const set = Object.entries(data["attributes"] as Data).map(([name, value]) => (value === null ? `${name} removed` : `${name} = ${JSON.stringify(value)}`));
+  return [tags ? `tagged ${tags}` : "no tags", ...set].join(", ");
 }

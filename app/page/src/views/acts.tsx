@@ -5,9 +5,10 @@ import { count, plural } from "../format.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { formatRoute } from "../route.ts";
 import { trialCount, type Study, type TrialDetail } from "../types.ts";
+import { ChangeLabels } from "./labels.tsx";
 import { AddNote } from "./notes.tsx";
 
-type Act = "pause" | "resume" | "cancel" | "reopen" | "complete" | "trial" | "note" | "delete" | "audit";
+type Act = "pause" | "resume" | "cancel" | "reopen" | "complete" | "trial" | "note" | "label" | "delete" | "audit";
 
 const NAMES: Record<Act, string> = {
   pause: "Pause",
@@ -16,6 +17,7 @@ const NAMES: Record<Act, string> = {
   complete: "Complete",
   reopen: "More trials",
   note: "Note",
+  label: "Tags",
   cancel: "Cancel",
   delete: "Delete",
   audit: "Prove all of it",
@@ -29,9 +31,9 @@ function possible(study: Study): Act[] {
 }
 
 function ofState({ state, tuner, grows_by }: Study): Act[] {
-  if (state === "running") return tuner === "external" ? ["complete", "pause", "trial", "note", "cancel"] : ["pause", "trial", "note", "cancel"];
-  if (state === "paused") return ["resume", "note", "cancel"];
-  return state === "completed" && grows_by !== null ? ["reopen", "note", "delete"] : ["note", "delete"];
+  if (state === "running") return tuner === "external" ? ["complete", "pause", "trial", "note", "label", "cancel"] : ["pause", "trial", "note", "label", "cancel"];
+  if (state === "paused") return ["resume", "note", "label", "cancel"];
+  return state === "completed" && grows_by !== null ? ["reopen", "note", "label", "delete"] : ["note", "label", "delete"];
 }
 
 export function Acts({ study }: { study: Study }) {
@@ -45,6 +47,9 @@ export function Acts({ study }: { study: Study }) {
       ))}
       <a class="button" href={address(`studies/${encodeURIComponent(study.study)}/report`)} download title="One HTML file that works without a server">
         Save as file
+      </a>
+      <a class="button" href={address(`studies/${encodeURIComponent(study.study)}/report?public=true`)} download title="The same, without paths, hosts, addresses and people">
+        … for others
       </a>
       {act && <Question study={study} act={act} close={() => setAct(null)} />}
     </div>
@@ -95,6 +100,8 @@ function Question({ study, act, close }: { study: Study; act: Act; close: () => 
       );
     case "note":
       return <AddNote study={study} close={close} />;
+    case "label":
+      return <ChangeLabels study={study} path={path} close={close} />;
     case "delete":
       return (
         <Dialog

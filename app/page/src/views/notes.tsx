@@ -1,16 +1,19 @@
 /** What people wrote down about a study and its trials, and the form to write more. */
-import { tell } from "../data.ts";
+import { useState } from "preact/hooks";
+import { isReport, mayChange, tell } from "../data.ts";
 import { time } from "../format.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { Panel } from "../parts/panel.tsx";
-import { studyLink } from "../route.ts";
+import { moment, studyLink } from "../route.ts";
 import type { LoggedEvent, Note, Study } from "../types.ts";
 
 const MOST_CHARACTERS = 2000;
 
 /** Nothing where nobody wrote anything. */
 export function Notes({ study, notes }: { study: string; notes: Note[] }) {
+  const [wrong, setWrong] = useState<Note | null>(null);
   if (notes.length === 0) return null;
+  const canCorrect = mayChange.value && !isReport && moment.value === null;
   return (
     <Panel title="Notes" class="wide">
       <ol class="notes">
@@ -18,16 +21,24 @@ export function Notes({ study, notes }: { study: string; notes: Note[] }) {
           <li key={note.event}>
             <p class="text">{note.text}</p>
             <p class="quiet">
+              {note.by && `${note.by}, `}
               {time(note.time)}, <a href={studyLink(study, ["events"], { event: String(note.event) })}>event {note.event}</a>
               {note.trial !== null && (
                 <>
                   , about <a href={studyLink(study, ["trials", String(note.trial)])}>trial {note.trial}</a>
                 </>
               )}
+              {note.corrected_at && `, corrected ${time(note.corrected_at)}`}{" "}
+              {canCorrect && (
+                <button class="plain" onClick={() => setWrong(note)} aria-label={`Correct the note of event ${note.event}`}>
+                  Correct
+                </button>
+              )}
             </p>
           </li>
         ))}
       </ol>
+      {wrong && <CorrectNote study={study} note={wrong} close={() => setWrong(null)} />}
     </Panel>
   );
 }
@@ -41,11 +52,30 @@ export function AddNote({ study, trial = null, close }: { study: Study; trial?: 
   };
   return (
     <Dialog title={`A note about ${subject}`} verb="Write it down" close={close} act={act}>
-      <label>
-        Text
-        <textarea name="text" class="plain" rows={5} maxLength={MOST_CHARACTERS} required />
-      </label>
-      <p class="quiet">It is kept in the log, with the time. To correct it, write another note.</p>
+      <NoteText />
+      <p class="quiet">It is kept in the log, with the time. It can be corrected later.</p>
     </Dialog>
+  );
+}
+
+function CorrectNote({ study, note, close }: { study: string; note: Note; close: () => void }) {
+  const act = async (form: FormData) => {
+    await tell<Note>("POST", `studies/${encodeURIComponent(study)}/notes/${note.event}:correct`, { text: form.get("text") });
+    return "The note is corrected.";
+  };
+  return (
+    <Dialog title="Correct the note" verb="Correct it" close={close} act={act}>
+      <NoteText text={note.text} />
+      <p class="quiet">What it said before stays among the events.</p>
+    </Dialog>
+  );
+}
+
+function NoteText({ text = "" }: { text?: string }) {
+  return (
+    <label>
+      Text
+      <textarea name="text" class="plain" rows={5} maxLength={MOST_CHARACTERS} required defaultValue={text} />
+    </label>
   );
 }

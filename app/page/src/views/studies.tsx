@@ -7,6 +7,7 @@ import { Loaded, Panel } from "../parts/panel.tsx";
 import { State, Unproven } from "../parts/states.tsx";
 import { formatRoute, route, setQuery } from "../route.ts";
 import type { Listed, Study, StudyPage } from "../types.ts";
+import { Tags } from "./labels.tsx";
 import { MOST_COMPARED } from "./studies_compared.tsx";
 
 const LOOK_AGAIN_MILLISECONDS = 5000;
@@ -102,7 +103,7 @@ function Search() {
       <span class="hidden">Find a study</span>
       <input
         type="search"
-        placeholder="digits state:running"
+        placeholder="digits tag:paper state:running"
         value={route.value.query["q"] ?? ""}
         onInput={(event) => setQuery({ q: event.currentTarget.value })}
       />
@@ -121,6 +122,11 @@ function Row({ item }: { item: Listed }) {
       <th scope="row">
         <a href={formatRoute(["studies", item.study])}>{item.study}</a>
         {!item.study.startsWith(item.name) && <p class="quiet begins">{item.name}</p>}
+        {item.tags?.length ? (
+          <p>
+            <Tags tags={item.tags} />
+          </p>
+        ) : null}
         {item.begins && <p class="quiet begins">from {item.begins}</p>}
       </th>
       <td>

@@ -14,6 +14,7 @@ import { Compare } from "./compare.tsx";
 import { Curves } from "./curves.tsx";
 import { Events } from "./events.tsx";
 import { Film } from "./film.tsx";
+import { Attributes, Tags } from "./labels.tsx";
 import { Ladder } from "./ladder.tsx";
 import { Moments } from "./moments.tsx";
 import { Overview } from "./overview.tsx";
@@ -123,6 +124,7 @@ function Head({ study }: { study: Study }) {
           {Boolean(study.cost.saved_by_stopping) && <span>{share(study.cost.saved_by_stopping)} by early stopping</span>}
           <span>{duration(study.wall_seconds)}</span>
           {study.ending && <span>{study.ending}</span>}
+          <Tags tags={study.tags} />
           <Badge />
         </p>
         {study.finished_at === null && <ProgressStrip study={study} />}
@@ -131,6 +133,7 @@ function Head({ study }: { study: Study }) {
             {text}
           </p>
         ))}
+        <Attributes study={study} />
         {study.begins && <p class="quiet">This study {String(study.begins.text)}</p>}
         {study.error && <p class="trouble">{study.error}</p>}
         {(study.not_exact ?? []).map((reason) => (

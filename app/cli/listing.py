@@ -1,0 +1,109 @@
+"""The list of studies: how each stands, what is best in it, and what it saved."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.errors import FAILED, NOT_FOUND, USAGE, code_of, fail, sentence_of
+from app.cli.options import ListOutput, Server, Store
+from app.cli.output import ListFormat, fraction, one_line, print_list
+from stagetree.text import saved_text
+
+Json = dict[str, Any]
+Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many.")]
+States = Annotated[
+    list[str] | None, typer.Option("--state", metavar="STATE", help="Only those in this state; may be repeated.")
+]
+Tagged = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="TAG", help="Only those with this tag; may be repeated.")
+]
+LOOKED_AT = 50
+"""Of so many, the newest, the best result is shown: for that the log of each is read."""
+
+HEADER = ["study", "state", "tuner", "trials", "best", "saved", "submitted"]
+
+
+def studies(
+    state: States = None,
+    tag: Tagged = None,
+    limit: Limit = None,
+    server: Server = None,
+    dir: Store = None,
+    output: ListOutput = ListFormat.table,
+) -> None:
+    """List the studies, newest first: the best result of each, and what sharing and early stopping saved.
+
+    \b
+    Example:  stagetree studies --state running
+    """
+    from app.cli import stacks
+    from app.domain.terms import StudyState
+
+    check_states(state, tuple(StudyState))
+    wanted = set(tag or ())
+    with stacks.reading(server, dir) as service:
+        every = (study for study in service.client.studies() if not state or study["state"] in state)
+        listed = [dict(study) for study in every if wanted <= set(study.get("tags", ()))][:limit]
+        for study in listed[:LOOKED_AT]:
+            study.update(_looked_at(service.client, study["study"]))
+    more = [name for name in ("due", "tags", "begins") if any(_more(study, name) for study in listed)]
+    header = [*HEADER, *({"begins": "begins from"}.get(name, name) for name in more)]
+    print_list(listed, output, header, [[*_row(study), *(_more(study, name) for name in more)] for study in listed])
+    if output is ListFormat.table and len(listed) > LOOKED_AT:
+        print(f"the best results of older studies than the newest {LOOKED_AT} are not shown", file=sys.stderr)
+
+
+def _looked_at(client: Any, id: str) -> Json:
+    """What the list says of a study beside its row. One that cannot be read is named, and hides none of the others."""
+    try:
+        return _summary(client.study(id, trials=False))
+    except Exception as error:
+        if code_of(error) not in (FAILED, NOT_FOUND):
+            raise
+        print(f"{id}: {one_line(sentence_of(error))}", file=sys.stderr)
+        return {}
+
+
+def _summary(study: Json) -> Json:
+    """What the list says of a study that is read for it."""
+    named = {name: study.get(name) for name in ("tuner", "metric", "mode")}
+    best, cost = study["best"] or {}, study["cost"]
+    saved = {name: cost.get(name) for name in ("saved_by_sharing", "saved_by_stopping")}
+    found = {"best": best.get("value"), "best_trial": best.get("trial")}
+    return {**named, "trials": fraction(study["progress"]["trials"]), **found, **saved}
+
+
+def _row(study: Json) -> list[Any]:
+    at = time.strftime("%Y-%m-%d %H:%M", time.localtime(study["submitted_at"]))
+    if "tuner" not in study:
+        return [study["study"], study["state"], *[None] * 4, at]
+    saved = saved_text(study["saved_by_sharing"], study["saved_by_stopping"])
+    return [study["study"], study["state"], study["tuner"], study["trials"], _best(study), saved, at]
+
+
+def _best(study: Json) -> str | None:
+    if study["best"] is None:
+        return None
+    end = "lowest" if study["mode"] == "min" else "highest"
+    return f"{study['metric']} {study['best']:.6g} ({end}, trial {study['best_trial']})"
+
+
+def _more(study: Json, name: str) -> Any:
+    """What is shown only where one of them has it."""
+    if name == "due":  # an older server says nothing of slots
+        slots = study.get("slots") or {}
+        return slots.get("due") and f"{slots['used']} of {slots['due']:.3g} slots"
+    return " ".join(study.get("tags", ())) if name == "tags" else study.get("begins") or None
+
+
+def check_states(states: list[str] | None, known: tuple[str, ...]) -> None:
+    """End with a message where one of them is none of those that are known."""
+    from stagetree.sequences import did_you_mean
+
+    for state in states or ():
+        if state not in known:
+            fail(f"--state: must be one of {', '.join(known)}, got {state}{did_you_mean(state, known)}", USAGE)
