@@ -125,6 +125,8 @@ STUDY: Json = {
     "spec": STUDY_FILE,
     "trials": [TRIAL],
 }
+BLOCKS: Json = {"seconds": 20.0, "steps": 40, "slot": [0], "begun": [0.0], "ended": [20.0]}
+BLOCKS |= {"trials": [2], "again": [False]}
 EVENT: Json = {"position": 42, "version": 17, "type": "Evaluated", "at": 1789000004.2, "by": ""}
 EVENT |= {"data": {"node": NODE, "step": 40, "metrics": {"val_accuracy": 0.9889}}}
 PREVIEW: Json = {
@@ -283,6 +285,7 @@ EXAMPLES: dict[str, Json] = {
     "Study": STUDY,
     "Suggestions": {"items": [{"suggestion": 0, "hp": {"lr": 0.1}, "by": "ann", "at": 1789000000.0, "trial": 7}]},
     "StudyPage": _page(LISTED, "digits-grid-3f9c1a"),
+    "SideBySide": {"slots": 1, "seconds_per_step": 0.5, "shared": BLOCKS, "alone": BLOCKS, "text": "With sharing, ..."},
     "Timeline": TIMELINE,
     "Session": {"name": "ci", "scope": "submit", "project": "vision"},
     "NewToken": {"token": "stagetree_0Jx3...", "name": "ci"},

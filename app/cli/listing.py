@@ -1,4 +1,4 @@
-"""The list of studies: how each stands, what is best in it, and what it saved."""
+"""The list of studies: how far each is, its best result, and its savings."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _best(study: Json) -> str | None:
 
 
 def _more(study: Json, name: str) -> Any:
-    """What is shown only where one of them has it."""
+    """A column that is there only where a study has a value for it."""
     if name == "due":  # an older server says nothing of slots
         slots = study.get("slots") or {}
         return slots.get("due") and f"{slots['used']} of {slots['due']:.3g} slots"
@@ -101,7 +101,7 @@ def _more(study: Json, name: str) -> Any:
 
 
 def check_states(states: list[str] | None, known: tuple[str, ...]) -> None:
-    """End with a message where one of them is none of those that are known."""
+    """End with a message where a state is unknown."""
     from stagetree.sequences import did_you_mean
 
     for state in states or ():

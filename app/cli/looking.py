@@ -10,6 +10,7 @@ import typer
 
 from app.cli.errors import DONE, FAILED, USAGE, fail
 from app.cli.listing import Limit, States, check_states
+from app.cli.listing import studies as studies
 from app.cli.options import DEFAULT_DIR, ListOutput, Output, Server, Store, StudyId, TrialNumber
 from app.cli.output import (
     Format,

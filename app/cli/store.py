@@ -16,8 +16,7 @@ from app.cli.errors import FAILED, fail
 from app.cli.opened_folder import is_at_work, services_of
 from app.domain.events import PlanOpened, Profile
 from app.events import Decide, StoredEvent, Write, last_profile, transact
-from app.service import drawing, exporting, reading, remarks, searching
-from app.service.changing import delete_study, release_slot, retry_trial
+from app.service import changing, drawing, exporting, reading, searching
 from app.service.files import trial_metrics
 from app.service.services import Services
 from stagetree.models.pages import EventPage, SlotPage, StudyPage, TrialPage
@@ -104,7 +103,7 @@ class Store:
         return list(_pages(lambda cursor: reading.slots(self._use, PAGE, cursor)))
 
     def release_slot(self, slot: str) -> None:
-        release_slot(self._use, slot)
+        changing.release_slot(self._use, slot)
 
     def profile(self, opened: PlanOpened, batch: Json, kind: type[Profile], devices: Sequence[str]) -> Profile | None:
         """The last measurement of the same trainer, with such a batch, as of `last_profile`."""
@@ -117,17 +116,19 @@ class Store:
         return [point.to_json() for point in trial_metrics(self._use, self._use.find(study), number).items]
 
     def add_note(self, study: str, text: str, trial: int | None = None) -> Json:
-        return remarks.add_note(self._use, self._use.find(study), self._write, text, trial).to_json()
+        return changing.add_note(self._use, self._use.find(study), self._write, text, trial).to_json()
 
     def correct_note(self, study: str, event: int, text: str) -> Json:
-        return remarks.correct_note(self._use, self._use.find(study), self._write, event, text).to_json()
+        changing.correct_note(self._use, self._use.find(study), self._write, event, text)
+        return next(note for note in self.study(study, trials=False)["notes"] if note["event"] == event)
 
     def label(self, study: str, add: Sequence[str], remove: Sequence[str], attributes: Json) -> Json:
         wanted = {"add": add, "remove": remove, "attributes": attributes}
-        return remarks.label(self._use, self._use.find(study), self._write, wanted).to_json()
+        changing.label(self._use, self._use.find(study), self._write, wanted)
+        return self.study(study, trials=False)
 
     def retry_trial(self, study: str, number: int) -> Json:
-        retry_trial(self._use, self._use.find(study), self._write, number)
+        changing.retry_trial(self._use, self._use.find(study), self._write, number)
         return self.trial(study, number)
 
     def suggest(self, study: str, suggestions: Sequence[Json]) -> list[Json]:
@@ -138,7 +139,7 @@ class Store:
         return [each.to_json() for each in searching.suggestions(self._use, self._use.find(study)).items]
 
     def delete(self, study: str) -> None:
-        delete_study(self._use, self._use.find(study), self._write)
+        changing.delete_study(self._use, self._use.find(study), self._write)
 
     def _write(self, stream: str, decide: Decide) -> list[StoredEvent]:
         use = self._use

@@ -92,6 +92,11 @@ def cost(plan: SearchPlan, study: Study) -> Waterfall:
     )
 
 
+def seconds_per_step(study: Study) -> float:
+    """Of a slot, for each step that was run for the study; 0 where none was."""
+    return study.gpu_seconds / study.executed if study.executed else 0.0
+
+
 def horizon(study: Study, trial: Trial) -> int:
     """The steps that the trial would take if nobody stopped it; each of its repeats, where it has some."""
     is_open = trial.reason.get("by") == "tuner" and trial.cooldown_of is None

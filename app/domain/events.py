@@ -33,10 +33,10 @@ from app.domain.artifacts import StudyIsolated as StudyIsolated
 from app.domain.artifacts import StudyStruck as StudyStruck
 from app.domain.artifacts import WeightsDropped as WeightsDropped
 from app.domain.means import AverageNamed as AverageNamed
+from app.domain.remarks import ConfigurationSuggested as ConfigurationSuggested
 from app.domain.remarks import NoteAdded as NoteAdded
 from app.domain.remarks import NoteCorrected as NoteCorrected
 from app.domain.remarks import StudyLabelled as StudyLabelled
-from app.domain.suggesting import ConfigurationSuggested as ConfigurationSuggested
 from app.domain.terms import ChainId, ChainOutcome, FailureKind, NodeId, ProofKind, StudyId
 
 Json = dict[str, Any]
@@ -60,11 +60,10 @@ class Stage:
 class PlanOpened:
     """First event of every stream: what all studies on this plan have in common.
 
-    determinism: as in `StudySpec`. packing: how many lanes the packs have in which all its stages are trained; 0 where
-    each is trained alone; None where `PackingChosen` will say that, before any is. begin: of the weights that every
-    trial begins with, the `sha256` of their file and whether all `state` in it is taken; None where each begins with
-    the trainer's own. inputs: what tells each file or folder that the trainer reads from another. project: nothing is
-    shared across the border of one. shards, parallel: as in `StudySpec`, or `LAUNCHED`; 0 where a batch is not cut.
+    determinism: as in `StudySpec`. shards, parallel: so, or `LAUNCHED`; 0: no batch is cut. packing: how many lanes its
+    packs have; 0: each stage is trained alone; None: `PackingChosen` will say it. begin: of the weights that every
+    trial begins with, the `sha256` of their file and whether all `state` in it is taken; None for the trainer's own.
+    inputs: what tells each path that the trainer reads from another. project: nothing is shared beyond it.
     """
 
     trainer: str
@@ -281,7 +280,6 @@ Event = (
     PlanOpened
     | StudySubmitted
     | AverageNamed
-    | ConfigurationSuggested
     | TrialAdded
     | TrialExtended
     | TrialStopped

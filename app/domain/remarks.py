@@ -1,4 +1,4 @@
-"""What people write about a study: notes, tags and attributes, as commands and as events. No decision depends on it."""
+"""What people tell a study: configurations to try, and notes, tags and attributes, on which no decision depends."""
 
 from __future__ import annotations
 
@@ -7,6 +7,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain.terms import StudyId
+
+Json = dict[str, Any]
+
+SUGGESTION = "suggestion"
+"""In the reason of a start: the number of the suggestion that it takes up, counted from 0 in its study."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationSuggested:
+    """Somebody suggests a configuration to a study's tuner, which tries it before it draws others.
+
+    hp: by hyper-parameter, or by the place of a free value in the study's space; missing values are chosen later.
+    by: the principal that suggests it; "" for none.
+    """
+
+    study: StudyId
+    hp: Json
+    at: float
+    by: str = ""
+
+
+def reason_of(suggested: ConfigurationSuggested, number: int) -> Json:
+    """What the reason of its trial says."""
+    return {SUGGESTION: number, **({"suggested_by": suggested.by} if suggested.by else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +60,7 @@ class NoteCorrected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyLabelled:
-    """tags: all that the study has from here on. attributes: those that change, by name; None takes one away."""
+    """tags: all that the study has from here on. attributes: the changed values, by name; None takes one away."""
 
     study: StudyId
     tags: list[str]
@@ -45,7 +69,7 @@ class StudyLabelled:
     by: str = ""
 
 
-Remark = NoteAdded | NoteCorrected | StudyLabelled
+Remark = ConfigurationSuggested | NoteAdded | NoteCorrected | StudyLabelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

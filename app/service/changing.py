@@ -1,4 +1,4 @@
-"""What is done to a study once it is there: more and longer trials, its deletion."""
+"""What is done to a study once it is there: more and longer trials, notes, tags and attributes, its deletion."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide, price_of
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.terms import Refused, StudyId, Unknown
+from app.domain.terms import ANYBODY, Principal, Refused, StudyId, Unknown
 from app.events import StudyRecord
 from app.service.services import InvalidField, Services, Write
+from app.service.views import plans
 from stagetree.limits import Limits
+from stagetree.models.service import Event
 from stagetree.sequences import parse
 from stagetree.spec import StudySpec
 
@@ -108,6 +110,33 @@ def release_slot(use: Services, name: str) -> None:
             raise Unknown(f"there is no slot {name}")
         rows.slots.quarantine(name, slot.owner, seconds=None, reason=None)
     use.wake_scheduler()
+
+
+def add_note(
+    use: Services, row: StudyRecord, write: Write, text: str, trial: int | None, who: Principal = ANYBODY
+) -> Event:
+    """The event. Raises `Unknown` where there is no such trial, and `Refused` for a text that is none or too long."""
+    command = c.AddNote(study=StudyId(row.id), text=text, trial=trial, at=use.clock(), by=who.name)
+    (recorded,) = write(row.stream, lambda plan: decide(plan, command, use.limits))
+    with use.open_study(row) as (_, study):
+        return plans.event(recorded, study.submitted_version - 1)
+
+
+def correct_note(
+    use: Services, row: StudyRecord, write: Write, event: int, text: str, who: Principal = ANYBODY
+) -> None:
+    """Another text for the note that `event` added. Raises `Unknown` where that is no note, `Refused` as above."""
+    command = c.CorrectNote(study=StudyId(row.id), event=event, text=text, at=use.clock(), by=who.name)
+    write(row.stream, lambda plan: decide(plan, command, use.limits))
+
+
+def label(use: Services, row: StudyRecord, write: Write, wanted: Json, who: Principal = ANYBODY) -> None:
+    """Tag the study, and set attributes. wanted: `add`, `remove`, `attributes`. Raises `Refused`."""
+    add, remove = (tuple(wanted.get(name, ())) for name in ("add", "remove"))
+    attributes = wanted.get("attributes", {})
+    at, study = use.clock(), StudyId(row.id)
+    command = c.LabelStudy(study=study, add=add, remove=remove, attributes=attributes, at=at, by=who.name)
+    write(row.stream, lambda plan: decide(plan, command, use.limits))
 
 
 def delete_study(use: Services, row: StudyRecord, write: Write) -> None:

@@ -9,8 +9,9 @@ from app.domain.search_plan import Study, trial_of
 from app.domain.standing import standing
 from app.events import StudyRecord
 from app.service.services import HttpProblem, Services
-from app.service.views import documents, film, film_files, ordering, pictures
+from app.service.views import documents, film, film_files, ordering, pictures, side_by_side
 from stagetree.models.pages import History, Importance, Rungs, Schedules, Timeline, Tree
+from stagetree.models.sharing import SideBySide
 
 
 def tree(use: Services, row: StudyRecord, points: int, at: int | None = None) -> Tree:
@@ -29,6 +30,12 @@ def timeline(use: Services, row: StudyRecord, at: int | None = None) -> Timeline
     """What each slot did over time."""
     with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
         return pictures.timeline(plan_history, study, study.submitted_version - 1, plan.version)
+
+
+def with_and_without_sharing(use: Services, row: StudyRecord, at: int | None = None) -> SideBySide:
+    """The study as it was, and computed without sharing, on one clock."""
+    with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
+        return side_by_side.side_by_side(plan, study, plan_history, plan.version)
 
 
 def history(use: Services, row: StudyRecord, at: int | None = None) -> History:

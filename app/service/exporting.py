@@ -95,6 +95,7 @@ def answers(use: Services, row: StudyRecord) -> dict[str, Any]:
         f"{root}/tree": drawing.tree(use, row, TREE_POINTS).to_json(),
         f"{root}/rungs": drawing.rungs(use, row).to_json(),
         f"{root}/timeline": drawing.timeline(use, row).to_json(),
+        f"{root}/side-by-side": drawing.with_and_without_sharing(use, row).to_json(),
         f"{root}/film": drawing.film_as(use, row, "svg").decode(),
         f"{root}/trials:columns?digits={DIGITS}": reading.columns(use, row, digits=DIGITS).to_json(),
         f"{root}/importance": drawing.importance(use, row, None).to_json(),

@@ -7,8 +7,8 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain.decide import decide
+from app.domain.remarks import SUGGESTION
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.suggesting import SUGGESTION
 from app.domain.terms import ANYBODY, Principal, StateConflict, StudyId
 from app.events import StudyRecord
 from app.service.services import InvalidField, Services, Write

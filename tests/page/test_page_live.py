@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -198,8 +199,32 @@ def test_a_note_is_written_and_shown_where_it_belongs(open_page: Callable[..., P
     page.get_by_role("link", name="Overview").click()
     expect(notes.get_by_role("listitem")).to_have_count(2)
     expect(notes).to_contain_text("the data were <b>shuffled</b>")
+    notes.get_by_role("button", name="Correct the note of event").first.click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Text")).to_have_value("the data were <b>shuffled</b>")
+    dialog.get_by_label("Text").fill("the data were sorted")
+    dialog.get_by_role("button", name="Correct it").click()
+    dialog.get_by_role("button", name="Close").click()
+    expect(notes.get_by_role("listitem").first).to_contain_text(re.compile("the data were sorted.*corrected", re.S))
     notes.get_by_role("link", name="event").last.click()
     expect(page.locator(".events .wanted")).to_contain_text("a note about trial 0: look at this one again")
+
+
+def test_a_study_is_tagged_and_found_by_its_tag(open_page: Callable[..., Page], stack: Service) -> None:
+    study = str(stack.run(trials("page-tags", ({}, 2)))["study"])
+    page = open_page(f"{stack.url}/#/studies/{study}")
+    page.get_by_role("button", name="Tags").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Tags").fill("paper, page-v2")
+    dialog.get_by_label("Attributes").fill("dataset = v3")
+    dialog.get_by_role("button", name="Keep them").click()
+    expect(dialog).to_contain_text("It is tagged paper, page-v2.")
+    dialog.get_by_role("button", name="Close").click()
+    expect(page.locator("header.study")).to_contain_text("dataset = v3")
+    page.locator("header.study").get_by_role("link", name="page-v2").click()
+    expect(page.get_by_role("searchbox", name="Find a study")).to_have_value("tag:page-v2")
+    expect(page.get_by_role("checkbox")).to_have_count(1)
+    assert stack.client.study(study)["attributes"] == {"dataset": "v3"}
 
 
 def write_down(page: Page, place: Locator, text: str) -> None:

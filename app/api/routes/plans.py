@@ -6,6 +6,7 @@ Answers of pictures are made from the folded plan, and kept as long as nothing h
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -32,6 +33,7 @@ from stagetree.models.pages import (
     Tree,
 )
 from stagetree.models.service import Replay
+from stagetree.models.sharing import SideBySide
 from stagetree.models.trials import Plan, StageTree
 
 Public = Annotated[bool, Query(description="without paths, hosts, addresses and names of people")]
@@ -163,6 +165,13 @@ async def get_rungs(request: Request, row: StudyRowDep, use: ServicesDep, at: At
 async def get_timeline(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """Stages over time, those of other studies on the plan included, with evaluations and checkpoints."""
     return await kept(request, use, row, ("timeline",), at, lambda: drawing.timeline(use, row, at))
+
+
+@pictures.get(**_picture("/side-by-side", "With sharing, and computed without it", SideBySide))
+async def get_side_by_side(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
+    """Slots on one clock: as it was; and the same trials and decisions, each trial trained alone, which is computed."""
+    make = partial(drawing.with_and_without_sharing, use, row, at)
+    return await kept(request, use, row, ("side-by-side",), at, make)
 
 
 @pictures.get(**_picture("/history", "What was decided, and when", History))

@@ -11,7 +11,7 @@ from app.domain import events as e
 from app.domain import keeping
 from app.domain.accounting import steps_left
 from app.domain.asking import Trials, branched, suggest
-from app.domain.decide import averages, remarks, studies
+from app.domain.decide import averages, studies
 from app.domain.decide.studies import going_on, reopened
 from app.domain.means import MeanShare
 from app.domain.pricing import Price
@@ -267,10 +267,10 @@ def _of_studies(plan: SearchPlan, command: c.StudyCommand, limits: Limits) -> It
         case c.DeleteStudy():
             return studies.delete(study, command.at)
         case c.AddNote():
-            return remarks.add_note(study, command)
+            return studies.add_note(study, command)
         case c.CorrectNote():
-            return remarks.correct_note(study, command)
+            return studies.correct_note(study, command)
         case c.LabelStudy():
-            return remarks.label(study, command)
+            return studies.label(study, command)
         case _:
             assert_never(command)

@@ -25,10 +25,7 @@ StudyEvent = (
     | e.StudyIsolated
     | e.AuditRequested
     | e.AuditEnded
-    | e.NoteAdded
-    | e.NoteCorrected
-    | e.StudyLabelled
-    | e.ConfigurationSuggested
+    | Remark
 )
 
 
@@ -62,9 +59,7 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             plan.proofs_in_vain.pop(ProofKind.WHOLE, None)  # a user who asks again has it tried again
         case e.AuditEnded():
             plan.studies[event.study].is_audited = False
-        case e.ConfigurationSuggested():
-            plan.studies[event.study].suggestions.append(event)
-        case e.NoteAdded() | e.NoteCorrected() | e.StudyLabelled():
+        case e.ConfigurationSuggested() | e.NoteAdded() | e.NoteCorrected() | e.StudyLabelled():
             _remark(plan, plan.studies[event.study], event)
         case _:
             assert_never(event)
@@ -72,6 +67,8 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
 
 def _remark(plan: SearchPlan, study: Study, event: Remark) -> None:
     match event:
+        case e.ConfigurationSuggested():
+            study.suggestions.append(event)
         case e.NoteAdded():
             study.notes.append(Note(plan.version + 1, event.at, event.trial, event.text, event.by))
         case e.NoteCorrected():

@@ -38,8 +38,7 @@ class MemoryStudies(StudiesPort):
         self._set(id, tags=tuple(tags) or None)
 
     def _set(self, id: str, **fields: Any) -> None:
-        row = self._tables.studies.get(id)
-        if row is not None:
+        if (row := self._tables.studies.get(id)) is not None:
             self._tables.studies.put(id, replace(row, **fields))
 
     def show_due(self, due: Mapping[str, float]) -> None:
@@ -56,8 +55,7 @@ class MemoryStudies(StudiesPort):
     def page(self, after: str | None = None, limit: int = 100) -> list[StudyRecord]:
         rows = sorted(self._tables.studies.values(), key=lambda row: (row.submitted_at, row.id), reverse=True)
         if after is not None:
-            cursor = self.find(after)
-            rows = [] if cursor is None else rows[rows.index(cursor) + 1 :]
+            rows = rows[rows.index(cursor) + 1 :] if (cursor := self.find(after)) else []
         return rows[:limit]
 
     def count_by_state(self) -> dict[str, int]:
@@ -140,8 +138,7 @@ class MemorySlots(SlotsPort):
         return [row for row in self._tables.live.values() if row.slot == name]
 
     def _change(self, name: str, owner: str, **values: Any) -> None:
-        row = self.get(name)
-        if row is None or row.owner != owner:
+        if (row := self.get(name)) is None or row.owner != owner:
             raise SlotLost(f"Slot {name} is another worker's by now.")
         self._tables.slots.put(name, replace(row, **values))
 

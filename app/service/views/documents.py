@@ -88,9 +88,7 @@ def study(
         finished_at=folded.finished_at,
         slots=slots,
         progress=progress(plan, folded, reached or {}, expected),
-        notes=[note(folded, each) for each in folded.notes],
-        tags=folded.tags,
-        attributes=json_safe(folded.attributes),
+        **_remarks(folded),
     ).with_fields(**lineage(folded), **more)
 
 
@@ -98,6 +96,11 @@ def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
     """How many trials are in each of the states that they are shown in."""
     busy = _busy(plan)
     return dict.fromkeys(get_args(ShownTrialState), 0) | Counter(_state(plan, trial, busy) for trial in study.trials)
+
+
+def _remarks(study: Study) -> dict[str, Any]:
+    notes = [note(study, each) for each in study.notes]
+    return {"notes": notes, "tags": study.tags, "attributes": json_safe(study.attributes)}
 
 
 def note(study: Study, note: search_plan.Note) -> Note:

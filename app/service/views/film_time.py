@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -29,13 +30,17 @@ class Clock:
     def _length(self) -> float:
         return self._pieces[-1][2] + self._pieces[-1][1] - self._pieces[-1][0] if self._pieces else 0.0
 
+    def passed(self, at: float) -> float:
+        """The seconds of the shown time that have passed."""
+        index = bisect_right(self._pieces, at, key=lambda piece: piece[0]) - 1
+        if index < 0:
+            return 0.0
+        begin, end, shown = self._pieces[index]
+        return shown + min(at, end) - begin
+
     def share(self, at: float) -> float:
         """How much of the shown time has passed, from 0 to 1."""
-        passed = [(begin, end, shown) for begin, end, shown in self._pieces if begin <= at]
-        if not passed or not self._length:
-            return 0.0
-        begin, end, shown = passed[-1]
-        return (shown + min(at, end) - begin) / self._length
+        return self.passed(at) / self._length if self._length else 0.0
 
     def frame(self, at: float) -> int:
         """The first frame at which something of that time is seen."""

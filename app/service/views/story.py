@@ -37,7 +37,7 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     as_far = _as_far(plan, ranked)
     shared = _beginning(plan, study, ranked[0][0]) if ranked else Beginning()
     cost = accounting.cost(plan, study)
-    pace = study.gpu_seconds / cost.run if cost.run else 0.0
+    pace = accounting.seconds_per_step(study)
     by_sharing = cost.shared + cost.known
     saved = [(by_sharing, pace * by_sharing), (cost.stopped_early, pace * cost.stopped_early)]
     lines = [_won(plan, study, ranked, beside, as_far), _saved(study, ranked, shared, saved)]

@@ -7,8 +7,8 @@ from functools import partial
 from itertools import count, islice
 from typing import Any
 
+from app.domain.remarks import SUGGESTION
 from app.domain.search_plan import TrialEvent
-from app.domain.suggesting import SUGGESTION
 from app.domain.terms import TrialEventKind
 from app.tuning.samplers.base import FIRST, NonAdaptive, Proposal, distinct_of, to_json
 from stagetree.sequences import Sequence, SequenceError, parse

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+from app.domain.remarks import SUGGESTION, ConfigurationSuggested, reason_of
 from app.domain.search_plan import TrialEvent
-from app.domain.suggesting import SUGGESTION, ConfigurationSuggested, reason_of
 from app.domain.terms import TrialEventKind
 from app.tuning.samplers.base import Enqueued, Hp, Maker, NonAdaptive, Proposal, Sampler, Values, to_json
 from stagetree.space.suggesting import made, resolved

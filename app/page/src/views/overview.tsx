@@ -17,6 +17,7 @@ import { trialCount, type History, type LoggedEvent, type Schedules, type Study,
 import { FrontCard } from "./front.tsx";
 import { Notes } from "./notes.tsx";
 import { RungTreeCard } from "./rung_tree.tsx";
+import { SideBySideCard } from "./side_by_side.tsx";
 import type { ViewProps } from "./props.ts";
 
 export function Overview({ study, at }: ViewProps) {
@@ -31,6 +32,7 @@ export function Overview({ study, at }: ViewProps) {
       <Panel title="Cost, in steps" aside={<span>{duration(study.gpu_seconds)} of slot time</span>}>
         <Waterfall study={study} />
       </Panel>
+      <SideBySideCard study={study} at={at} />
       <FailedTrials study={study} />
       <FrontCard study={study} at={at} />
       <RungTreeCard study={study} at={at} />

@@ -1,0 +1,84 @@
+/** The study with and without sharing, on one clock: above as it was, below computed for the same trials trained alone. */
+import { about, useAnswer } from "../data.ts";
+import { count, duration } from "../format.ts";
+import { timeTicks } from "../layout/scales.ts";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { sharedColour } from "../parts/slots_painting.ts";
+import { palette } from "../theme.ts";
+import type { Blocks, SideBySide } from "../types.ts";
+import type { ViewProps } from "./props.ts";
+
+const [LANES_PIXELS, MOST_LANE, LEAST_LANE] = [96, 22, 2];
+
+export function SideBySideCard({ study, at }: ViewProps) {
+  const { shared, known } = study.cost;
+  const answer = useAnswer<SideBySide>(shared + known > 0 ? about(study.study, "/side-by-side", at) : null);
+  if (shared + known === 0) return null;
+  return (
+    <Panel title="With and without sharing" class="wide">
+      <Loaded answer={answer}>{(both) => (both.alone.seconds > 0 ? <Both both={both} /> : <p class="quiet">{both.text}</p>)}</Loaded>
+    </Panel>
+  );
+}
+
+function Both({ both }: { both: SideBySide }) {
+  const most = Math.max(both.shared.seconds, both.alone.seconds);
+  return (
+    <>
+      <Half title="With sharing, as it was" blocks={both.shared} slots={both.slots} most={most} />
+      <Half title="Without, computed" blocks={both.alone} slots={both.slots} most={most} />
+      <div class="clock" aria-hidden="true">
+        {timeTicks([0, most], 8).map((at) => (
+          <span key={at} style={{ left: `${(100 * at) / most}%` }}>
+            {duration(at)}
+          </span>
+        ))}
+      </div>
+      <p class="quiet key">
+        <Swatch colour={palette.value.warm} /> steps that another trial has trained before · <Swatch colour={sharedColour(8)} /> steps that many trials need, trained once.
+        Computed for the same trials and decisions, {both.seconds_per_step.toPrecision(3)} s a step; nobody waits for results below, so the time without sharing is at least that long.
+      </p>
+    </>
+  );
+}
+
+function Swatch({ colour }: { colour: string }) {
+  return (
+    <svg width="12" height="12" aria-hidden="true">
+      <rect width="12" height="12" fill={colour} />
+    </svg>
+  );
+}
+
+interface HalfProps {
+  title: string;
+  blocks: Blocks;
+  slots: number;
+  most: number;
+}
+
+function Half({ title, blocks, slots, most }: HalfProps) {
+  const lane = Math.max(LEAST_LANE, Math.min(MOST_LANE, LANES_PIXELS / slots));
+  const place = (seconds: number) => `${((100 * seconds) / most).toFixed(3)}%`;
+  const told = `${count(blocks.steps)} steps, ${duration(blocks.seconds)}`;
+  return (
+    <figure class="half">
+      <figcaption>
+        <b>{title}</b>: {told}
+      </figcaption>
+      <svg width="100%" height={slots * lane} role="img" aria-label={`${title}: ${told}`}>
+        <rect width="100%" height={slots * lane} fill={palette.value.line} opacity={0.35} />
+        {blocks.slot.map((slot, index) => (
+          <rect
+            key={index}
+            x={place(blocks.begun[index]!)}
+            width={place(blocks.ended[index]! - blocks.begun[index]!)}
+            y={slot * lane + 0.5}
+            height={Math.max(1, lane - 1)}
+            fill={blocks.again[index] ? palette.value.warm : sharedColour(blocks.trials[index]!)}
+          />
+        ))}
+      </svg>
+    </figure>
+  );
+}

@@ -1,0 +1,157 @@
+"""A study with sharing, as it happened, and the same trials without, which is computed, on one clock.
+
+Without sharing each trial trains every step that it took, in the order in which its steps were asked for, on as many
+slots as trained for the study at once, at the seconds that a step of the study cost. Nobody waits for the results of
+others, so the true time without sharing is no shorter than this.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from app.domain import accounting
+from app.domain.search_plan import SearchPlan, Study
+from app.domain.terms import NodeId
+from app.service.plan_history import DecisionMade, PlanHistory, SlotSpan
+from app.service.views.film_time import Clock
+from stagetree.models.sharing import Blocks, SideBySide
+from stagetree.text import duration, percent
+
+
+class Block(NamedTuple):
+    """Some time of a slot."""
+
+    slot: int
+    begun: float
+    ended: float
+    trials: int = 1
+    again: bool = False
+
+
+class StepsAsked(NamedTuple):
+    """Steps of one run of a trial, from one that was asked for to the next one. parts: by node, from and to a step."""
+
+    run: tuple[int, int]
+    parts: tuple[tuple[NodeId, int, int], ...]
+
+
+def side_by_side(plan: SearchPlan, study: Study, history: PlanHistory, version: int) -> SideBySide:
+    """Both, up to an event."""
+    since, now = study.submitted_version - 1, history.times[version - 1]
+    spans = [span for span in history.spans if since < span.begun <= version and span.proof is None]
+    own = [span for span in spans if span.stage.study == study.id]
+    shared = _as_it_was(plan, study, own, now)
+    slots = max((block.slot for block in shared), default=-1) + 1
+    pieces = list(_pieces(plan, study, history.decisions(study.id, version)))
+    pace = accounting.seconds_per_step(study)
+    alone = list(_alone(pieces, slots, pace)) if slots else []
+    steps = sum(end - start for piece in pieces for _, start, end in piece.parts)
+    before, after = _blocks(shared, study.executed), _blocks(alone, steps)
+    text = _text(slots, before, after, pace)
+    return SideBySide(slots=slots, seconds_per_step=round(pace, 6), shared=before, alone=after, text=text)
+
+
+def _text(slots: int, shared: Blocks, alone: Blocks, pace: float) -> str:
+    if not alone.seconds:
+        return "Nothing was trained for this study yet."
+    less = 1 - shared.seconds / alone.seconds
+    saved = f", {percent(less)} less" if less > 0 else ""
+    on = "one slot" if slots == 1 else f"{slots} slots"
+    return (
+        f"With sharing, as it happened on {on}: {shared.steps:,} steps in {duration(shared.seconds)}{saved}. Without, "
+        f"computed for the same trials and decisions at {pace:.3g} s a step: {alone.steps:,} steps in "
+        f"{duration(alone.seconds)}."
+    )
+
+
+def _blocks(blocks: Sequence[Block], steps: int) -> Blocks:
+    return Blocks(
+        seconds=round(max((block.ended for block in blocks), default=0.0), 3),
+        steps=steps,
+        slot=[block.slot for block in blocks],
+        begun=[round(block.begun, 3) for block in blocks],
+        ended=[round(block.ended, 3) for block in blocks],
+        trials=[block.trials for block in blocks],
+        again=[block.again for block in blocks],
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- as it happened
+
+
+def _as_it_was(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan], now: float) -> list[Block]:
+    """The study's own stages. A row is a slot, or one of several that were busy at different times."""
+    clock = Clock((span.begun_at, span.ended_at or now) for span in spans)
+    need = Counter(name for trial in study.trials for name in {name for name, _ in plan.ends(trial)})
+    free: list[tuple[float, str]] = []  # of each row, when its last block ends, and whose slot it was
+    blocks = []
+    for span in sorted(spans, key=lambda span: (span.begun_at, span.slot)):
+        begun, ended = clock.passed(span.begun_at), clock.passed(span.ended_at or now)
+        row = next((row for row, (_, slot) in enumerate(free) if slot == span.slot), None)
+        if row is None:
+            row = next((row for row, (end, _) in enumerate(free) if end <= begun), len(free))
+        free[row : row + 1] = [(ended, span.slot)]
+        blocks.append(Block(row, begun, ended, max(1, need[span.stage.node])))
+    return blocks
+
+
+# ----------------------------------------------------------------------------------------------------- trained alone
+
+
+def _pieces(plan: SearchPlan, study: Study, decisions: Iterable[DecisionMade]) -> Iterator[StepsAsked]:
+    """The steps that trials took, in the order in which they were asked for; a trial's own are in order."""
+    asked = [each for each in decisions if each.kind in ("start", "promote") and each.trial is not None]
+    done = defaultdict[int, int](int)
+    for decision in asked:
+        if decision.trial is not None and decision.trial < len(study.trials):
+            since, until = done[decision.trial], decision.steps or 0
+            done[decision.trial] = max(since, until)
+            yield from _between(plan, study, decision.trial, since, until)
+
+
+def _between(plan: SearchPlan, study: Study, trial: int, since: int, until: int) -> Iterator[StepsAsked]:
+    for number, run in enumerate(study.trials[trial].alone()):
+        ends = ((plan.nodes[name], end) for name, end in plan.ends(run))
+        parts = ((node.id, max(since, node.start), min(end, until, node.reached)) for node, end in ends)
+        if trained := tuple(part for part in parts if part[1] < part[2]):
+            yield StepsAsked((trial, number), trained)
+
+
+def _alone(pieces: Sequence[StepsAsked], slots: int, pace: float) -> Iterator[Block]:
+    """A slot that is free takes the first piece in order whose trial is not on another one."""
+    waiting = defaultdict[tuple[int, int], list[int]](list)
+    for number, piece in enumerate(pieces):
+        waiting[piece.run].append(number)
+    ready = [numbers.pop(0) for numbers in waiting.values()]
+    heapq.heapify(ready)
+    free = [(0.0, slot) for slot in range(slots)]
+    under_way: list[tuple[float, int, int]] = []
+    seen: dict[NodeId, int] = {}
+    while ready or under_way:
+        while ready and free:
+            (begun, slot), piece = heapq.heappop(free), pieces[heapq.heappop(ready)]
+            old, new = _old_and_new(piece, seen)
+            middle, ended = begun + old * pace, begun + (old + new) * pace
+            if old:
+                yield Block(slot, begun, middle, again=True)
+            if new:
+                yield Block(slot, middle, ended)
+            heapq.heappush(under_way, (ended, slot, (waiting[piece.run] or [-1]).pop(0)))
+        ended, slot, following = heapq.heappop(under_way)
+        heapq.heappush(free, (ended, slot))
+        free = [(max(at, ended), each) for at, each in free]
+        if following >= 0:
+            heapq.heappush(ready, following)
+
+
+def _old_and_new(piece: StepsAsked, seen: dict[NodeId, int]) -> tuple[int, int]:
+    """The steps that an earlier piece had trained, and the others."""
+    old = new = 0
+    for node, start, end in piece.parts:
+        parted = min(end, max(start, seen.get(node, start)))
+        seen[node] = max(end, seen.get(node, end))
+        old, new = old + parted - start, new + end - parted
+    return old, new

@@ -1,0 +1,57 @@
+"""A study with and without sharing: both sides add up to what the study is charged, and no slot does two things."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import accounting
+from app.service.plan_history import PlanHistory
+from app.service.views.side_by_side import side_by_side
+from stagetree.models.sharing import Blocks
+from tests.domain.test_accounting import asha, simulator, submit
+from tests.plans import study_of, tried
+from tests.strategies import Trial, spaces
+
+
+def busy(blocks: Blocks) -> float:
+    """Seconds in blocks, of which none overlaps another one of its row."""
+    rows: dict[int, list[tuple[float, float]]] = {}
+    for slot, begun, ended in zip(blocks.slot, blocks.begun, blocks.ended, strict=True):
+        rows.setdefault(slot, []).append((begun, ended))
+    for row in rows.values():
+        assert all(before[1] <= after[0] + 2e-3 for before, after in pairwise(sorted(row)))
+    return sum(ended - begun for row in rows.values() for begun, ended in row)
+
+
+@tried(30)
+@given(spaces(), st.integers(0, 40), st.sampled_from(["", "lose", "fail"]))
+def test_both_sides_add_up_to_the_waterfall(trials: list[Trial], turns: int, accident: str) -> None:
+    simulated = simulator({3: accident} if accident else None)
+    study = submit(simulated, study_of(trials, eval_every=2).to_json())
+    for _ in range(turns):
+        simulated.advance()
+    history, cost = PlanHistory(), accounting.cost(simulated.plan, study)
+    history.take_all(simulated.log())
+    both = side_by_side(simulated.plan, study, history, simulated.plan.version)
+    assert (both.shared.steps, both.alone.steps) == (cost.run, cost.taken)
+    busy(both.shared)
+    if both.slots and both.seconds_per_step:
+        pace, rounding = both.seconds_per_step, 2e-3 * (1 + len(both.alone.slot))
+        assert abs(busy(both.alone) - cost.taken * pace) <= rounding + 1e-6 * cost.taken
+        again = zip(both.alone.begun, both.alone.ended, both.alone.again, strict=True)
+        assert abs(sum(end - begin for begin, end, is_again in again if is_again) - cost.shared * pace) <= rounding
+
+
+def test_it_says_which_side_is_computed() -> None:
+    simulated = simulator()
+    study = submit(simulated, asha())
+    simulated.run()
+    history = PlanHistory()
+    history.take_all(simulated.log())
+    both = side_by_side(simulated.plan, study, history, simulated.plan.version)
+    assert both.alone.seconds >= both.shared.seconds > 0
+    assert both.text.startswith(f"With sharing, as it happened on {both.slots} slots: {study.executed} steps in")
+    assert "Without, computed for the same trials and decisions at" in both.text
