@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
@@ -39,6 +40,23 @@ def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterat
     source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
     with Store(where) as store:
         yield lambda batch, what: store.profile(opened(spec, source), batch, what, spec.devices) if source else None
+
+
+def look_at_arguments(spec: StudySpec, study: Path) -> None:
+    """Raises `SpecError` for arguments that the trainer does not take; says so where the trainer is not here."""
+    from app.cli import stacks
+    from app.registry import Catalogue, TrainerFileError, check_arguments
+
+    try:
+        source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
+    except TrainerFileError as error:
+        why = one_line(str(error))
+    else:
+        if source is not None:
+            check_arguments(spec, source)
+            return
+        why = f"it is not in {stacks.ENTRY} beside the study file"
+    print(f"The arguments of trainer {one_line(spec.trainer)} were not looked at: {why}", file=sys.stderr)
 
 
 def choice_lines(choices: list[Json]) -> Iterator[str]:
@@ -107,6 +125,7 @@ def preview(
 
     limits = settings().limits
     spec = specs.load(study, changes or (), limits)
+    look_at_arguments(spec, study)
     with measured_before(spec, study, store) as measured:
         costs = previewed(spec, slots=slots, limits=limits, measured=measured)
     if output is Format.json:

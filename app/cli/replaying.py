@@ -46,6 +46,7 @@ def imagined(
         with stacks.reading_study(study, server, folder) as (service, study):
             text = service.client.log(study)
     recorded = from_log(text, study, at, str(log or "the log"))
+    study = recorded.study
     events = [event for _, event in islice(parse(text.splitlines()), recorded.events)]
     return what_if(events, StudyId(study), changed)
 
@@ -62,10 +63,24 @@ def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
         fail(f"{where}: {error}", USAGE)
     if not events:
         fail(f"{where} is empty: `stagetree export ID` prints a log", USAGE)
-    replayed = replay(_numbered(events, study), StudyId(study), at=at)
-    if study not in replayed.plan.studies:
-        fail(f"{where} holds no study {study}: it has {', '.join(replayed.plan.studies) or 'none'}", NOT_FOUND)
-    return replayed
+    study = _meant(events, study, where)
+    return replay(_numbered(events, study), StudyId(study), at=at)
+
+
+def _meant(events: list[Event], study: str, where: str) -> str:
+    """The id of a study in a log: by its id, the beginning of it, its name, or `last`, as elsewhere."""
+    from app.domain.events import StudySubmitted
+
+    names = {event.study: event.spec["name"] for event in events if isinstance(event, StudySubmitted)}
+    if study == "last" and names:
+        return list(names)[-1]
+    found = [id for id, name in names.items() if id == study] or [
+        id for id, name in names.items() if id.startswith(study) or name == study
+    ]
+    if len(found) != 1:
+        there = f"it has {', '.join(names) or 'none'}"
+        fail(f"{where} holds {'no study' if not found else 'several studies'} {study}: {there}", NOT_FOUND)
+    return found[0]
 
 
 def _numbered(events: list[Event], study: str) -> Iterator[tuple[int, Event]]:

@@ -101,12 +101,14 @@ def default_device() -> str:
     return "cuda:0" if visible_gpus() else "cpu"
 
 
-def reserve(host: str, port: int) -> tuple[int, socket.socket]:
-    """The port, or one that is free for 0, with a socket that keeps it from those who ask for a free one.
+def reserve(host: str, port: int) -> tuple[int, contextlib.ExitStack]:
+    """The port, or one that is free for 0, and a hold on it, to be closed, against those who ask for a free one.
 
-    Whoever asks for it by its number may listen there. Only Linux allows both: elsewhere the socket is closed at once.
+    Processes that ask for it by its number may listen there. Only Linux allows both: elsewhere nothing is held. Of two
+    that reserve the same number at once only one gets it, so that neither is told of the other's server as of its own.
     Raises `StackFailed` where nobody can listen at this address.
     """
+    held = contextlib.ExitStack()
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with contextlib.ExitStack() as closing:
@@ -114,8 +116,10 @@ def reserve(host: str, port: int) -> tuple[int, socket.socket]:
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.bind(place)
             if sys.platform == "linux":
-                closing.pop_all()
-            return int(reserved.getsockname()[1]), reserved
+                if port:  # a name that the kernel gives to one process, and takes back when that ends
+                    closing.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0stagetree {host} {port}")
+                held = closing.pop_all()
+            return int(reserved.getsockname()[1]), held
     except (OSError, UnicodeError) as error:
         is_taken = isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES)
         advice = (

@@ -67,7 +67,7 @@ class Embedded:
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _scratch: machine.Scratch | None = None
     _lock: IO[bytes] | None = None
-    _reserved: socket.socket | None = None
+    _reserved: Any = None  # the hold on the port
     _trainers: socket.socket | None = None
 
     @property

@@ -268,8 +268,14 @@ def path_of(study: str) -> str:
 
 
 def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
-    """The JSON of a study, its paths absolute: those that are not begin in the folder of this process."""
+    """The JSON of a study, its paths absolute: those that are not begin in the folder of this process.
+
+    Raises `SpecError` for a function in the place of a trainer, which is no JSON.
+    """
     from stagetree.space.distributions import plain
+    from stagetree.spec.errors import Problem, SpecError, no_trainer
     from stagetree.spec.reading import absolute
 
+    if isinstance(spec, Mapping) and (problem := no_trainer(spec.get("trainer"))):
+        raise SpecError([Problem("trainer", problem)])
     return absolute(plain(spec) if isinstance(spec, Mapping) else spec.to_json(), Path.cwd())

@@ -44,8 +44,8 @@ AS_EVER: dict[str, Any] = {
 """Fields that are left out where they say this, as in studies from before there was a choice."""
 
 
-def problem_in(detail: ErrorDetails, study: type[BaseModel]) -> Problem:
-    """What pydantic found in the fields of a study, as a path and a sentence."""
+def problem_in(detail: ErrorDetails, study: type[BaseModel], space: Any = None) -> Problem:
+    """What pydantic found in the fields of a study, as a path and a sentence. space: that of the study, as written."""
     owner, names = _owner(detail["loc"], study)
     path = joined(*(part for number, part in enumerate(detail["loc"]) if not _is_tag(detail["loc"], number)))
     error = detail.get("ctx", {}).get("error")
@@ -53,6 +53,8 @@ def problem_in(detail: ErrorDetails, study: type[BaseModel]) -> Problem:
         return Problem("where" if isinstance(error, WhereError) else joined(path, error.field), error.problem)
     if detail["type"].startswith("union_tag"):
         path = f"{path}.kind"
+    if detail["type"] == "extra_forbidden" and isinstance(space, Mapping) and path in space:
+        return Problem(path, f"is no field of a study; did you mean space.{path}?")
     return Problem(path, _sentence(detail, owner, str(names[0]) if names else ""))
 
 

@@ -51,3 +51,14 @@ def joined(*parts: int | str) -> str:
         elif part:
             path += part if not path or part.startswith(("[", ".")) else f".{part}"
     return path
+
+
+def no_trainer(given: Any) -> str:
+    """What to do instead with a function, or a class, in the place of a trainer's name; empty for anything else."""
+    if isinstance(given, type):
+        return f"must be the name of a trainer, got the class {given.__name__}: `stagetree.local()` takes classes"
+    if not callable(given):
+        return ""
+    name = getattr(given, "__name__", "objective")
+    how = "stagetree.function_trainer(name, build, step, measure) makes a trainer of three functions"
+    return f"must be the name of a trainer, got the function {name}: {how}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -29,7 +29,7 @@ from stagetree.limits import LANES, MOST_LANES
 from stagetree.sequences import SequenceError, did_you_mean, needs_length, parse
 from stagetree.space import canonical, plain, read_entry
 from stagetree.space.where import WhereError
-from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
+from stagetree.spec.errors import FieldError, Problem, SpecError, joined, no_trainer, shown
 
 MOST_LISTED = 1000
 """So many steps a study may list."""
@@ -205,16 +205,6 @@ def first_field() -> Any:
     return common("first", "a list of configurations to try before any are drawn", default=None)
 
 
-def keep_top_field() -> Any:
-    return Field(
-        default=1 / 3,
-        ge=0,
-        le=1,
-        description="a number from 0 to 1: the best part of the trials that came to a step, which what is foretold "
-        "never ends there",
-    )
-
-
 def check_bounds(bounds: Sequence[float | None], field: str) -> None:
     """Raise `FieldError` if the least value that a metric can have is not less than the greatest."""
     least, greatest = bounds
@@ -234,7 +224,9 @@ class SpecModel(BaseModel):
 
 
 class SpecPart(SpecModel):
-    """A part of a study, which is made by itself in Python. Raises `SpecError` with every problem there is."""
+    """A part of a study, made by itself in Python; `place`: its field there. Raises `SpecError` with every problem."""
+
+    place: ClassVar[str] = ""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -245,12 +237,13 @@ class SpecPart(SpecModel):
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # within a study, the study says what is wrong
 
 
-def _problem(detail: ErrorDetails, part: type[BaseModel]) -> Problem:
+def _problem(detail: ErrorDetails, part: type[SpecPart]) -> Problem:
     loc, error = detail["loc"], detail.get("ctx", {}).get("error")
     if isinstance(error, SequenceError):
-        return Problem(joined(*loc, error.field), error.problem)
+        return Problem(joined(part.place, *loc, error.field), error.problem)
     owner, names = _inside(part, loc)
-    return Problem(joined(*(part for part in loc if part != "[key]")), sentence(detail, owner, str(names[0])))
+    path = joined(part.place, *(each for each in loc if each != "[key]"))
+    return Problem(path, sentence(detail, owner, str(names[0])))
 
 
 def _inside(part: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[BaseModel], tuple[int | str, ...]]:
@@ -279,11 +272,14 @@ def sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
         case "extra_forbidden" if field := next((field for field in fields if name in OTHER_NAMES.get(field, ())), ""):
             return f"is another name for {field}, which is there already"
         case "extra_forbidden":
-            return f"is not a field here: there are {', '.join(fields)}{did_you_mean(name, fields)}"
+            hint = did_you_mean(name, fields)
+            return f"is not a field here{f'{hint} There' if hint else ': there'} are {', '.join(fields)}"
         case "missing":
             return f"is missing: {_description(owner, name)}"
         case "model_type" if name == "trials":
             return f"must be an object with hp and steps, got {got}"
+        case _ if name == "trainer" and (problem := no_trainer(detail["input"])):
+            return problem
         case _ if detail["loc"][-1] == "[key]":
             return f"must be a string, as all keys, got {got}"
         case _:

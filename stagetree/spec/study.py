@@ -182,7 +182,8 @@ class StudySpec(SettledStudy):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise SpecError([*(problem_in(detail, type(self)) for detail in error.errors()), *missing]) from None
+            found = (problem_in(detail, type(self), values.get("space")) for detail in error.errors())
+            raise SpecError([*found, *missing]) from None
         except RecursionError:
             raise SpecError([Problem("", "must not be nested this deeply")]) from None
         if missing:

@@ -121,7 +121,7 @@ def test_the_same_key_and_body_is_one_trial(http: TestClient, tuned: str) -> Non
             {
                 "hp.lr.slope": "is missing: linear needs it",
                 "steps": "must be the number of steps to train for, at least 1, got 0",
-                "step": "is not a field here: there are hp, steps; did you mean steps?",
+                "step": "is not a field here; did you mean steps? There are hp, steps",
             },
         ),
         ({}, {"hp": "is missing: an object from hyper-parameter to sequence", "steps": None}),

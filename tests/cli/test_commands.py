@@ -305,6 +305,7 @@ def test_preview_needs_no_server_and_no_trainer(stagetree: Stagetree, write: Wri
     assert 28 <= found["makespan_steps"] <= 56
     said = stagetree("preview", write(spec))
     assert "96 asked for, 56 different" in said.out and "on 1 slot" in said.out
+    assert said.err.startswith("The arguments of trainer nobody-has-this were not looked at: it is not in trainer.py")
 
 
 def test_doctor(stagetree: Stagetree, served: Service) -> None:

@@ -150,6 +150,18 @@ def test_notes_are_written_without_a_server(
     assert stagetree("tag", study).out == "tags    paper\n        seed = 3\n"
 
 
+def test_a_log_is_replayed_by_the_names_that_other_commands_take(
+    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
+) -> None:
+    """`replay last --log` said that the log held no study `last`."""
+    study = make_store(here / ".stagetree")
+    (here / "log.jsonl").write_text(stagetree("export", study).out)
+    for name in ("last", study[:-3], study):
+        assert stagetree("replay", name, "--log", "log.jsonl", "-o", "json").json["identical"], name
+    said = stagetree("replay", "other", "--log", "log.jsonl")
+    assert (said.code, said.err) == (3, f"stagetree: log.jsonl holds no study other: it has {study}\n")
+
+
 def test_a_report_needs_the_page(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,19 @@ def test_a_port_is_kept_for_who_asks_for_it_by_its_number() -> None:
             pass
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is kept")
+def test_of_two_servers_that_ask_for_one_port_the_second_is_refused() -> None:
+    """Both said that they were up, and one of them was answered by the other's server until it died."""
+    port, kept = reserve("127.0.0.1", 0)
+    with kept:
+        first, kept_first = reserve("127.0.0.1", port)
+        with kept_first, pytest.raises(StackFailed, match=r"in use\): choose another with --port"):
+            reserve("127.0.0.1", port)
+        again, kept_again = reserve("127.0.0.1", port)
+        kept_again.close()
+    assert first == again == port
+
+
 @pytest.mark.parametrize("host", ["192.0.2.1", "a..b"])  # an address for documents, and no name
 def test_an_address_of_another_machine(host: str) -> None:
     with pytest.raises(StackFailed, match="--host is an address of this machine"):

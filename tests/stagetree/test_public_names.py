@@ -95,19 +95,19 @@ def test_a_tuner_is_written_in_python() -> None:
     [
         (
             lambda: stagetree.GridTuner(max_steps="x"),  # type: ignore[arg-type]
-            "max_steps: must be the number of steps to train each trial for, at least 1, got 'x'",
+            "tuner.max_steps: must be the number of steps to train each trial for, at least 1, got 'x'",
         ),
         (
             lambda: stagetree.GridTuner(max_steps=4, max_stepz=3),  # type: ignore[call-arg]
-            "max_stepz: is not a field here: there are max_steps; did you mean max_steps?",
+            "tuner.max_stepz: is not a field here; did you mean max_steps? There are max_steps",
         ),
         (
             lambda: stagetree.TrialsTuner(trials=[{"hp": {"lr": 0.1}, "steps": 0}]),  # type: ignore[list-item]
-            "trials[0].steps: must be the number of steps to train for, at least 1, got 0",
+            "tuner.trials[0].steps: must be the number of steps to train for, at least 1, got 0",
         ),
         (
             lambda: stagetree.AshaTuner(num_trials=4, min_steps=1, max_steps=4, first=[{"lr": {"family": "cosin"}}]),
-            "first[0].lr.family: must be one of constant",
+            "tuner.first[0].lr.family: must be one of constant",
         ),
     ],
 )
@@ -116,6 +116,27 @@ def test_a_tuner_that_cannot_be_says_what_would_be_right(make: Callable[[], obje
     with pytest.raises(SpecError) as raised:
         make()
     assert sentence in str(raised.value) and "pydantic" not in str(raised.value)
+
+
+def objective(trial: object) -> float:
+    return 0.0
+
+
+def test_a_function_given_as_a_trainer_is_answered_with_what_takes_functions() -> None:
+    """It was a TypeError of the JSON encoder."""
+    for submit in (
+        lambda: stagetree.Study.create(**FIELDS | {"trainer": objective}),
+        lambda: StudySpec(**FIELDS | {"trainer": objective}),
+    ):
+        with pytest.raises(SpecError, match=r"trainer: must be .* function objective: stagetree\.function_trainer\("):
+            submit()
+    with pytest.raises(SpecError, match=r"the class Uniform: `stagetree\.local\(\)` takes classes"):
+        stagetree.Study.create(**FIELDS | {"trainer": stagetree.Uniform})
+
+
+def test_a_hyper_parameter_beside_the_space_is_led_into_it() -> None:
+    with pytest.raises(SpecError, match=r"^lr: is no field of a study; did you mean space\.lr\?$"):
+        StudySpec(**FIELDS, space={"lr": [0.1]}, tuner={"kind": "grid", "max_steps": 3}, lr=0.2)
 
 
 @pytest.mark.parametrize(

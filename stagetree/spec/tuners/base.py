@@ -45,6 +45,7 @@ class TunerSpec(SpecPart):
     """
 
     model_config = ConfigDict(json_schema_extra=_kind_is_required)
+    place: ClassVar[str] = "tuner"
     needs_space: ClassVar[bool] = True
     trains_to_the_end: ClassVar[bool] = False
     takes_objectives: ClassVar[bool] = False

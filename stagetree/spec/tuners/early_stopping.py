@@ -20,11 +20,20 @@ from stagetree.spec.fields import (
     check_bounds,
     common,
     finish_best_field,
-    keep_top_field,
     max_steps_field,
     num_trials_field,
 )
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
+
+
+def _keep_top() -> Any:
+    return Field(
+        default=1 / 3,
+        ge=0,
+        le=1,
+        description="a number from 0 to 1: the best part of the trials that came to a step, which what is foretold "
+        "never ends there",
+    )
 
 
 class MedianTuner(SamplingTuner):
@@ -67,7 +76,7 @@ class CurveTuner(SamplingTuner):
 
     num_trials: Count = num_trials_field()
     max_steps: Count = max_steps_field()
-    keep_top: float = keep_top_field()
+    keep_top: float = _keep_top()
     bounds: Bounds = Field(
         default=[None, None], description="a list of the least and the greatest value of the metric, null if unknown"
     )
@@ -156,7 +165,7 @@ class StopHopeless(SpecPart):
         "a number of steps, at least 1: the end that is foretold, where the tuner does not say it",
         default=None,
     )
-    keep_top: float = keep_top_field()
+    keep_top: float = _keep_top()
     bounds: Bounds = Field(
         default=[None, None], description="a list of the least and the greatest value of the metric, null if unknown"
     )
