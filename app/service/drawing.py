@@ -11,7 +11,6 @@ from app.events import StudyRecord
 from app.service.services import HttpProblem, Services
 from app.service.views import documents, film, film_files, ordering, pictures, side_by_side
 from stagetree.models.pages import History, Importance, Rungs, Schedules, Timeline, Tree
-from stagetree.models.sharing import SideBySide
 
 
 def tree(use: Services, row: StudyRecord, points: int, at: int | None = None) -> Tree:
@@ -32,7 +31,7 @@ def timeline(use: Services, row: StudyRecord, at: int | None = None) -> Timeline
         return pictures.timeline(plan_history, study, study.submitted_version - 1, plan.version)
 
 
-def with_and_without_sharing(use: Services, row: StudyRecord, at: int | None = None) -> SideBySide:
+def with_and_without_sharing(use: Services, row: StudyRecord, at: int | None = None) -> side_by_side.SideBySide:
     """The study as it was, and computed without sharing, on one clock."""
     with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
         return side_by_side.side_by_side(plan, study, plan_history, plan.version)

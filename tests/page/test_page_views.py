@@ -113,6 +113,24 @@ def test_every_view_fits(open_page: Callable[..., Page], stack: Service, study: 
     assert wide == []
 
 
+def test_the_head_takes_little_of_a_phone(open_page: Callable[..., Page], stack: Service, study: str, axe: str) -> None:
+    """Name, state and views took 245 of 844 pixels."""
+    page = open_page(f"{stack.url}/#/studies/{study}", width=390, height=844)
+    expect(page.get_by_role("region", name="Best trial")).to_be_visible()
+    box = page.get_by_role("navigation", name="Views of the study").bounding_box()
+    assert box is not None and box["y"] + box["height"] < 120
+    expect(page.get_by_role("button", name="Delete")).to_be_visible()
+    assert complaints(page, axe) == []
+
+
+def test_with_and_without_sharing_are_on_one_clock(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    cost = stack.client.study(study)["cost"]
+    page = open_page(f"{stack.url}/#/studies/{study}")
+    both = page.get_by_role("region", name="With and without sharing")
+    expect(both.get_by_role("img", name=f"With sharing, as it was: {cost['run']} steps")).to_be_visible()
+    expect(both.get_by_role("img", name=f"Without, computed: {cost['taken']} steps")).to_be_visible()
+
+
 def test_the_list_of_studies_leads_to_the_winner(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     best = stack.client.study(study)["best"]
     page = open_page(stack.url)

@@ -230,14 +230,10 @@ def _outstanding(plan: SearchPlan, study: Study) -> int:
     return sum(max(0, end - plan.nodes[name].trained) for name, end in ends.items())
 
 
-LEAST_DONE = 0.05
-"""Before this part of the expected steps is done, the first steps and their start would decide what is foretold."""
-
-
 def _seconds_left(study: Study, steps: StepsDone, slots: int) -> float | None:
     """At the pace so far, on so many slots; None as long as too little is done to say it."""
-    if study.is_final or not study.executed or not slots or steps.done < LEAST_DONE * steps.expected:
-        return None
+    if study.is_final or not study.executed or not slots or 20 * steps.done < steps.expected:
+        return None  # the first steps, and their start, would decide it
     left = steps.expected - steps.done
     return float(round(left * study.gpu_seconds / study.executed / slots, 1))
 
