@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from app.domain import accounting
 from app.domain.search_plan import Study, trial_of
 from app.domain.standing import standing
 from app.events import StudyRecord
@@ -94,5 +93,4 @@ def _values_by_rung(study: Study) -> dict[int, dict[int, float]]:
 def schedules(use: Services, row: StudyRecord, number: int, points: int) -> Schedules:
     """Each hyper-parameter of a trial at some of its steps. Raises `Unknown`."""
     with use.open_study(row) as (_, study):
-        trial = trial_of(study, number)
-        return pictures.schedules(trial.hp, accounting.horizon(study, trial), points)
+        return pictures.schedules(study, trial_of(study, number), points)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any, TypeVar
 
+from app.domain.accounting import horizon
 from app.domain.results import sign
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
 from app.domain.standing import RungRanking, standing
@@ -248,12 +249,13 @@ def _times(plan_history: PlanHistory, before: int, version: int) -> list[list[fl
 # ----------------------------------------------------------------------------------------------------- hyper-parameters
 
 
-def schedules(hp: Json, steps: int, points: int) -> Schedules:
-    """Each hyper-parameter at up to `points` of so many steps, the first and the last among them."""
+def schedules(study: Study, trial: Trial, points: int) -> Schedules:
+    """Each hyper-parameter at up to `points` of the trial's steps, the first and the last among them."""
+    steps = horizon(study, trial)
     at = sorted({round(number * (steps - 1) / max(1, points - 1)) for number in range(points)}) if steps > 1 else [0]
     items = [
         Schedule(name=name, steps=at, values=_values(value, at), text=json_safe(schedule_text(value, steps)))
-        for name, value in hp.items()
+        for name, value in trial.hp.items()
     ]
     return Schedules(items=items)
 
