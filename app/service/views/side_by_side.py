@@ -1,7 +1,7 @@
 """A study with sharing, as it happened, and the same trials without, which is computed, on one clock.
 
 Without sharing each trial trains every step that it took, in the order in which its steps were asked for, on as many
-slots as trained for the study at once, at the seconds that a step of the study cost. Nobody waits for the results of
+slots as trained for the study at once, at the seconds that a step of the study cost. No trial waits for the results of
 others, so the true time without sharing is no shorter than this.
 """
 
