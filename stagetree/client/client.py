@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stagetree import models
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator
-from stagetree.client.composing import MakesTrials
+from stagetree.client.composing import MakesTrials, TakesRemarks
 from stagetree.client.http import API, Http, Json, body_of, path_of
-from stagetree.client.remarks import TakesRemarks
 from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
 
 if TYPE_CHECKING:

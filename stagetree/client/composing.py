@@ -1,13 +1,13 @@
-"""Trials that are made of others: branches of one, and averages of several. And configurations that are suggested."""
+"""Trials that are made of others: branches of one, and averages of several. And configurations, notes and tags."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stagetree.client.asking import Hp
 from stagetree.client.http import Http, Json, path_of
-from stagetree.models import Branch, Suggestion
+from stagetree.models import Branch, Event, Note, StudyAnswer, Suggestion
 
 
 class MakesTrials:
@@ -35,6 +35,31 @@ class MakesTrials:
         """All that was suggested to a study, each with the trial that came of it."""
         answer = await self.http.get(f"{path_of(study)}/suggestions")
         return [Suggestion.of(item) for item in answer["items"]]
+
+
+class TakesRemarks:
+    """What a client has for that."""
+
+    http: Http
+
+    async def add_note(self, study: str, text: str, trial: int | None = None) -> Event:
+        """Write something down about a study, or about a trial of it."""
+        return Event.of(await self.http.post(f"{path_of(study)}/notes", {"text": text, "trial": trial}))
+
+    async def correct_note(self, study: str, event: int, text: str) -> Note:
+        """Give the note that was added by `event` another text; the log keeps both."""
+        return Note.of(await self.http.post(f"{path_of(study)}/notes/{event}:correct", {"text": text}))
+
+    async def label(
+        self,
+        study: str,
+        add: Iterable[str] = (),
+        remove: Iterable[str] = (),
+        attributes: Mapping[str, Any] | None = None,
+    ) -> StudyAnswer:
+        """Add and remove tags of a study, and set attributes; None as a value takes one away."""
+        wanted = {"add": list(add), "remove": list(remove), "attributes": dict(attributes or {})}
+        return StudyAnswer.of(await self.http.post(f"{path_of(study)}:label", wanted))
 
 
 class MadeOfTrials:

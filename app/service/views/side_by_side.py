@@ -40,11 +40,11 @@ class StepsAsked(NamedTuple):
 
 
 def side_by_side(plan: SearchPlan, study: Study, history: PlanHistory, version: int) -> SideBySide:
-    """Both, up to an event."""
-    since, now = study.submitted_version - 1, history.times[version - 1]
+    """Both, up to an event. Stages under way are on neither side: their steps are charged when they end."""
+    since = study.submitted_version - 1
     spans = [span for span in history.spans if since < span.begun <= version and span.proof is None]
-    own = [span for span in spans if span.stage.study == study.id]
-    shared = _as_it_was(plan, study, own, now)
+    own = [span for span in spans if span.stage.study == study.id and span.ended is not None and span.ended <= version]
+    shared = _as_it_was(plan, study, own)
     slots = max((block.slot for block in shared), default=-1) + 1
     pieces = list(_pieces(plan, study, history.decisions(study.id, version)))
     pace = accounting.seconds_per_step(study)
@@ -83,14 +83,14 @@ def _blocks(blocks: Sequence[Block], steps: int) -> Blocks:
 # ---------------------------------------------------------------------------------------------------- as it happened
 
 
-def _as_it_was(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan], now: float) -> list[Block]:
+def _as_it_was(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan]) -> list[Block]:
     """The study's own stages. A row is a slot, or one of several that were busy at different times."""
-    clock = Clock((span.begun_at, span.ended_at or now) for span in spans)
+    clock = Clock((span.begun_at, span.ended_at or span.begun_at) for span in spans)
     need = Counter(name for trial in study.trials for name in {name for name, _ in plan.ends(trial)})
     free: list[tuple[float, str]] = []  # of each row, when its last block ends, and whose slot it was
     blocks = []
     for span in sorted(spans, key=lambda span: (span.begun_at, span.slot)):
-        begun, ended = clock.passed(span.begun_at), clock.passed(span.ended_at or now)
+        begun, ended = clock.passed(span.begun_at), clock.passed(span.ended_at or span.begun_at)
         row = next((row for row, (_, slot) in enumerate(free) if slot == span.slot), None)
         if row is None:
             row = next((row for row, (end, _) in enumerate(free) if end <= begun), len(free))

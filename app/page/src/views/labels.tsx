@@ -18,9 +18,15 @@ export function Tags({ tags }: { tags: string[] | undefined }) {
   );
 }
 
-export function Attributes({ study }: { study: Study }) {
-  const names = Object.keys(study.attributes ?? {});
-  return names.length === 0 ? null : <p class="quiet">{names.map((name) => `${name} = ${shown(study.attributes![name])}`).join(" · ")}</p>;
+/** Both, in a line of the head; nothing where there is neither. */
+export function Labels({ study: { tags = [], attributes = {} } }: { study: Study }) {
+  const names = Object.keys(attributes);
+  if (tags.length + names.length === 0) return null;
+  return (
+    <p class="quiet">
+      <Tags tags={tags} /> {names.map((name) => `${name} = ${shown(attributes[name])}`).join(" · ")}
+    </p>
+  );
 }
 
 function shown(value: unknown): string {

@@ -103,7 +103,7 @@ function Search() {
       <span class="hidden">Find a study</span>
       <input
         type="search"
-        placeholder="digits tag:paper state:running"
+        placeholder="digits tag:paper"
         value={route.value.query["q"] ?? ""}
         onInput={(event) => setQuery({ q: event.currentTarget.value })}
       />

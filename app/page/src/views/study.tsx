@@ -14,7 +14,7 @@ import { Compare } from "./compare.tsx";
 import { Curves } from "./curves.tsx";
 import { Events } from "./events.tsx";
 import { Film } from "./film.tsx";
-import { Attributes, Tags } from "./labels.tsx";
+import { Labels } from "./labels.tsx";
 import { Ladder } from "./ladder.tsx";
 import { Moments } from "./moments.tsx";
 import { Overview } from "./overview.tsx";
@@ -113,18 +113,17 @@ function Head({ study }: { study: Study }) {
         <h1>{study.study}</h1>
         <p class="facts">
           <State state={study.state} />
-          <span>{study.tuner}</span>
+          <span class="more">{study.tuner}</span>
           <span>{trialsDone(study)}</span>
           {failed > 0 && (
             <a class="bad" href={studyLink(study.study, ["trials"], { q: "state:failed" })}>
               ▲ {failed} failed
             </a>
           )}
-          {Boolean(study.cost.saved_by_sharing) && <span>{share(study.cost.saved_by_sharing)} saved by sharing</span>}
-          {Boolean(study.cost.saved_by_stopping) && <span>{share(study.cost.saved_by_stopping)} by early stopping</span>}
+          {Boolean(study.cost.saved_by_sharing) && <span class="more">{share(study.cost.saved_by_sharing)} saved by sharing</span>}
+          {Boolean(study.cost.saved_by_stopping) && <span class="more">{share(study.cost.saved_by_stopping)} by early stopping</span>}
           <span>{duration(study.wall_seconds)}</span>
           {study.ending && <span>{study.ending}</span>}
-          <Tags tags={study.tags} />
           <Badge />
         </p>
         {study.finished_at === null && <ProgressStrip study={study} />}
@@ -133,7 +132,7 @@ function Head({ study }: { study: Study }) {
             {text}
           </p>
         ))}
-        <Attributes study={study} />
+        <Labels study={study} />
         {study.begins && <p class="quiet">This study {String(study.begins.text)}</p>}
         {study.error && <p class="trouble">{study.error}</p>}
         {(study.not_exact ?? []).map((reason) => (
