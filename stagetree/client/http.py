@@ -268,7 +268,7 @@ def path_of(study: str) -> str:
 
 
 def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
-    """The JSON of a study, its paths absolute: those that are not begin in the folder of this process.
+    """The JSON of a study, its paths absolute: relative ones begin in the folder of this process.
 
     Raises `SpecError` for a function in the place of a trainer, which is no JSON.
     """
