@@ -20,7 +20,8 @@ from statistics import stdev
 from typing import Any, NamedTuple
 
 from app.domain.events import Stage
-from app.domain.objectives import ResultScore, Scored, best_first, front_of
+from app.domain.fronts import best_first, front_of
+from app.domain.objectives import ResultScore, Scored
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from app.domain.cooldowns import AT, Cooldowns
 from app.domain.failures import failure_text
-from app.domain.objectives import FAILED, Objectives, ResultScore, best_first
+from app.domain.fronts import best_first
+from app.domain.objectives import FAILED, Objectives, ResultScore
 from app.domain.results import sign
 from app.domain.search_plan import Study, Trial, TrialEvent
 from app.domain.terms import StudyState, TrialEventKind, TrialState

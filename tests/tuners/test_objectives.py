@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from random import Random
+from time import process_time
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 
 from app.domain import events as e
 from app.domain import results
-from app.domain.objectives import FAILED, ResultScore, Scored, best_first, dominates, front_of, fronts
+from app.domain.fronts import FrontRanking, best_first, dominates, front_of, fronts
+from app.domain.objectives import FAILED, ResultScore, Scored
 from app.domain.search_plan import Node
 from app.domain.standing import standing
 from app.domain.terms import TrialEventKind
@@ -40,12 +43,12 @@ RUNGS: dict[str, dict[str, Any]] = {
 TWO = [{"name": "loss", "mode": "min"}, {"name": "speed", "mode": "max"}]
 
 
-def scores(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[list[Scored]]:
+def scores(sizes: st.SearchStrategy[int], top: int = 4, most: int = 12) -> st.SearchStrategy[list[Scored]]:
     """Results of one study, with many ties, some of which break a constraint."""
 
     def of(size: int) -> st.SearchStrategy[list[Scored]]:
-        losses = st.tuples(*[st.integers(0, 4).map(float)] * size)
-        found = st.lists(st.tuples(st.sampled_from([0.0, 0.0, 0.0, 0.5, 2.0]), losses), max_size=12)
+        losses = st.tuples(*[st.integers(0, top).map(float)] * size)
+        found = st.lists(st.tuples(st.sampled_from([0.0, 0.0, 0.0, 0.5, 2.0]), losses), max_size=most)
         return found.map(lambda many: [(ResultScore(*each), trial) for trial, each in enumerate(many)])
 
     return sizes.flatmap(of)
@@ -102,6 +105,42 @@ def test_the_next_of_a_front_is_the_furthest_from_those_before_it(scored: list[S
 
     for place in range(1, len(front)):
         assert far(front[place], place) == max(far(each, place) for each in front[place:])
+
+
+def by_hand(scored: list[Scored]) -> list[Scored]:
+    """The order by taking each comparison, as it was done first: a front is gone through once for each of it."""
+    order = list[Scored]()
+    for front in fronts(each for each in scored if each[0].is_feasible):
+        columns = list(zip(*(score.losses for score, _ in front), strict=True))
+        extents = [(max(column) - min(column)) or 1.0 for column in columns]
+        left = [(each, [x / size for x, size in zip(each[0].losses, extents, strict=True)]) for each in front]
+        distances = [math.inf] * len(left)
+        while left:
+            furthest = distances.index(max(distances))
+            del distances[furthest]
+            each, point = left.pop(furthest)
+            order.append(each)
+            distances = [min(far, math.dist(point, other)) for far, (_, other) in zip(distances, left, strict=True)]
+    return order + sorted(each for each in scored if not each[0].is_feasible)
+
+
+@given(scores(st.integers(1, 4)) | scores(st.integers(1, 3), top=40, most=40))
+def test_the_quick_order_is_that_of_all_comparisons(scored: list[Scored]) -> None:
+    """However the results came: at once, or one by one with looks at the first of them in between."""
+    ranking = FrontRanking()
+    for count, each in enumerate(scored):
+        ranking.add(each)
+        assert [*islice(ranking.best_first(), 3)] == by_hand(scored[: count + 1])[:3]
+    assert [*ranking.best_first()] == [*best_first(scored)] == by_hand(scored)
+
+
+def test_a_long_front_is_cheap() -> None:
+    """Of 2,000 results none dominates another. The order of all, and then what one more result costs a rung."""
+    ways = [(rng.random(), number) for rng in [Random(1)] for number in range(2000)]
+    scored = [(ResultScore(0.0, (x, 1 - x)), number) for x, number in ways]
+    began = process_time()
+    assert len([*best_first(scored)]) == 2000
+    assert process_time() - began < 0.2, "0.03 s; 0.4 s where each is compared with each"
 
 
 @given(scores(st.just(1)))

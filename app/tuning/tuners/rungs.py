@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Any
 
-from app.domain.objectives import ResultScore, best_first
+from app.domain.fronts import FrontRanking, best_first
+from app.domain.objectives import ResultScore
 from app.tuning.tuners.base import Key, Tuner
 
 Scored = tuple[Key, int]
@@ -42,11 +44,13 @@ class RungScores:
         """The trial goes on."""
         self.promoted.add(trial)
 
-    def best_waiting(self) -> Scored | None:
-        """The best result whose trial has not gone on."""
+    def next_up(self, cut: int) -> tuple[Scored, int] | None:
+        """The best result whose trial has not gone on, if it is among the first `cut`, and how many are better."""
         while self._waiting and self._waiting[0][1] in self.promoted:
             heappop(self._waiting)
-        return self._waiting[0] if self._waiting else None
+        if not self._waiting or (rank := self.rank(self._waiting[0])) >= cut:
+            return None
+        return self._waiting[0], rank
 
     def rank(self, scored: Scored) -> int:
         """How many results are better, from 0."""
@@ -59,29 +63,38 @@ class RungFronts(RungScores):
     def __init__(self) -> None:
         super().__init__()
         self._scored: dict[int, ResultScore] = {}
-        self._is_sorted = True
+        self._ranking = FrontRanking()
+        self._rest: Iterator[Scored] | None = None  # the order behind `scores`; None where that is of before
 
     def add(self, loss: Key, trial: int) -> None:
         assert isinstance(loss, ResultScore)
         self._scored[trial] = loss
-        self._is_sorted = False
+        self._ranking.add((loss, trial))
+        self._rest = None
 
     def remove(self, trial: int) -> None:
         if trial not in self.promoted and self._scored.pop(trial, None) is not None:
-            self._is_sorted = False
+            self._ranking = FrontRanking((score, trial) for trial, score in self._scored.items())
+            self._rest = None
 
     def __len__(self) -> int:
         return len(self._scored)
 
-    def best_waiting(self) -> Scored | None:
-        if not self._is_sorted:
-            self.scores = in_order((score, trial) for trial, score in self._scored.items())
-            self._is_sorted = True
-        waiting = (each for each in self.scores if each[1] not in self.promoted and is_result(each[0]))
-        return next(waiting, None)
+    def next_up(self, cut: int) -> tuple[Scored, int] | None:
+        for rank, each in enumerate(self._first(cut)):
+            if each[1] not in self.promoted and is_result(each[0]):
+                return each, rank
+        return None
+
+    def _first(self, count: int) -> list[Scored]:
+        """The best ones, which is all that is put in order: the rest may cost more than all else."""
+        if self._rest is None:
+            self.scores, self._rest = [], self._ranking.best_first()
+        self.scores += islice(self._rest, max(0, count - len(self.scores)))
+        return self.scores[:count]
 
     def rank(self, scored: Scored) -> int:
-        return self.scores.index(scored)
+        return self._first(len(self)).index(scored)
 
 
 def in_order(scored: Iterable[Scored]) -> list[Scored]:

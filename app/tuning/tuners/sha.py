@@ -95,15 +95,15 @@ class SyncBracket:
             self.settled[self._at[trial]] += 1
 
     def _is_complete(self, number: int) -> bool:
-        """Whether all trials at a rung are settled; the rungs below know of those that have yet to come up."""
+        """Whether all trials at a rung are settled; the rungs below know of the trials that have yet to come up."""
         return self.settled[number] == self.entered[number]
 
     def _promotion(self, number: int) -> Extend | None:
         """The next of top_k(T, L, n_i / eta) at a complete rung."""
         rung, keep = self.rungs[number], max(1, self.width // self.factor ** (number + 1))
-        best = rung.best_waiting()
-        if best is None or (rank := rung.rank(best)) >= keep:
+        if (up := rung.next_up(keep)) is None:
             return None
+        best, rank = up
         reason = {"rung": number + 1, "rank": rank + 1, "cut": keep, "of": len(rung), **key_in_words(best[0])}
         return Extend(trial=best[1], steps=self.steps[number + 1], reason=reason)
 
@@ -163,9 +163,9 @@ class Bracket:
         """The next promotion, rungs from the top down (get_job, first half)."""
         for number in reversed(range(len(self.rungs) - 1)):
             rung = self.rungs[number]
-            best = rung.best_waiting()
             cut = len(rung) // self.factor
-            if best is not None and (rank := rung.rank(best)) < cut:
+            if (up := rung.next_up(cut)) is not None:
+                best, rank = up
                 reason = {"rung": number + 1, "rank": rank + 1, "cut": cut, "of": len(rung), **key_in_words(best[0])}
                 return Extend(trial=best[1], steps=self.steps[number + 1], reason=reason)
         return None

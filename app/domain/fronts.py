@@ -1,0 +1,178 @@
+"""The order of results of several metrics, the best first.
+
+Of two feasible results one dominates if it is no worse in any metric and better in one. Results that none dominates are
+the front, results that only the front dominates are the next one, and so on (Deb et al. 2002, NSGA-II, §III-A): that is
+the non-dominated rank. Within a front the order is an epsilon net, as in MO-ASHA (Schmucker et al. 2021,
+arXiv:2106.12639, §3): first the best by the first metric, and then always the one that is furthest from all before it,
+so that the first k of a front are spread over it for any k. Distances are counted in parts of the front's own extent
+in each metric, so that no unit weighs more than another. Behind all fronts are the results that break a constraint.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush, heapreplace, merge
+from itertools import repeat
+from operator import le
+
+from app.domain.objectives import Scored
+
+Front = list[Scored]
+"""Of equal rank, in the order of their losses."""
+Point = Sequence[float]
+"""Losses, in parts of a front's extent."""
+
+
+def best_first(scored: Iterable[Scored]) -> Iterator[Scored]:
+    """The results in the order of the best: front by front, each as an epsilon net, then by violation."""
+    return FrontRanking(scored).best_first()
+
+
+def front_of(scored: Iterable[Scored]) -> Front:
+    """The feasible results that none dominates, spread; none where none is feasible."""
+    ranked = fronts(each for each in scored if each[0].is_feasible)
+    return list(_spread(ranked[0])) if ranked else []
+
+
+class FrontRanking:
+    """Results that come one by one, without making any front anew.
+
+    fronts: the feasible ones by non-dominated rank. broken: the others, by violation.
+    """
+
+    def __init__(self, scored: Iterable[Scored] = ()) -> None:
+        results = list(scored)
+        self.fronts = fronts(each for each in results if each[0].is_feasible)
+        self.broken = sorted(each for each in results if not each[0].is_feasible)
+
+    def add(self, each: Scored) -> None:
+        """One more result. The results that it dominates go one front down, and push others (Li et al. 2014)."""
+        if not each[0].is_feasible:
+            insort(self.broken, each)
+            return
+        moved, place = [each], _place(each, self.fronts)
+        while moved:
+            front = self.fronts[place] if place < len(self.fronts) else []
+            sunk = [other for other in front if any(_beats(one, other) for one in moved)]
+            left = [other for other in front if other not in sunk] if sunk else front
+            self.fronts[place : place + 1] = [list(merge(left, moved))]
+            moved, place = sunk, place + 1
+
+    def best_first(self) -> Iterator[Scored]:
+        """The results in the order of the best; the first k of them cost little where k is small."""
+        for front in self.fronts:
+            yield from _spread(front)
+        yield from self.broken
+
+
+def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether losses are no worse in any metric, and better in one."""
+    return all(map(le, one, other)) and one != other
+
+
+def _beats(one: Scored, other: Scored) -> bool:
+    return dominates(one[0].losses, other[0].losses)
+
+
+def fronts(scored: Iterable[Scored]) -> list[Front]:
+    """Feasible results by non-dominated rank, each front in the order of its losses.
+
+    By efficient non-dominated sort (Zhang et al. 2015, ENS-BS): in the order of the losses none dominates one before
+    it, so that each goes to the first front of which none dominates it.
+    """
+    ranked: list[Front] = []
+    for each in sorted(scored):
+        place = _place(each, ranked, is_last=True)
+        if place == len(ranked):
+            ranked.append([])
+        ranked[place].append(each)
+    return ranked
+
+
+def _place(each: Scored, ranked: list[Front], *, is_last: bool = False) -> int:
+    """The first front of which none dominates a result, by halving: where one front dominates it, all before it do.
+
+    is_last: whether it comes after all of them in the order of the losses.
+    """
+    return bisect_left(ranked, True, key=lambda front: not _is_behind(each, front, is_last))
+
+
+def _is_behind(each: Scored, front: Front, is_last: bool) -> bool:
+    """Whether one of a front dominates a result. Of two metrics the last one before it says it alone."""
+    before = len(front) if is_last else bisect_left(front, each)
+    if len(each[0].losses) <= 2:
+        return before > 0 and _beats(front[before - 1], each)
+    return any(_beats(front[place], each) for place in reversed(range(before)))
+
+
+# ----------------------------------------------------------------------------------------------- spread over a front
+
+
+def _spread(front: Front) -> Iterator[Scored]:
+    """A front as an epsilon net, which begins with the best by the first metric."""
+    columns = list(zip(*(score.losses for score, _ in front), strict=True))
+    extents = [(max(column) - min(column)) or 1.0 for column in columns]
+    points = [[loss / extent for loss, extent in zip(score.losses, extents, strict=True)] for score, _ in front]
+    return (front[place] for place in (_along if len(extents) <= 2 else _around)(points))
+
+
+def _along(points: Sequence[Point]) -> Iterator[int]:
+    """The places of points of two metrics, the furthest first.
+
+    Along such a front one metric gets worse and the other better. So the chosen points nearest to another one are its
+    two neighbours along the front, and between two of them the furthest is where it is as far to one as to the other:
+    all is found by halving.
+    """
+    yield 0
+    gaps = _between(points, 0, len(points))
+    while gaps:
+        _, place, left, right = heappop(gaps)
+        yield place
+        for gap in (*_between(points, left, place), *_between(points, place, right)):
+            heappush(gaps, gap)
+
+
+Gap = tuple[float, int, int, int]
+"""(minus how far it is, the furthest place, the places on both sides that are chosen)."""
+
+
+def _between(points: Sequence[Point], left: int, right: int) -> list[Gap]:
+    """The furthest place between two, the first of equal ones; `right` may be behind the last. None for no place."""
+    if right - left < 2:
+        return []
+
+    def to_left(place: int) -> float:
+        return math.dist(points[left], points[place])
+
+    def to_right(place: int) -> float:
+        return math.dist(points[place], points[right]) if right < len(points) else math.inf
+
+    inner = range(left + 1, right)
+    turn = bisect_left(inner, True, key=lambda place: to_left(place) >= to_right(place))
+    found = [(-to_right(inner[turn]), inner[turn])] if turn < len(inner) else []
+    if turn:
+        far = to_left(inner[turn - 1])
+        found.append((-far, inner[bisect_left(inner, far, hi=turn, key=to_left)]))
+    return [(*min(found), left, right)]
+
+
+def _around(points: Sequence[Point]) -> Iterator[int]:
+    """The places of points of any number of metrics, the furthest first.
+
+    How far a point is only gets less. So a distance from before is a bound, and is brought up to date where it is the
+    largest one: points near a chosen one wait until all is near.
+    """
+    chosen: list[Point] = []
+    waiting = [(-math.inf, place, 0) for place in range(len(points))]  # (minus the bound, place, chosen ones it knows)
+    heapify(waiting)
+    while waiting:
+        bound, place, known = waiting[0]
+        if known == len(chosen):
+            heappop(waiting)
+            chosen.append(points[place])
+            yield place
+        else:
+            nearest = min(map(math.dist, repeat(points[place]), chosen[known:]))
+            heapreplace(waiting, (max(bound, -nearest), place, len(chosen)))
