@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from pydantic import ConfigDict, Field
 
 from stagetree.sequences import Sequence
-from stagetree.space import Space
-from stagetree.space.where import WhereError
+from stagetree.space import Space, WhereError
 from stagetree.spec.errors import FieldError
 from stagetree.spec.fields import Seed, Sequences, SpecPart, distinct_field, first_field, sampling_seed_field
 
