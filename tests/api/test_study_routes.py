@@ -195,6 +195,7 @@ def test_a_listed_study(http: TestClient, study: str, use: Services) -> None:
         "begins": "",
         "project": "",
         "owner": "",
+        "tags": [],
     }
 
 
