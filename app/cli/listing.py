@@ -24,7 +24,7 @@ Tagged = Annotated[
 LOOKED_AT = 50
 """Of so many, the newest, the best result is shown: for that the log of each is read."""
 
-HEADER = ["study", "state", "tuner", "trials", "best", "saved", "submitted"]
+HEADER = ["study", "state", "name", "tuner", "trials", "best", "saved", "submitted"]
 
 
 def studies(
@@ -80,9 +80,10 @@ def _summary(study: Json) -> Json:
 def _row(study: Json) -> list[Any]:
     at = time.strftime("%Y-%m-%d %H:%M", time.localtime(study["submitted_at"]))
     if "tuner" not in study:
-        return [study["study"], study["state"], *[None] * 4, at]
+        return [study["study"], study["state"], study["name"], *[None] * 4, at]
     saved = saved_text(study["saved_by_sharing"], study["saved_by_stopping"])
-    return [study["study"], study["state"], study["tuner"], study["trials"], _best(study), saved, at]
+    own = [study["tuner"], study["trials"], _best(study), saved]
+    return [study["study"], study["state"], study["name"], *own, at]
 
 
 def _best(study: Json) -> str | None:
