@@ -67,11 +67,11 @@ def _delete_if_dead(folder: Path) -> None:
 def _end_strays(folder: Path) -> None:
     """End each process that began below the stack of that folder: on Linux, where its environment can be read."""
     mark = f"{STACK}={folder}".encode()
-    for process in Path("/proc").glob("[0-9]*/environ") if sys.platform == "linux" else ():
+    for process in filter(str.isdigit, os.listdir("/proc")) if sys.platform == "linux" else ():
         with contextlib.suppress(OSError):  # it has just ended, or is another user's
-            number = os.pidfd_open(int(process.parent.name))  # or its id might be another's
+            number = os.pidfd_open(int(process))  # or its id might be another's
             try:
-                if mark in process.read_bytes().split(b"\0"):
+                if mark in Path("/proc", process, "environ").read_bytes().split(b"\0"):
                     signal.pidfd_send_signal(number, signal.SIGKILL)
             finally:
                 os.close(number)

@@ -84,10 +84,18 @@ def test_a_fork_whose_parent_is_killed_before_it_can_say_that_it_ends_with_it_en
     assert not (tmp_path / "gpu0.log").exists()
 
 
+def processes_vanish(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+    """As `Path.stat` where each process ends between a look at /proc and one at its files: nothing was swept then."""
+    if path.parts[:2] == ("/", "proc"):
+        raise ProcessLookupError
+    return os.stat(path, follow_symlinks=follow_symlinks)
+
+
 def test_what_a_killed_stack_has_left_running_is_ended_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Path, "stat", processes_vanish)
     living, dead = Scratch(), tmp_path / "stagetree-dead"
     dead.mkdir()
     (dead / "alive").touch()  # and nobody has locked it
