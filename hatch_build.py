@@ -78,7 +78,7 @@ def _run(*arguments: str) -> str:
         return f"`npm {' '.join(arguments)}` did not end: {error}."
     if done.returncode == 0:
         return ""
-    return f"`npm {' '.join(arguments)}` in {HERE} failed: {(done.stderr or done.stdout).strip()[-1000:]}"
+    return f"`npm {' '.join(arguments)}` in {HERE} failed: {(done.stderr + done.stdout).strip()[-1000:]}"
 
 
 def _npm() -> list[str] | None:

@@ -5,7 +5,7 @@ import { duration, number, share } from "../src/format.ts";
 import { csv, filtered, sorted } from "../src/layout/filter.ts";
 import { edges, MOST, rowsOf } from "../src/layout/ladder.ts";
 import { axisOf, brushed, formatBrushes, parseBrushes } from "../src/layout/parallel.ts";
-import { loggedLines } from "../src/layout/logged.ts";
+import { loggedLines } from "../src/parts/logged.ts";
 import { reason, sentence } from "../src/layout/sentences.ts";
 import { axis, busyShare, chromeTrace, lanes, place } from "../src/layout/timeline.ts";
 import { formatRoute, parseRoute } from "../src/route.ts";

@@ -3,7 +3,7 @@ import { useMemo, useState } from "preact/hooks";
 import { about, address, isReport, mayChange, tell, useAnswer, type Trouble } from "../data.ts";
 import { number, plural, result, spread } from "../format.ts";
 import { rungLines } from "../layout/rungs.ts";
-import { loggedLines } from "../layout/logged.ts";
+import { loggedLines } from "../parts/logged.ts";
 import { reason } from "../layout/sentences.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";

@@ -1,5 +1,5 @@
 /** What a trainer logged, as lines: one for each name, of the points that have a number for it. */
-import type { Line } from "../parts/plot.tsx";
+import type { Line } from "./plot.tsx";
 import type { Logged } from "../types.ts";
 
 export function loggedLines(points: Logged["items"], colour: string): Line[] {
