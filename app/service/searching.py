@@ -13,7 +13,7 @@ from app.domain.terms import ANYBODY, Principal, StateConflict, StudyId
 from app.events import StudyRecord
 from app.service.services import InvalidField, Services, Write
 from app.tuning.samplers import sampler_of
-from stagetree.models.search import Suggestion, Suggestions
+from stagetree.models.trials import Suggestion, Suggestions
 from stagetree.sequences import SequenceError
 from stagetree.spec import StudySpec
 from stagetree.spec.suggesting import check_configurations, places, why_none

@@ -73,7 +73,11 @@ class Http:
 
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
         params = {name: value for name, value in params.items() if value is not None}
-        return object_of(await self.send("POST", API + path, json=body and plain(body), headers=headers, params=params))
+        content = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            content = json.dumps(plain(body))  # also with NaN, which the server refuses with a sentence
+        return object_of(await self.send("POST", API + path, content=content, headers=headers, params=params))
 
     async def pages(self, path: str, limit: int = 1000, **params: Any) -> AsyncIterator[Json]:
         """All items of a list."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from stagetree.models.answer import Answer
 from stagetree.models.previews import Preview
-from stagetree.models.search import Suggestion
 from stagetree.models.service import Event, Replay, Slot, SlotStage, TrainerListed
 from stagetree.models.studies import (
     Best,
@@ -37,6 +36,7 @@ from stagetree.models.trials import (
     Point,
     Stage,
     StageTree,
+    Suggestion,
     Trial,
     TrialDetail,
 )

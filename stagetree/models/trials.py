@@ -1,4 +1,4 @@
-"""Trials, their results and how they failed; and the plan that they share: its nodes, stages and inputs."""
+"""Trials, their results and how they failed; suggestions of trials; and the plan that they share."""
 
 from __future__ import annotations
 
@@ -214,3 +214,19 @@ class StageTree(Answer):
 
     stages: list[Stage]
     critical_path_steps: int
+
+
+class Suggestion(Answer, needs=("suggestion", "hp")):
+    """A configuration that somebody suggested, whole or in part."""
+
+    suggestion: int = Field(description="its number in the study, from 0 on")
+    hp: Json = Field(description="what was suggested: by hyper-parameter, or by the place of a free value")
+    by: str = Field(description="the principal that suggested it; empty for none")
+    at: float = Field(description="when, in Unix seconds")
+    trial: int | None = Field(description="the trial that came of it; null while its place has not come")
+
+
+class Suggestions(Answer):
+    """The suggestions, in the order in which their places come."""
+
+    items: list[Suggestion]

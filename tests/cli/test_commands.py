@@ -167,6 +167,8 @@ def test_trials_of_ones_own(stagetree: Stagetree, served: Service, write: Write)
     assert "got 9" in stagetree("soup", study, "--best", 9).err
     assert "must be numbers" in stagetree("soup", study, "--trials", "a").err
     assert stagetree("branch", study, 0, "--at", 99, "--steps", 100, "--set", f"{name}=1").code == 2
+    said = stagetree("branch", study, 0, "--at", 1, "--steps", 9, "--set", f"{name}=NaN")
+    assert (said.code, said.err) == (2, "stagetree: Numbers must be finite, and the body holds NaN.\n")
     assert stagetree("trials", "stop", study, 1).code == 4
     assert stagetree("trials", "extend", study, 0, "--steps", 9).code == 4
 

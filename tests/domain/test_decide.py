@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.decide.studies import MOST_NOTES
+from app.domain.decide.remarks import MOST_NOTES
 from app.domain.schedule import path
 from app.domain.search_plan import Note
 from app.domain.terms import ChainId, Refused, StateConflict, StudyId, Unknown
@@ -167,6 +168,7 @@ def test_labels_are_added_removed_and_bounded(story: Story) -> None:
     for wrong, problem in (
         ({"add": ("two words",)}, "is a word of at most 64"),
         ({"add": tuple(f"t{number}" for number in range(50))}, "tags: a study may have 50, got 52"),
+        ({"attributes": {"x": [math.nan]}}, "attributes.x: must be JSON, whose numbers are finite, got [nan]"),
         ({"attributes": {"x": "y" * 2000}}, "attributes.x: must be at most 2,000 characters of JSON, got 2,002"),
     ):
         assert problem in refused(story, c.LabelStudy(study=S, at=4.0, **wrong))  # type: ignore[arg-type]

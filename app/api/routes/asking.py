@@ -14,8 +14,7 @@ from app.api.strict import StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.terms import StudyId
 from app.service import changing, reading, searching
-from stagetree.models.search import Suggestions
-from stagetree.models.trials import Branch
+from stagetree.models.trials import Branch, Suggestions
 
 router = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
 

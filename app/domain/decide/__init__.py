@@ -4,6 +4,6 @@ Deciding twice does no harm: what is true already yields no event.
 """
 
 from app.domain.decide.deciding import decide, price_of
-from app.domain.decide.studies import MOST_CHARACTERS
+from app.domain.decide.remarks import MOST_CHARACTERS
 
 __all__ = ["MOST_CHARACTERS", "decide", "price_of"]

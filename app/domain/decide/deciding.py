@@ -1,4 +1,4 @@
-"""The decision on each command: on trials, on chains of slots, and, by `studies`, on studies."""
+"""The decision on each command: on trials, on chains of slots, and, by `studies` and `remarks`, on studies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from app.domain import events as e
 from app.domain import keeping
 from app.domain.accounting import steps_left
 from app.domain.asking import Trials, branched, suggest
-from app.domain.decide import averages, studies
+from app.domain.decide import averages, remarks, studies
 from app.domain.decide.studies import going_on, reopened
-from app.domain.means import MeanShare
 from app.domain.pricing import Price
 from app.domain.search_plan import SearchPlan, Study, Trial, open_study_of, study_of, trial_of
 from app.domain.terms import FailureKind, NodeId, Refused, StateConflict, StudyState, TrialState
@@ -83,13 +82,14 @@ def branch(plan: SearchPlan, study: Study, command: c.BranchTrial, trials: Trial
 
 def price_of(plan: SearchPlan, command: c.BranchTrial | c.AverageTrials, limits: Limits) -> Price:
     """The steps that a branch or an average would cost now. Raises `Refused` as `decide` does."""
-    way, others, steps, shares = dict[NodeId, int](), list[dict[NodeId, int]](), 0, tuple[MeanShare, ...]()
+    way, others, steps, average = dict[NodeId, int](), list[dict[NodeId, int]](), 0, None
     for event in decide(plan, command, limits):
         match event:
             case e.AverageNamed():
-                shares = event.shares
+                average = event
             case e.TrialAdded() | e.TrialExtended():
                 way, others, steps = {**way, **(event.path or {})}, event.repeats, event.steps
+    shares = average.shares if average is not None else ()
     return averages.price_of(plan, plan.studies[command.study], [way, *others], steps, shares)
 
 
@@ -267,10 +267,10 @@ def _of_studies(plan: SearchPlan, command: c.StudyCommand, limits: Limits) -> It
         case c.DeleteStudy():
             return studies.delete(study, command.at)
         case c.AddNote():
-            return studies.add_note(study, command)
+            return remarks.add_note(study, command)
         case c.CorrectNote():
-            return studies.correct_note(study, command)
+            return remarks.correct_note(study, command)
         case c.LabelStudy():
-            return studies.label(study, command)
+            return remarks.label(study, command)
         case _:
             assert_never(command)
