@@ -3,7 +3,7 @@
     make pictures
 
 On the embedded stack, with a study of the digits example that takes about a minute, and while it runs. The README's
-first one is the rung tree of a report that is in the guide: its study takes six minutes of two cores.
+first one is the rung tree of a report that is in the guide: its study takes seven minutes of two cores.
 """
 
 from __future__ import annotations

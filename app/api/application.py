@@ -126,8 +126,8 @@ def make_app(services: ApiServices) -> FastAPI:
     errors.install(app)
     errors.install_document(app)
     about_trials = (plans.pictures, trials.router, trials.batch)
-    asked = (asking.router, remarks.router)
-    about_studies = (studies.router, trials.checkpoints, *about_trials, *asked, plans.router, plans.replays)
+    commands = (asking.router, remarks.router)
+    about_studies = (studies.router, trials.checkpoints, *about_trials, *commands, plans.router, plans.replays)
     for router in (*about_studies, service.slots, access.router):
         app.include_router(router, prefix=API, dependencies=[Depends(known)])
     app.include_router(service.router)

@@ -44,10 +44,10 @@ def studies(
     from app.domain.terms import StudyState
 
     check_states(state, tuple(StudyState))
-    wanted = set(tag or ())
+    chosen = set(tag or ())
     with stacks.reading(server, dir) as service:
         every = (study for study in service.client.studies() if not state or study["state"] in state)
-        listed = [dict(study) for study in every if wanted <= set(study.get("tags", ()))][:limit]
+        listed = [dict(study) for study in every if chosen <= set(study.get("tags", ()))][:limit]
         for study in listed[:LOOKED_AT]:
             study.update(_looked_at(service.client, study["study"]))
     more = [name for name in ("due", "tags", "begins") if any(_more(study, name) for study in listed)]
@@ -73,8 +73,8 @@ def _summary(study: Json) -> Json:
     named = {name: study.get(name) for name in ("tuner", "metric", "mode")}
     best, cost = study["best"] or {}, study["cost"]
     saved = {name: cost.get(name) for name in ("saved_by_sharing", "saved_by_stopping")}
-    found = {"best": best.get("value"), "best_trial": best.get("trial")}
-    return {**named, "trials": fraction(study["progress"]["trials"]), **found, **saved}
+    result = {"best": best.get("value"), "best_trial": best.get("trial")}
+    return {**named, "trials": fraction(study["progress"]["trials"]), **result, **saved}
 
 
 def _row(study: Json) -> list[Any]:
@@ -101,10 +101,10 @@ def _more(study: Json, name: str) -> Any:
     return " ".join(study.get("tags", ())) if name == "tags" else study.get("begins") or None
 
 
-def check_states(states: list[str] | None, known: tuple[str, ...]) -> None:
+def check_states(states: list[str] | None, names: tuple[str, ...]) -> None:
     """End with a message where a state is unknown."""
     from stagetree.sequences import did_you_mean
 
     for state in states or ():
-        if state not in known:
-            fail(f"--state: must be one of {', '.join(known)}, got {state}{did_you_mean(state, known)}", USAGE)
+        if state not in names:
+            fail(f"--state: must be one of {', '.join(names)}, got {state}{did_you_mean(state, names)}", USAGE)

@@ -123,8 +123,7 @@ class Store:
         return next(note for note in self.study(study, trials=False)["notes"] if note["event"] == event)
 
     def label(self, study: str, add: Sequence[str], remove: Sequence[str], attributes: Json) -> Json:
-        wanted = {"add": add, "remove": remove, "attributes": attributes}
-        changing.label(self._use, self._use.find(study), self._write, wanted)
+        changing.label(self._use, self._use.find(study), self._write, add, remove, attributes)
         return self.study(study, trials=False)
 
     def retry_trial(self, study: str, number: int) -> Json:

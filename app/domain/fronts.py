@@ -56,7 +56,8 @@ class FrontRanking:
         while moved:
             front = self.fronts[place] if place < len(self.fronts) else []
             sunk = [other for other in front if any(_beats(one, other) for one in moved)]
-            left = [other for other in front if other not in sunk] if sunk else front
+            numbers = {number for _, number in sunk}
+            left = [other for other in front if other[1] not in numbers]
             self.fronts[place : place + 1] = [list(merge(left, moved))]
             moved, place = sunk, place + 1
 
@@ -151,11 +152,11 @@ def _between(points: Sequence[Point], left: int, right: int) -> list[Gap]:
 
     inner = range(left + 1, right)
     turn = bisect_left(inner, True, key=lambda place: to_left(place) >= to_right(place))
-    found = [(-to_right(inner[turn]), inner[turn])] if turn < len(inner) else []
+    furthest = [(-to_right(inner[turn]), inner[turn])] if turn < len(inner) else []
     if turn:
         far = to_left(inner[turn - 1])
-        found.append((-far, inner[bisect_left(inner, far, hi=turn, key=to_left)]))
-    return [(*min(found), left, right)]
+        furthest.append((-far, inner[bisect_left(inner, far, hi=turn, key=to_left)]))
+    return [(*min(furthest), left, right)]
 
 
 def _around(points: Sequence[Point]) -> Iterator[int]:
@@ -168,11 +169,11 @@ def _around(points: Sequence[Point]) -> Iterator[int]:
     waiting = [(-math.inf, place, 0) for place in range(len(points))]  # (minus the bound, place, chosen ones it knows)
     heapify(waiting)
     while waiting:
-        bound, place, known = waiting[0]
-        if known == len(chosen):
+        bound, place, compared = waiting[0]
+        if compared == len(chosen):
             heappop(waiting)
             chosen.append(points[place])
             yield place
         else:
-            nearest = min(map(math.dist, repeat(points[place]), chosen[known:]))
+            nearest = min(map(math.dist, repeat(points[place]), chosen[compared:]))
             heapreplace(waiting, (max(bound, -nearest), place, len(chosen)))

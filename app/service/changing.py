@@ -130,12 +130,18 @@ def correct_note(
     write(row.stream, lambda plan: decide(plan, command, use.limits))
 
 
-def label(use: Services, row: StudyRecord, write: Write, wanted: Json, who: Principal = ANYBODY) -> None:
-    """Tag the study, and set attributes. wanted: `add`, `remove`, `attributes`. Raises `Refused`."""
-    add, remove = (tuple(wanted.get(name, ())) for name in ("add", "remove"))
-    attributes = wanted.get("attributes", {})
-    at, study = use.clock(), StudyId(row.id)
-    command = c.LabelStudy(study=study, add=add, remove=remove, attributes=attributes, at=at, by=who.name)
+def label(
+    use: Services,
+    row: StudyRecord,
+    write: Write,
+    add: Sequence[str],
+    remove: Sequence[str],
+    attributes: Json,
+    who: Principal = ANYBODY,
+) -> None:
+    """Tag the study, and set attributes, of which None takes one away. Raises `Refused`."""
+    tags, at, study = {"add": tuple(add), "remove": tuple(remove)}, use.clock(), StudyId(row.id)
+    command = c.LabelStudy(study=study, **tags, attributes=attributes, at=at, by=who.name)
     write(row.stream, lambda plan: decide(plan, command, use.limits))
 
 

@@ -58,8 +58,8 @@ class TakesRemarks:
         attributes: Mapping[str, Any] | None = None,
     ) -> StudyAnswer:
         """Add and remove tags of a study, and set attributes; None as a value takes one away."""
-        wanted = {"add": list(add), "remove": list(remove), "attributes": dict(attributes or {})}
-        return StudyAnswer.of(await self.http.post(f"{path_of(study)}:label", wanted))
+        request = {"add": list(add), "remove": list(remove), "attributes": dict(attributes or {})}
+        return StudyAnswer.of(await self.http.post(f"{path_of(study)}:label", request))
 
 
 class MadeOfTrials:
@@ -89,8 +89,8 @@ class MadeOfTrials:
         lr=...: a sequence or a value; `hp` for names that are no keywords, and for places inside the space such as
         `lr.init`. Raises `Invalid` for values outside of it, and `Conflict` where there is no place.
         """
-        (trial,) = await self._client.suggest(self.id, [{**(hp or {}), **values}])
-        return trial
+        (suggestion,) = await self._client.suggest(self.id, [{**(hp or {}), **values}])
+        return suggestion
 
     async def soup(
         self,

@@ -34,18 +34,13 @@ class Grant:
     """The limit, and how many steps each of the processes has begun: 64-bit numbers, each with one writer."""
 
     def __init__(self, fd: int, world: int) -> None:
-        self._memory = mmap.mmap(fd, (1 + world) * WORD)
-        self._words = memoryview(self._memory).cast("q")
+        self._words = memoryview(mmap.mmap(fd, (1 + world) * WORD)).cast("q")
 
     @classmethod
     def of(cls, world: int) -> tuple[Grant, int]:
         """A new one, and the descriptor of its memory. Raises OSError."""
         fd = anonymous_file((1 + world) * WORD)
         return cls(fd, world), fd
-
-    def close(self) -> None:
-        self._words.release()
-        self._memory.close()
 
     # ------------------------------------------------------------------------------------------------ who grants
 

@@ -182,8 +182,8 @@ class StudySpec(SettledStudy):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            found = (problem_in(detail, type(self), values.get("space")) for detail in error.errors())
-            raise SpecError([*found, *missing]) from None
+            problems = (problem_in(detail, type(self), values.get("space")) for detail in error.errors())
+            raise SpecError([*problems, *missing]) from None
         except RecursionError:
             raise SpecError([Problem("", "must not be nested this deeply")]) from None
         if missing:

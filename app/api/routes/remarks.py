@@ -51,25 +51,20 @@ class LabelsWanted(BaseModel):
 
 def note_of(body: Any) -> tuple[str, int | None]:
     """The text of a note, and the trial that it is about. Raises `SpecError`."""
-    given = body if isinstance(body, dict) else {}
-    problems = [SpecProblem(name, "is no field of a note: there are text, trial") for name in given.keys() - NOTE]
-    if not isinstance(given.get("text"), str):
-        problems.append(SpecProblem("text", f"must be the text of the note, got {shown(given.get('text'))}"))
-    if (trial := given.get("trial")) is not None and not is_count(trial, 0):
+    fields = body if isinstance(body, dict) else {}
+    problems = [SpecProblem(name, "is no field of a note: there are text, trial") for name in fields.keys() - NOTE]
+    if not isinstance(fields.get("text"), str):
+        problems.append(SpecProblem("text", f"must be the text of the note, got {shown(fields.get('text'))}"))
+    if (trial := fields.get("trial")) is not None and not is_count(trial, 0):
         problems.append(SpecProblem("trial", f"must be the number of a trial, from 0 on, or null, got {shown(trial)}"))
     if problems:
         raise SpecError(problems)
-    return given["text"], trial
+    return fields["text"], trial
 
 
 def correction_of(body: Any) -> str:
     """The new text of a note. Raises `SpecError`."""
     return valid(Correction, body).text
-
-
-def labels_of(body: Any) -> Json:
-    """The tags and attributes that a body changes. Raises `SpecError`."""
-    return dict(valid(LabelsWanted, body))
 
 
 NOTE = {"text": "diverges after the warm-up", "trial": 3}
@@ -86,9 +81,9 @@ LabelsBody: Any = typed(LabelsWanted, {"add": ["paper"], "remove": ["draft"], "a
     response_description="The event.",
     responses=refusals(400, 404, 413, 415),
 )
-def add_note(row: StudyRowDep, given: NoteBody, use: ServicesDep, write: WriterDep, who: Who) -> Event:
+def add_note(row: StudyRowDep, body: NoteBody, use: ServicesDep, write: WriterDep, who: Who) -> Event:
     """About the study or one of its trials, also when it is over. It is shown with them, and changes nothing."""
-    return changing.add_note(use, row, write, *note_of(given), who)
+    return changing.add_note(use, row, write, *note_of(body), who)
 
 
 @router.post(
@@ -99,10 +94,10 @@ def add_note(row: StudyRowDep, given: NoteBody, use: ServicesDep, write: WriterD
     responses=refusals(400, 404, 413, 415),
 )
 def correct_note(
-    row: StudyRowDep, event: NotePath, given: CorrectionBody, use: ServicesDep, write: WriterDep, who: Who
+    row: StudyRowDep, event: NotePath, body: CorrectionBody, use: ServicesDep, write: WriterDep, who: Who
 ) -> Note:
     """It is named by the event that added it. Its earlier text stays in the log."""
-    changing.correct_note(use, row, write, event, correction_of(given), who)
+    changing.correct_note(use, row, write, event, correction_of(body), who)
     return next(note for note in reading.study(use, row, with_trials=False)[0].notes if note.event == event)
 
 
@@ -114,7 +109,8 @@ def correct_note(
     response_description="The study, without its trials.",
     responses=refusals(400, 404, 413, 415),
 )
-def label_study(row: StudyRowDep, given: LabelsBody, use: ServicesDep, write: WriterDep, who: Who) -> StudyAnswer:
+def label_study(row: StudyRowDep, body: LabelsBody, use: ServicesDep, write: WriterDep, who: Who) -> StudyAnswer:
     """Add and remove tags, and set attributes, of which null takes one away; also when it is over."""
-    changing.label(use, row, write, labels_of(given), who)
+    labels = valid(LabelsWanted, body)
+    changing.label(use, row, write, labels.add, labels.remove, labels.attributes, who)
     return reading.study(use, row, with_trials=False)[0]

@@ -104,9 +104,9 @@ def _as_it_was(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan]) -> lis
 
 def _pieces(plan: SearchPlan, study: Study, decisions: Iterable[DecisionMade]) -> Iterator[StepsAsked]:
     """The steps that trials took, in the order in which they were asked for; a trial's own are in order."""
-    asked = [each for each in decisions if each.kind in ("start", "promote") and each.trial is not None]
+    requests = [each for each in decisions if each.kind in ("start", "promote") and each.trial is not None]
     done = defaultdict[int, int](int)
-    for decision in asked:
+    for decision in requests:
         if decision.trial is not None and decision.trial < len(study.trials):
             since, until = done[decision.trial], decision.steps or 0
             done[decision.trial] = max(since, until)
@@ -130,11 +130,11 @@ def _alone(pieces: Sequence[StepsAsked], slots: int, pace: float) -> Iterator[Bl
     heapq.heapify(ready)
     free = [(0.0, slot) for slot in range(slots)]
     under_way: list[tuple[float, int, int]] = []
-    seen: dict[NodeId, int] = {}
+    trained: dict[NodeId, int] = {}
     while ready or under_way:
         while ready and free:
             (begun, slot), piece = heapq.heappop(free), pieces[heapq.heappop(ready)]
-            old, new = _old_and_new(piece, seen)
+            old, new = _old_and_new(piece, trained)
             middle, ended = begun + old * pace, begun + (old + new) * pace
             if old:
                 yield Block(slot, begun, middle, again=True)
@@ -148,11 +148,11 @@ def _alone(pieces: Sequence[StepsAsked], slots: int, pace: float) -> Iterator[Bl
             heapq.heappush(ready, following)
 
 
-def _old_and_new(piece: StepsAsked, seen: dict[NodeId, int]) -> tuple[int, int]:
+def _old_and_new(piece: StepsAsked, trained: dict[NodeId, int]) -> tuple[int, int]:
     """The steps that an earlier piece had trained, and the others."""
     old = new = 0
     for node, start, end in piece.parts:
-        parted = min(end, max(start, seen.get(node, start)))
-        seen[node] = max(end, seen.get(node, end))
+        parted = min(end, max(start, trained.get(node, start)))
+        trained[node] = max(end, trained.get(node, end))
         old, new = old + parted - start, new + end - parted
     return old, new

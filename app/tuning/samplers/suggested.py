@@ -86,14 +86,14 @@ class Suggested:
     def _completed(self, number: int, suggestion: int) -> Proposal:
         """The whole configuration of a suggestion, and its reason."""
         proposal = self._whole(suggestion) or self._chosen(number, suggestion) or self._drawn(suggestion)
-        said = reason_of(self._suggestions[suggestion], suggestion)
-        return replace(proposal, reason={**proposal.reason, **said})
+        reason = reason_of(self._suggestions[suggestion], suggestion)
+        return replace(proposal, reason={**proposal.reason, **reason})
 
     def _whole(self, suggestion: int) -> Proposal | None:
         """The suggestion, if nothing is left to choose."""
         fixed = self._values(suggestion)
-        found = made(self._spec.search_space, lambda place, free: free.low, fixed)
-        return self._proposal(found[0], to_json(found[1])) if found is not None and found[0] == fixed else None
+        lowest = made(self._spec.search_space, lambda place, free: free.low, fixed)
+        return self._proposal(lowest[0], to_json(lowest[1])) if lowest is not None and lowest[0] == fixed else None
 
     def _chosen(self, number: int, suggestion: int) -> Proposal | None:
         """The rest as the sampler chooses it, if it learns."""
@@ -115,6 +115,6 @@ class Suggested:
 
     def _values(self, suggestion: int) -> Values:
         while len(self._fixed) <= suggestion:
-            said = self._suggestions[len(self._fixed)].hp
-            self._fixed.append(resolved(self._spec.search_space, said))
+            hp = self._suggestions[len(self._fixed)].hp
+            self._fixed.append(resolved(self._spec.search_space, hp))
         return self._fixed[suggestion]

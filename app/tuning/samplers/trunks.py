@@ -100,7 +100,7 @@ class TrunkSampler:
 
     def observe(self, event: TrialEvent) -> None:
         self._last = None
-        known = self._known.get(event.trial)
+        trial = self._known.get(event.trial)
         match event.kind:
             case TrialEventKind.START:
                 self._maker.take(event.hp)
@@ -108,12 +108,12 @@ class TrunkSampler:
                     self._known[event.trial] = KnownTrial(event.trial, event.reason["sample"], event.hp)
             case TrialEventKind.CANCEL:
                 self._known.pop(event.trial, None)
-            case TrialEventKind.RESULT if known and (value := event.metrics.get(self._metric)) is not None:
-                known.losses[event.steps] = self._sign * value
-            case TrialEventKind.STOP if known:
-                known.is_over = True
-            case TrialEventKind.FAIL if known:
-                known.has_failed = True
+            case TrialEventKind.RESULT if trial and (value := event.metrics.get(self._metric)) is not None:
+                trial.losses[event.steps] = self._sign * value
+            case TrialEventKind.STOP if trial:
+                trial.is_over = True
+            case TrialEventKind.FAIL if trial:
+                trial.has_failed = True
 
     def propose(self, number: int) -> Proposal | None:
         if self._last is None or self._last[0] != number:
@@ -151,8 +151,8 @@ class TrunkSampler:
 
         Each rung has a model of its own, and the highest counts that has one (Falkner et al. 2018, BOHB, §3).
         """
-        steps = {step for known in self._known.values() for step in known.losses}
-        enough = (step for step in steps if sum(step in known.losses for known in self._known.values()) >= FIRST)
+        steps = {step for trial in self._known.values() for step in trial.losses}
+        enough = (step for step in steps if sum(step in trial.losses for trial in self._known.values()) >= FIRST)
         return max(enough, default=None)
 
     def _model(self) -> tuple[GaussianProcess | None, list[KnownTrial]]:
@@ -162,9 +162,9 @@ class TrunkSampler:
             return None, []
         ranked = sorted((k for k in self._known.values() if level in k.losses), key=lambda k: k.losses[level])
         worst = ranked[-1].losses[level]
-        failed = [known for known in self._known.values() if known.has_failed and level not in known.losses]
+        failed = [trial for trial in self._known.values() if trial.has_failed and level not in trial.losses]
         learnt = [*ranked, *failed][:MOST_POINTS]
-        losses = np.array([known.losses.get(level, worst) for known in learnt])
+        losses = np.array([trial.losses.get(level, worst) for trial in learnt])
         process = fitted(self._points(learnt), losses, self._cube.groups)
         waiting = [k for k in self._known.values() if not (level in k.losses or k.has_failed or k.is_over)]
         return process.believing(self._points(waiting)), ranked
@@ -192,18 +192,18 @@ class TrunkSampler:
     def _candidates(self, chance: Random, ranked: list[KnownTrial]) -> Iterator[Candidate]:
         """Fresh draws, neighbours of the best trials, and branches of them."""
         yield from self._made(drawing(chance) for _ in range(FRESH))
-        near = (self._near(chance, known.sample) for known in ranked[:BEST] for _ in range(NEIGHBOURS // BEST))
+        near = (self._near(chance, trial.sample) for trial in ranked[:BEST] for _ in range(NEIGHBOURS // BEST))
         yield from self._made(near)
-        bases = [(known, late) for known in ranked[:BASES] if (late := self._late(known))]
-        for known, late in bases:
-            yield from self._made(self._branch(chance, known, late) for _ in range(BRANCHES // len(bases)))
+        bases = [(trial, late) for trial in ranked[:BASES] if (late := self._late(trial))]
+        for trial, late in bases:
+            yield from self._made(self._branch(chance, trial, late) for _ in range(BRANCHES // len(bases)))
 
     def _made(self, ways: Iterable[Choose]) -> Iterator[Candidate]:
         """The configurations that are new, each with its price."""
         for choose in ways:
-            made = self._maker.made(choose, self._fixed)
-            if made is not None and self._maker.is_new(made[1]):
-                yield Candidate(*made, self._tree.price(to_json(made[1]), self._steps))
+            drawn = self._maker.made(choose, self._fixed)
+            if drawn is not None and self._maker.is_new(drawn[1]):
+                yield Candidate(*drawn, self._tree.price(to_json(drawn[1]), self._steps))
 
     def _near(self, chance: Random, sample: Values) -> Choose:
         return lambda place, free: _moved(chance, free, sample[place]) if place in sample else free.at(chance.random())
