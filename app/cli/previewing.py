@@ -42,6 +42,19 @@ def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterat
         yield lambda batch, what: store.profile(opened(spec, source), batch, what, spec.devices) if source else None
 
 
+def learned_here(spec: StudySpec, folder: Path | None) -> list[str]:
+    """What the study would learn from others, in sentences. Raises `SpecError` where it cannot."""
+    where = folder or DEFAULT_DIR
+    if not spec.learn_from:
+        return []
+    if not (folder or is_store(where)):
+        return ["learn_from is looked at when the study is submitted: there is no store here"]
+    from app.cli.store import Store
+
+    with Store(where) as store:
+        return store.learned(spec)
+
+
 def look_at_arguments(spec: StudySpec, study: Path) -> None:
     """Raises `SpecError` for arguments that the trainer does not take; says so where the trainer is not here."""
     from app.cli import stacks
@@ -128,6 +141,7 @@ def preview(
     look_at_arguments(spec, study)
     with measured_before(spec, study, store) as measured:
         costs = previewed(spec, slots=slots, limits=limits, measured=measured)
+    costs["advice"] += learned_here(spec, store)
     if output is Format.json:
         print_json(costs)
         return

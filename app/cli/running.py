@@ -32,7 +32,7 @@ from app.cli.options import (
     Trainers,
 )
 from app.cli.output import Format, plural, print_json, without_secrets
-from app.cli.specs import print_advice, print_afterthoughts
+from app.cli.specs import print_advice, print_afterthoughts, submitted
 
 if TYPE_CHECKING:
     from app.cli.finding import Documents
@@ -195,7 +195,7 @@ def submit(
     if output is Format.json:
         print_json(document)
     else:
-        print(document["study"])
+        print(submitted(document))
         where = f" {without_secrets(service.place)}" if server else ""
         print(f"Follow it with: stagetree watch {document['study']}{where}", file=sys.stderr)
 
@@ -262,7 +262,7 @@ def _until(timeout: float | None, service: AnyService) -> Any:
 def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
     from app.cli.following import Show
 
-    study = _unfinished(service, spec) or service.client.submit(spec)["study"]
+    study = _unfinished(service, spec) or submitted(service.client.submit(spec), is_quiet=show is Show.quiet)
     if show is not Show.quiet:
         print(f"In a browser: {without_secrets(service.client.url)}/#/studies/{study}", file=sys.stderr)
     return until_end(service, study, show)

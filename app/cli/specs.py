@@ -81,6 +81,13 @@ def print_afterthoughts(spec: StudySpec, study: dict[str, Any]) -> None:
         _print(afterthoughts(spec, max((trial["trained"] for trial in study["trials"]), default=0)))
 
 
+def submitted(study: Json, *, is_quiet: bool = False) -> str:
+    """The id of a study that was just submitted; what its sampler begins with is said now, if it learns from others."""
+    for sentence in () if is_quiet else study.get("learned", ()):
+        print(f"Learnt: {sentence}.", file=sys.stderr)
+    return str(study["study"])
+
+
 def _print(sentences: list[str]) -> None:
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
     for sentence in sentences:

@@ -15,11 +15,14 @@ from typing import Any
 from app.cli.errors import FAILED, fail
 from app.cli.opened_folder import is_at_work, services_of
 from app.domain.events import PlanOpened, Profile
+from app.domain.remarks import learned_text
+from app.domain.terms import StudyId
 from app.events import Decide, StoredEvent, Write, last_profile, transact
 from app.service import changing, drawing, exporting, reading, searching
 from app.service.files import trial_metrics
 from app.service.services import Services
 from stagetree.models.pages import EventPage, SlotPage, StudyPage, TrialPage
+from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 PAGE = 1000
@@ -108,6 +111,10 @@ class Store:
     def profile(self, opened: PlanOpened, batch: Json, kind: type[Profile], devices: Sequence[str]) -> Profile | None:
         """The last measurement of the same trainer, with such a batch, as of `last_profile`."""
         return last_profile(self._use.log, opened, batch, kind, devices)
+
+    def learned(self, spec: StudySpec) -> list[str]:
+        """What a new study would begin with, in sentences. Raises `SpecError`."""
+        return [learned_text(each) for each in searching.learned(self._use, spec, StudyId(""))]
 
     def trial_log(self, study: str, number: int) -> str:
         return "".join(reading.trial_log(self._use, self._use.find(study), number))

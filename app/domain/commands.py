@@ -11,6 +11,7 @@ from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
 from app.domain.remarks import AddNote as AddNote
 from app.domain.remarks import CorrectNote as CorrectNote
 from app.domain.remarks import LabelStudy as LabelStudy
+from app.domain.remarks import ResultsLearned as ResultsLearned
 from app.domain.search_plan import KeptAt, Progresses
 from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
 
@@ -18,7 +19,7 @@ from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitStudy:
     """begin, inputs, by: as in `StudySubmitted`. has_new_weights: whether the object that `begin` names was just
-    written; else another study of the plan has it.
+    written; else another study of the plan has it. learned: what its sampler begins with.
     """
 
     plan: PlanOpened
@@ -29,6 +30,7 @@ class SubmitStudy:
     inputs: list[Json] = field(default_factory=list)
     has_new_weights: bool = True
     by: str = ""
+    learned: tuple[ResultsLearned, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

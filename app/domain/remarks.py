@@ -1,4 +1,6 @@
-"""What people tell a study: configurations to try, and notes, tags and attributes, on which no decision depends."""
+"""What a study is told: configurations to try, what other studies found; and notes, tags and attributes, on which no
+decision depends.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,37 @@ class ConfigurationSuggested:
 def reason_of(suggested: ConfigurationSuggested, number: int) -> Json:
     """What the reason of its trial says."""
     return {SUGGESTION: number, **({"suggested_by": suggested.by} if suggested.by else {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsLearned:
+    """A study's sampler begins with what another study found, as it was when this one was submitted.
+
+    source: the other study. results: of each trial, its number there as `trial`, its values in the space of this study
+    as `sample`, and its `values` of this study's metric, as pairs of a step and a number. left_out: how many trials
+    with results are not among them, by reason: `space`, if they are not in the space; `steps`, if their first result
+    comes after more steps than this study trains for; `most`, if so many are better.
+    """
+
+    study: StudyId
+    source: StudyId
+    results: list[Json]
+    left_out: dict[str, int]
+    at: float
+
+
+WHY_LEFT_OUT = {
+    "space": "not in this study's space",
+    "steps": "without a result after as few steps as this study trains for",
+    "most": "not among the best, of which so many are taken",
+}
+
+
+def learned_text(learned: ResultsLearned) -> str:
+    """How many trials of another study a study learnt from, and how many were left out, in a sentence."""
+    total = len(learned.results) + sum(learned.left_out.values())
+    rest = "".join(f"; {count} left out: {WHY_LEFT_OUT[reason]}" for reason, count in learned.left_out.items())
+    return f"its sampler begins with {len(learned.results)} of {total} trials of {learned.source} with results{rest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +102,7 @@ class StudyLabelled:
     by: str = ""
 
 
-Remark = ConfigurationSuggested | NoteAdded | NoteCorrected | StudyLabelled
+Remark = ConfigurationSuggested | ResultsLearned | NoteAdded | NoteCorrected | StudyLabelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The search of a study: people and programs suggest configurations to it."""
+"""The search of a study: what other studies found, with which it begins, and what people and programs suggest to it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain.decide import decide
-from app.domain.remarks import SUGGESTION
+from app.domain.remarks import SUGGESTION, ResultsLearned
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.terms import ANYBODY, Principal, StateConflict, StudyId
+from app.domain.terms import ANYBODY, Principal, StateConflict, StudyId, Unknown
 from app.events import StudyRecord
 from app.service.services import InvalidField, Services, Write
-from app.tuning.samplers import sampler_of
+from app.tuning.samplers import NothingToLearn, results_for, sampler_of
 from stagetree.models.trials import Suggestion, Suggestions
 from stagetree.sequences import SequenceError
-from stagetree.spec import StudySpec
+from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.spec.suggesting import check_configurations, places, why_none
 
 Json = dict[str, Any]
@@ -80,3 +80,22 @@ def _check_places(study: Study, spec: StudySpec, number: int) -> None:
         state = f"{begun} of its {min(counted)} trials have begun, and {waiting} suggestions wait"
         more = "reopen it with more trials when it is over, or add a trial of your own"
         raise StateConflict(f"study {study.id} has {left} places left for suggestions, got {number}: {state}; {more}")
+
+
+def learned(use: Services, spec: StudySpec, study: StudyId, who: Principal = ANYBODY) -> tuple[ResultsLearned, ...]:
+    """What a new study learns from each study that it names. Raises `SpecError`."""
+    return tuple(_learned_from(use, spec, study, number, who) for number in range(len(spec.learn_from)))
+
+
+def _learned_from(use: Services, spec: StudySpec, study: StudyId, number: int, who: Principal) -> ResultsLearned:
+    field = f"learn_from[{number}]"
+    try:
+        row = use.find(spec.learn_from[number], who)
+    except Unknown as problem:
+        raise SpecError([Problem(field, f"must be the id of a study on this server: {problem}")]) from None
+    try:
+        with use.open_study(row) as (_, source):
+            results, left_out = results_for(spec, source)
+    except NothingToLearn as problem:
+        raise SpecError([Problem(field, str(problem))]) from None
+    return ResultsLearned(study=study, source=StudyId(row.id), results=results, left_out=left_out, at=use.clock())

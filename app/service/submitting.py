@@ -25,6 +25,7 @@ from app.inputs import InputMissing, look, may_be_read
 from app.object_store import PART, StoreUnavailable
 from app.registry import TrainerSource
 from app.service.files import kept_state, parts
+from app.service.searching import learned
 from app.service.services import HttpProblem, Services, Write
 from app.tuning.tuners.base import with_version
 from stagetree.runtime.dcp import NotDcp, PackedFolder
@@ -192,8 +193,9 @@ def submit(
     trainer: TrainerSource,
     who: Principal = ANYBODY,
     project: str | None = None,
-) -> e.StudySubmitted:
-    """The event that says so. The same idempotency key gives the same one. Raises what `write` raises.
+) -> list[e.Event]:
+    """The events that say so: its submission, and results that it learnt. The same idempotency key gives the same ones.
+    Raises what `write` raises.
 
     project: that of the principal, or the one without a name, where none is named. Raises `HttpProblem` where the
     principal is of another one.
@@ -221,9 +223,10 @@ def submit(
         inputs=inputs,
         has_new_weights=is_new,
         by=who.name,
+        learned=learned(use, spec, study, who),
     )
     recorded = write(stream, lambda plan: decide(plan, command, use.limits))
-    return next(each.event for each in recorded if isinstance(each.event, e.StudySubmitted))
+    return [each.event for each in recorded if isinstance(each.event, e.StudySubmitted | c.ResultsLearned)]
 
 
 def _check_sinks(use: Services, spec: StudySpec) -> None:

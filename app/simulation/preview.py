@@ -190,9 +190,9 @@ def count_steps(spec: StudySpec, *, limits: Limits = LIMITS, is_over: Callable[[
 def unguided(spec: dict[str, Any]) -> dict[str, Any]:
     """The study with nothing in it that goes by results or time, since here there are none.
 
-    A sampler that learns draws at random, and nothing ends the study but its tuner.
+    A sampler that learns draws at random, also where it would from other studies, and nothing ends it but its tuner.
     """
-    spec = {name: value for name, value in spec.items() if name not in ENDINGS}
+    spec = {name: value for name, value in spec.items() if name not in (*ENDINGS, "learn_from")}
     tuner = spec["tuner"]
     return {**spec, "tuner": {**tuner, "sampler": "random"}} if tuner.get("sampler") in NEEDED else spec
 

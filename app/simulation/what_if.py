@@ -25,7 +25,8 @@ from app.scheduling.costs import Costs
 from app.simulation.simulator import Simulator
 from app.simulation.slots import anywhere
 from app.tuning.replay.replaying import context_of, is_decision
-from app.tuning.samplers.base import NonAdaptive, Proposal, Sampler
+from app.tuning.samplers.base import Enqueued, Proposal, Sampler
+from app.tuning.samplers.learning import Learns, learned_of
 from app.tuning.tuners import TunerDriver, sampler_of
 from app.tuning.tuners.base import End, NewTrial, Next
 from stagetree.spec import Problem, SpecError, StudySpec
@@ -51,7 +52,7 @@ def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -
     if not all(follower.follow(event) for event in log):
         follower.go_on_alone()
         simulator.run()
-    imagined = world.studies[name]
+    imagined = simulator.plan.studies[name]  # the plan of before lacks the last events
     return {
         "study": name,
         "changes": dict(changes),
@@ -153,19 +154,34 @@ def _is_same(event: e.Event, action: Next | End | None, study: Study) -> bool:
     return False
 
 
-class _Again(NonAdaptive):
+class _Again:
     """The configurations that a study had, in their order, and then those that its sampler would have gone on with."""
 
     def __init__(self, study: Study, beyond: Sampler) -> None:
         own = (trial for trial in study.trials if trial.reason.get("by") == "tuner")
-        self._had = [trial.hp for trial in own]
+        self._had = [Proposal(trial.hp, _known_to_samplers(trial.reason)) for trial in own]
         self._beyond = beyond
+        inner = beyond.then if isinstance(beyond, Enqueued) else beyond
+        if study.learned and isinstance(inner, Learns):
+            inner.learn(learned_of(study.learned))
+
+    @property
+    def adaptive(self) -> bool:
+        return self._beyond.adaptive
+
+    def observe(self, event: TrialEvent) -> None:
+        self._beyond.observe(event)
 
     def propose(self, number: int) -> Proposal | None:
-        return Proposal(self._had[number]) if number < len(self._had) else self._beyond.propose(number)
+        return self._had[number] if number < len(self._had) else self._beyond.propose(number)
 
     def size(self) -> int | None:
         return self._beyond.size()
+
+
+def _known_to_samplers(reason: Mapping[str, Any]) -> Json:
+    """What a sampler needs to learn of a trial, also where another one drew it."""
+    return {"sample": reason["sample"], "asked": reason.get("asked", 0)} if "sample" in reason else {}
 
 
 class RecordedResults:

@@ -244,6 +244,9 @@ class StudyAnswer(Answer, needs=("study", "state")):
     finished_at: float | None
     slots: Share
     progress: Progress
+    learned: list[str] = Field(
+        default=[], description="of each study of `learn_from`, what its sampler began with, in a sentence"
+    )
     notes: list[Note] = Field(description="what people wrote down about it and its trials, in order")
     tags: list[str] = Field(default=[], description="the words that people list it under")
     attributes: Json = Field(default={}, description="what people set, by name")

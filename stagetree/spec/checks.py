@@ -40,6 +40,7 @@ AS_EVER: dict[str, Any] = {
     "metrics": [],
     "constraints": [],
     "suggestions": [],
+    "learn_from": [],
 }
 """Fields that are left out where they say this, as in studies from before there was a choice."""
 

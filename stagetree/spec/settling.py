@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 from stagetree.space import Space
 from stagetree.spec.errors import Problem, SpecError
 from stagetree.spec.fields import SpecModel
-from stagetree.spec.suggesting import Suggestions, check_suggestions, suggestions_field
+from stagetree.spec.suggesting import (
+    LearnFrom,
+    Suggestions,
+    check_learn_from,
+    check_suggestions,
+    learn_from_field,
+    suggestions_field,
+)
 from stagetree.spec.tuners import FixedTuner
 
 
@@ -18,6 +25,7 @@ class SettledStudy(SpecModel):
     """The part of a study that concerns how it is submitted."""
 
     suggestions: Suggestions = suggestions_field()
+    learn_from: LearnFrom = learn_from_field()
 
     if TYPE_CHECKING:
         tuner: Any
@@ -29,9 +37,10 @@ class SettledStudy(SpecModel):
 
         def to_json(self) -> dict[str, Any]: ...
 
-    def check_suggestions(self) -> None:
-        """Raise `FieldError` where its tuner takes no suggestions, or not these."""
+    def check_beginning(self) -> None:
+        """Raise `FieldError` where its tuner takes no suggestions, or not these, or cannot learn from other studies."""
         check_suggestions(self)
+        check_learn_from(self)
 
     def with_sampling_seed(self, seed: int) -> Self:
         """The same study, drawing from a seed if its tuner draws and its user has given none."""

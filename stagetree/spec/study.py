@@ -214,7 +214,7 @@ class StudySpec(SettledStudy):
             raise
         except SequenceError as error:
             raise SequenceError(joined("space", error.field), error.problem) from None
-        self.check_suggestions()
+        self.check_beginning()
         return self
 
     def _check_first(self) -> None:

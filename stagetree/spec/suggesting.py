@@ -1,4 +1,4 @@
-"""Suggestions in a study file, and which tuners take any."""
+"""What the search of a study file begins with: suggestions, and which tuners take any; and what other studies found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stagetree.space import Space
 from stagetree.space.distinct import Distinct
 from stagetree.space.suggesting import DRAWS, by_chance, resolved
 from stagetree.spec.errors import FieldError, joined
-from stagetree.spec.fields import as_json, as_named
+from stagetree.spec.fields import Text, as_json, as_named
 from stagetree.spec.tuners import HyperbandTuner, SamplingTuner, TunerSpec
 
 MOST_SUGGESTIONS = 1000
@@ -22,12 +22,20 @@ MOST_SUGGESTIONS = 1000
 Suggestion = Annotated[dict[str, Annotated[Any, AfterValidator(as_json)]], BeforeValidator(as_named)]
 Suggestions = Annotated[list[Suggestion], Field(max_length=MOST_SUGGESTIONS)]
 
+MOST_STUDIES = 20
+LEARNING = ("tpe", "gp", "trunks")
+"""The samplers that learn from other studies: `cmaes` moves a distribution by the trials that it drew itself."""
+
+LearnFrom = Annotated[list[Text], Field(max_length=MOST_STUDIES)]
+
 
 class SuggestedStudy(Protocol):
     """The parts of a study that this looks at."""
 
     @property
     def suggestions(self) -> list[dict[str, Any]]: ...
+    @property
+    def learn_from(self) -> list[str]: ...
     @property
     def search_space(self) -> Space: ...
     @property
@@ -42,6 +50,24 @@ def suggestions_field() -> Any:
         description=f"a list of at most {MOST_SUGGESTIONS} objects from hyper-parameter to value: configurations that "
         "are tried before any are drawn; the rest of one is drawn",
     )
+
+
+def learn_from_field() -> Any:
+    return Field(
+        default=[],
+        description=f"a list of at most {MOST_STUDIES} studies of the server, by id: the sampler begins with what they "
+        "found",
+    )
+
+
+def check_learn_from(spec: SuggestedStudy) -> None:
+    """Raise `FieldError` where no sampler could learn from these studies."""
+    if spec.learn_from and getattr(spec.tuner, "sampler", None) not in LEARNING:
+        text = f"must be left out, or the tuner's sampler be one of {', '.join(LEARNING)}: no other learns from studies"
+        raise FieldError("learn_from", text)
+    repeated = next((each for each in spec.learn_from if spec.learn_from.count(each) > 1), None)
+    if repeated is not None:
+        raise FieldError("learn_from", f"must name each study once, got {repeated} twice or more")
 
 
 def check_suggestions(spec: SuggestedStudy) -> None:

@@ -16,9 +16,10 @@ from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.evolve import fold
+from app.domain.remarks import learned_text
 from app.domain.terms import StateConflict, StudyId
 from app.events import StudyRecord, last_profile
-from app.service import changing, reading, submitting
+from app.service import changing, reading, searching, submitting
 from app.service.services import InvalidField
 from app.service.views import documents
 from stagetree.models.pages import StudyPage
@@ -58,8 +59,10 @@ def submit_study(
 ) -> StudyAnswer:
     """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
     submitted = submitting.submit(use, write, *study_of(body, use.trainers, use.limits), who, project)
-    response.headers["Location"] = f"{request.url.path}/{submitted.study}"
-    return documents.study(fold([submitted]), submitted.study, now=submitted.at)
+    plan = fold(submitted)
+    study = next(iter(plan.studies.values()))
+    response.headers["Location"] = f"{request.url.path}/{study.id}"
+    return documents.study(plan, study.id, now=study.submitted_at)
 
 
 @router.get("/studies", summary="List studies, newest first", response_model=StudyPage, responses=refusals())
@@ -179,12 +182,13 @@ def _change(use: ApiServices, write: Write, row: StudyRecord, command: c.Command
     response_model=Preview,
     responses=refusals(400, 413, 415),
 )
-def preview_study(body: StudyBody, use: ServicesDep, slots: Slots = 1) -> Preview:
+def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1) -> Preview:
     """The body is that of a submission, and refused where that would be."""
     from app.simulation.preview import PreviewTooLong, preview
 
     until = time.monotonic() + PREVIEW_SECONDS
     spec, trainer = study_of(body, use.trainers, use.limits)
+    learned = [learned_text(each) for each in searching.learned(use, spec, StudyId(""), who)]
     try:
         costs = preview(
             spec,
@@ -197,4 +201,4 @@ def preview_study(body: StudyBody, use: ServicesDep, slots: Slots = 1) -> Previe
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None
-    return Preview.model_validate(costs)
+    return Preview.model_validate({**costs, "advice": [*costs["advice"], *learned]})

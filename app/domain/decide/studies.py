@@ -92,6 +92,7 @@ def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator
         project=command.plan.project,
         by=command.by,
     )
+    yield from command.learned
     yield from suggested(command.study, command.spec.get("suggestions", ()), command.at, command.by)
     yield from isolate(plan, Study(command.study, command.spec, command.at), command.at)
 

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from app.domain import awaiting
 from app.domain import events as e
-from app.domain.remarks import Remark
+from app.domain.remarks import Remark, ResultsLearned
 from app.domain.results import is_unseen, mark
 from app.domain.search_plan import Checkpoint, Note, SearchPlan, Study
 from app.domain.terms import ProofKind, StudyId, StudyState, TrialState
@@ -59,7 +59,7 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             plan.proofs_in_vain.pop(ProofKind.WHOLE, None)  # a user who asks again has it tried again
         case e.AuditEnded():
             plan.studies[event.study].is_audited = False
-        case e.ConfigurationSuggested() | e.NoteAdded() | e.NoteCorrected() | e.StudyLabelled():
+        case e.ConfigurationSuggested() | ResultsLearned() | e.NoteAdded() | e.NoteCorrected() | e.StudyLabelled():
             _remark(plan, plan.studies[event.study], event)
         case _:
             assert_never(event)
@@ -69,6 +69,8 @@ def _remark(plan: SearchPlan, study: Study, event: Remark) -> None:
     match event:
         case e.ConfigurationSuggested():
             study.suggestions.append(event)
+        case ResultsLearned():
+            study.learned.append(event)
         case e.NoteAdded():
             study.notes.append(Note(plan.version + 1, event.at, event.trial, event.text, event.by))
         case e.NoteCorrected():

@@ -15,6 +15,7 @@ from app.domain import accounting, results, search_plan
 from app.domain.decide.studies import GROWS_BY
 from app.domain.events import Stage
 from app.domain.failures import Group, group_text, groups
+from app.domain.remarks import learned_text
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.terms import ChainId, ChainState, NodeId, ShownTrialState, StudyId, StudyState, TrialState
@@ -100,7 +101,8 @@ def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
 
 def _remarks(study: Study) -> dict[str, Any]:
     notes = [note(study, each) for each in study.notes]
-    return {"notes": notes, "tags": study.tags, "attributes": json_safe(study.attributes)}
+    learned = [learned_text(each) for each in study.learned]
+    return {"learned": learned, "notes": notes, "tags": study.tags, "attributes": json_safe(study.attributes)}
 
 
 def note(study: Study, note: search_plan.Note) -> Note:

@@ -10,6 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 
 from app.tuning.samplers.base import Enqueued, KnowsTree, Proposal, Sampler
+from app.tuning.samplers.learning import NothingToLearn, results_for
 from app.tuning.samplers.listed import Grid, QMCSampler, Random
 from app.tuning.samplers.optuna_sampler import OptunaSampler
 from app.tuning.samplers.suggested import Suggested
@@ -76,10 +77,12 @@ __all__ = [
     "NEEDED",
     "SAMPLERS",
     "Enqueued",
+    "NothingToLearn",
     "Proposal",
     "Sampler",
     "Suggested",
     "priced",
+    "results_for",
     "sampler_of",
     "suggested_of",
     "unavailable",

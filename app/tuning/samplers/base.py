@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from app.domain.pricing import TrainedTree
 from app.domain.search_plan import TrialEvent
-from stagetree.sequences import Sequence, SequenceError, parse
+from stagetree.sequences import SequenceError, parse
 from stagetree.space import Choose, suggesting
 from stagetree.space.distinct import Configuration, Distinct
 from stagetree.spec import StudySpec
@@ -174,6 +174,6 @@ class Maker:
         return self._space.values(configuration), configuration
 
 
-def to_json(configuration: Mapping[str, Sequence]) -> Hp:
+def to_json(configuration: Configuration) -> Hp:
     """The JSON of a configuration."""
     return {name: sequence.to_json() for name, sequence in configuration.items()}

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.tuning.samplers.base import Maker, Proposal, Values, to_json
+from app.tuning.samplers.learning import Learned
 from stagetree.space import Choice, Choose, Distribution
 from stagetree.spec import StudySpec
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
+    from optuna.trial import TrialState
 
 ATTEMPTS = 50
 """How often a sampler is asked again, where `where` refuses, before the draws are left to chance."""
@@ -50,12 +52,17 @@ class OptunaSampler:
     def __init__(self, spec: StudySpec, kind: str) -> None:
         self._spec, self._kind = spec, kind
         self._seen: list[TrialEvent] = []
+        self._learned: list[Learned] = []
         self._maker = Maker(spec)
         self.mirror: OptunaMirror | None = None
         self._last: tuple[tuple[int, int], Proposal | None] | None = None
 
     def size(self) -> int | None:
         return self._maker.size
+
+    def learn(self, trials: Sequence[Learned]) -> None:
+        self._learned += trials
+        self.mirror = self._last = None
 
     def observe(self, event: TrialEvent) -> None:
         self._seen.append(event)
@@ -77,7 +84,7 @@ class OptunaSampler:
 
     def _chosen(self, number: int, fixed: Values | None = None) -> tuple[Proposal | None, int]:
         """A new configuration of Optuna's, None where it names none; and how often it was asked."""
-        self.mirror = self.mirror or OptunaMirror(self._spec, self._kind)
+        self.mirror = self.mirror or OptunaMirror(self._spec, self._kind, self._learned)
         self.mirror.catch_up(self._seen)
         asked = repeats = 0
         while asked < ATTEMPTS and repeats < REPEATS:
@@ -102,9 +109,11 @@ class OptunaMirror:
     again when the study is: CMA-ES seeds by the number of a trial.
 
     study: Optuna's; numbers: of its trials, by ours. open: its trial that values are being asked for.
+    learned: trials of other studies, which come before all others.
     """
 
-    def __init__(self, spec: StudySpec, kind: str) -> None:
+    def __init__(self, spec: StudySpec, kind: str, learned: Sequence[Learned] = ()) -> None:
+        self._learned = learned
         self._optuna = load_optuna()
         self._spec, self._kind, self._once = spec, kind, kind == "cmaes"
         self._free = spec.search_space.parameters()
@@ -118,6 +127,8 @@ class OptunaMirror:
         self._settled: dict[int, float | None] = {}  # by trial: what Optuna was told
         self._asked = self._read = 0
         self.open: Trial | None = None
+        for sample, results in self._learned:
+            self._add(sample, self._optuna.trial.TrialState.COMPLETE, results[max(results)])
 
     def ask(self, key: str) -> Choose:
         """Optuna's choice of values, until it is asked again. `key` is what chance it has."""
@@ -165,7 +176,7 @@ class OptunaMirror:
 
     def _take(self, event: TrialEvent) -> None:
         if event.kind == TrialEventKind.START and "sample" in event.reason:
-            self._start(event.trial, event.reason["sample"], event.reason["asked"])
+            self._start(event.trial, event.reason["sample"], event.reason.get("asked", 0))
         elif event.kind in _ENDS and event.trial in self.numbers and event.trial not in self._settled:
             self._settled[event.trial] = self._verdicts[event.trial]
             self._tell(self.numbers[event.trial], self._verdicts[event.trial])
@@ -183,9 +194,13 @@ class OptunaMirror:
             for name in sample:
                 _suggest(trial, name, self._free[name])
         else:
-            free = {name: _distribution(self._free[name]) for name in sample}
-            running = self._optuna.trial.TrialState.RUNNING
-            self.study.add_trial(self._optuna.create_trial(state=running, params=sample, distributions=free))
+            self._add(sample, self._optuna.trial.TrialState.RUNNING)
+
+    def _add(self, sample: Values, state: TrialState, value: float | None = None) -> None:
+        """A trial of Optuna's, with these values; the value of one that is over."""
+        free = {name: _distribution(self._free[name]) for name in sample}
+        trial = self._optuna.create_trial(state=state, value=value, params=sample, distributions=free)
+        self.study.add_trial(trial)
 
     def _tell(self, number: int, value: float | None) -> None:
         if value is None:

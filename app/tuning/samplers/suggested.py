@@ -6,14 +6,15 @@ chance. Its trial counts as any other, and samplers learn from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from app.domain.remarks import SUGGESTION, ConfigurationSuggested, reason_of
-from app.domain.search_plan import TrialEvent
+from app.domain.search_plan import Study, TrialEvent
 from app.domain.terms import TrialEventKind
 from app.tuning.samplers.base import Enqueued, Hp, Maker, NonAdaptive, Proposal, Sampler, Values, to_json
+from app.tuning.samplers.learning import Learns, learned_of
 from stagetree.space.suggesting import made, resolved
 from stagetree.spec import StudySpec
 from stagetree.spec.suggesting import key_of
@@ -39,7 +40,7 @@ class Suggested:
         self._fixed: list[Values] = []
         self._begun: list[Mapping[str, Any]] = []  # what trials have
         self._suggestions: tuple[ConfigurationSuggested, ...] = ()
-        self._started = self._taken = self._seen = 0
+        self._started = self._taken = self._seen = self._learned = 0
         self._last: tuple[tuple[int, int], Proposal] | None = None
 
     @property
@@ -49,11 +50,18 @@ class Suggested:
     def size(self) -> int | None:
         return self.then.size()
 
-    def hear(self, suggestions: Sequence[ConfigurationSuggested]) -> bool:
-        """Take in the suggestions there are; whether any is new."""
-        new = suggestions[len(self._suggestions) :]
-        self._suggestions += tuple(new)
-        return bool(new)
+    def hear(self, study: Study) -> bool:
+        """Take in what the study was told: suggestions, and results of other studies; whether any of it is new."""
+        suggestions, learned = study.suggestions[len(self._suggestions) :], study.learned[self._learned :]
+        self._suggestions += tuple(suggestions)
+        self._learned += len(learned)
+        if learned and isinstance(inner := self._inner(), Learns):
+            inner.learn(learned_of(learned))
+        return bool(suggestions or learned)
+
+    def _inner(self) -> Sampler:
+        """The sampler that draws."""
+        return self.then.then if isinstance(self.then, Enqueued) else self.then
 
     def observe(self, event: TrialEvent) -> None:
         self._seen += 1
@@ -97,7 +105,7 @@ class Suggested:
 
     def _chosen(self, number: int, suggestion: int) -> Proposal | None:
         """The rest as the sampler chooses it, if it learns."""
-        inner = self.then.then if isinstance(self.then, Enqueued) else self.then
+        inner = self._inner()
         return inner.complete(number, self._values(suggestion)) if isinstance(inner, Completes) else None
 
     def _drawn(self, suggestion: int) -> Proposal:

@@ -10,7 +10,7 @@ its skill to `MOST_ALPHA`: a model that knows nothing would ask for cheap trials
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from statistics import NormalDist
@@ -24,6 +24,7 @@ from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.tuning.samplers.base import Maker, Proposal, Values, to_json
 from app.tuning.samplers.gaussian import GaussianProcess, Numbers, fitted
+from app.tuning.samplers.learning import Learned
 from stagetree.space import Choice, Choose, Distribution, drawing
 from stagetree.space.distinct import Configuration
 from stagetree.space.distributions import Range
@@ -82,7 +83,8 @@ class TrunkSampler:
         tuner: Any = spec.tuner
         self._metric, self._sign, self._seed = spec.metric, -1.0 if spec.mode == "max" else 1.0, spec.sampling_seed
         self._steps: int = getattr(tuner, "max_steps", None) or getattr(tuner, "min_steps", None) or 1
-        self._cube = Cube(spec.search_space.parameters())
+        self._space = spec.search_space
+        self._cube = Cube(self._space.parameters())
         self._maker = Maker(spec)
         self._known = dict[int, KnownTrial]()
         self._tree = NOTHING
@@ -97,6 +99,14 @@ class TrunkSampler:
         if has_changed := tree != self._tree:
             self._tree, self._last = tree, None
         return has_changed
+
+    def learn(self, trials: Sequence[Learned]) -> None:
+        """Trials of other studies are known as its own are; their numbers are below 0."""
+        self._last = None
+        for sample, results in trials:
+            number, hp = -1 - sum(each < 0 for each in self._known), to_json(self._space.build(sample))
+            losses = {step: self._sign * value for step, value in results.items()}
+            self._known[number] = KnownTrial(number, sample, hp, losses, is_over=True)
 
     def observe(self, event: TrialEvent) -> None:
         self._last = None

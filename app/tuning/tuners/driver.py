@@ -126,12 +126,12 @@ class TunerDriver:
     def observe(self, study: Study, context: Context = NOWHERE) -> bool:
         """Note what is new in the history, and in what context; whether that may change a decision.
 
-        That is the history, suggestions and, where configurations come by their prices, the tree. It costs next to
-        nothing: its caller holds the plan.
+        That is the history, suggestions, results of other studies and, where configurations come by their prices,
+        the tree. It costs next to nothing: its caller holds the plan.
         """
         self._context = context
         is_other = self._priced is not None and self._priced.look(context.tree())
-        is_suggested = isinstance(self._sampler, Suggested) and self._sampler.hear(study.suggestions)
+        is_suggested = isinstance(self._sampler, Suggested) and self._sampler.hear(study)
         is_other = is_other or is_suggested
         self._suggested = None if is_other else self._suggested
         news = [(event, self._cooldowns.read(event)) for event in study.history[self._position :]]
