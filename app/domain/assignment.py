@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from typing import Any, Protocol
 
 from app.domain.events import Stage, StoredPart
@@ -224,7 +225,11 @@ letter each: gpu0a, gpu0b.
 
 MOST_SHARES = 26
 
+MOST_NAMES = 4096
+"""Whose parts are remembered: each slot's are looked at whenever one is given work."""
 
+
+@lru_cache(maxsize=MOST_NAMES)
 def shared_gpu(slot: str) -> str | None:
     """The GPU of which a slot is a share, by the name that it would have as one slot; None of a slot that is none."""
     matched = NAME.fullmatch(slot)
@@ -262,8 +267,12 @@ def is_one_of(kind: str, devices: Sequence[str]) -> bool:
 
     None of them name any.
     """
-    words = set(WORDS.findall(kind.lower()))
-    return not devices or any(words.issuperset(WORDS.findall(device.lower())) for device in devices)
+    return not devices or any(_words(kind) >= _words(device) for device in devices)
+
+
+@lru_cache(maxsize=MOST_NAMES)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(WORDS.findall(text.lower()))
 
 
 class SlotDescription(Protocol):

@@ -239,9 +239,10 @@ def place(
 
 def leaders(plan: SearchPlan, spans: Sequence[Span], slots: Candidates) -> Sequence[SlotDescription]:
     """The free slots that may have a chain of these spans: of all with the trainer, those where it failed least."""
-    failed = _failures(plan, spans)
-    well, free = (takers(plan, spans, some) for some in (slots.well, slots.free))
-    least = min((failed.get(slot.name, 0) for slot in well), default=0)
+    failed, free = _failures(plan, spans), takers(plan, spans, slots.free)
+    if not failed:
+        return free
+    least = min((failed.get(slot.name, 0) for slot in takers(plan, spans, slots.well)), default=0)
     return [slot for slot in free if failed.get(slot.name, 0) <= least]
 
 
@@ -262,6 +263,8 @@ def takers(plan: SearchPlan, spans: Sequence[Span], slots: Iterable[SlotDescript
 
 def _with_least_neighbours(free: Sequence[SlotDescription], slots: Candidates) -> SlotDescription | None:
     """One of these, on the GPU of which fewest slots have work: GPUs that are shared are filled evenly."""
+    if len(free) < 2:
+        return next(iter(free), None)
     idle = {slot.name for slot in slots.free}
     busy = Counter(shared_gpu(slot.name) for slot in slots.well if slot.name not in idle)
     busy[None] = 0  # one that shares nothing has no neighbours

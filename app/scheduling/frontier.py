@@ -14,6 +14,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
+from typing import Any
 
 from app.domain.awaiting import evaluations_of_each
 from app.domain.search_plan import Chain, ChainProgress, SearchPlan
@@ -49,6 +50,7 @@ class Frontier:
         self.progress: dict[ChainId, ChainProgress] = {}
         self._costs = costs or Costs()
         self.in_flight: InFlight = {}
+        self._heard: dict[ChainId, object] = {}  # by chain, what was heard of it since its nodes changed last
         self.demands = Demands(plan, self._costs, self.progress, self.in_flight)
         self.upcoming = UpcomingBranches(plan)
         self._nodes: list[NodeId] = []  # of the plan, each before its children
@@ -62,6 +64,17 @@ class Frontier:
     def is_behind(self) -> bool:
         """Whether something was folded into the plan that was not taken in yet."""
         return bool(self.plan.touched or self._pending or self.upcoming.is_behind)
+
+    def is_news(self, chain: Chain, beat: object) -> bool:
+        """Whether a heartbeat, or what it means for the plan, differs from what was heard of the chain before.
+
+        Most chains say nothing new between two looks, and a look is to cost by what changed.
+        """
+        heard = (chain.index, beat)
+        if self._heard.get(chain.id) == heard and chain.id not in self.in_flight:
+            return False
+        self._heard[chain.id] = heard
+        return True
 
     def set_progress(self, chain: ChainId, progress: ChainProgress) -> None:
         """A worker says how far it is. What it has passed without knowing is outstanding after the next `refresh`."""
@@ -85,15 +98,15 @@ class Frontier:
         """The scheduler looks again: as much of what can wait may be done as in each of its looks."""
         self._estimates = MOST_ESTIMATES
         self.upcoming.begin_look()
+        by_chain: tuple[dict[ChainId, Any], ...] = (self.progress, self._heard, self.late_branches)
+        for of_chains in by_chain:
+            for chain in of_chains.keys() - self.plan.chains.keys():
+                del of_chains[chain]
 
     def refresh(self) -> None:
         """Take in what changed in the plan since the last call. What could not be taken in is, the next time."""
-        for chain in self.progress.keys() - self.plan.chains.keys():
-            del self.progress[chain]
         for chain in self.in_flight.keys() - self.plan.chains.keys():
             self.set_in_flight(chain, frozenset())
-        for chain in self.late_branches.keys() - self.plan.chains.keys():
-            del self.late_branches[chain]
         new = islice(reversed(self.plan.nodes), len(self.plan.nodes) - len(self._nodes))
         self._nodes += reversed(list(new))
         if self._costs.refit(self.plan):
@@ -121,7 +134,9 @@ class Frontier:
             name = heapq.heappop(queue)[1]
             node = self.plan.nodes[name]
             others = self.demands.update(node)
-            self.affected.update(chain for chain, _ in node.running)
+            for chain, _ in node.running:
+                self.affected.add(chain)
+                self._heard.pop(chain, None)
             self._pending.discard(name)
             for other in (others & self.plan.nodes.keys()) - self._pending:
                 self._pending.add(other)

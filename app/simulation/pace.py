@@ -70,6 +70,10 @@ class StepTimeline:
     steps: int
     seconds: float
 
+    @property
+    def step_seconds(self) -> float:
+        return self.seconds / self.steps if self.steps else self.seconds
+
     def time_of(self, step: int) -> float:
         """When it is at a step."""
         return self.begun_at + self.seconds * ((step - self.start) / self.steps if self.steps else 1.0)

@@ -94,16 +94,15 @@ class VirtualSlot:
 
     def look(self) -> None:
         """A chain under way was told something."""
-        for chain in self._at_work():
+        for chain in [chain for chain in self._chains if not chain.is_trained]:
             chain.look()
 
     def beat(self) -> None:
-        """Say how far each chain under way is."""
-        for chain in self._at_work():
-            chain.beat()
-
-    def _at_work(self) -> list[VirtualChain]:
-        return [chain for chain in self._chains if not chain.is_trained]
+        """Say how far each chain under way is, where that is news."""
+        now = self._world.clock()
+        for chain in self._chains:
+            if now >= chain.silent_until:
+                chain.beat()
 
     def _begin_again(self) -> None:
         """Another worker has the slot at once; what it was at besides is gone as well."""

@@ -89,6 +89,7 @@ class VirtualChain:
         self._execution = ChainExecution(lease.chain, work, 1.0 if world.keep_every else 0.0)
         self._action: Action | None = None
         self._turn, self._trains_to, self._said_step, self._uploads_until = 0, 0, -1, 0.0
+        self.silent_until = -inf
         self.trained_at = inf
         self._facts: list[e.Event] = []
         self._changes: list[RowChange] = []
@@ -102,8 +103,13 @@ class VirtualChain:
     # ------------------------------------------------------------------------------------------- what the slot hears
 
     def beat(self) -> None:
-        """Say how far it is, as a heartbeat does."""
+        """Say how far it is, as a heartbeat does. `silent_until`: that is no news before then, if nothing happens."""
+        self.silent_until = inf
+        if self.is_trained:
+            return
         step = self._step()
+        if isinstance(self._action, Train):
+            self.silent_until = self._timeline.time_of(step + 1) - self._timeline.step_seconds / 1000
         if step != self._said_step:
             self._said_step = step
             with self._world.records.write() as rows:
@@ -131,7 +137,7 @@ class VirtualChain:
 
     def _begin(self, loading: float, coming: float = 0.0) -> None:
         """The next stage is under way, or will be; a stage without steps takes its time all the same."""
-        stage, overhead = self._execution.stage, coming + loading
+        stage, overhead, self.silent_until = self._execution.stage, coming + loading, -inf
         self._execution.begin(Seconds(self._own_seconds() + coming))
         seconds, self._fault = self._world.pace(stage, self.slot)
         seconds *= self._pass_times
@@ -148,7 +154,7 @@ class VirtualChain:
 
     def _proceed(self) -> bool:
         """What was under way is over; whether anybody is there for whom it is."""
-        action, self._action = self._action, None
+        action, self._action, self.silent_until = self._action, None, -inf
         if isinstance(action, Train):
             self._execution.reached(self._trains_to)
         elif action is not None:
@@ -190,7 +196,7 @@ class VirtualChain:
     def _outside(self) -> Outside:
         """An intermediate checkpoint is due after `keep_every` steps, whatever the last one has cost."""
         line, every = self._timeline, self._world.keep_every or 0
-        save_seconds = every * line.seconds / line.steps * (1 - 1e-9) if line.steps else inf
+        save_seconds = every * line.step_seconds * (1 - 1e-9) if line.steps else inf
         return Outside(self._own_seconds(), self._flags, save_seconds)
 
     # ------------------------------------------------------------------------------------------------ what happens

@@ -7,14 +7,14 @@ before any of its stages is trained. Which slot gets what is said in `app.schedu
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from app.domain import commands as c
 from app.domain.assignment import ChainAssignment, SlotDescription, kind_of_proofs
 from app.domain.decide import decide
-from app.domain.events import PackingProfiled
+from app.domain.events import PackingProfiled, PlanOpened
 from app.domain.proofs import is_checked
 from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
@@ -70,7 +70,7 @@ class Assignment:
         balance: what is due to each study. may_widen: whether a path may have more slots than it must, since nothing
         else is left for them. Raises `DatabaseUnavailable`.
         """
-        frontiers = self._with_trainer(slots) if slots.free else []
+        frontiers = self._offered(slots) if slots.free else []
         self.gangs.look(self._frontiers.usable(), slots)
 
         def following() -> Placed | None:
@@ -135,29 +135,29 @@ class Assignment:
         """With the paths that the slot trains together with the chosen one, where the plan's stages are packed."""
         (frontier, spans), opened = choice, choice[0].plan.opened
         assert opened is not None  # or no slot would have taken it
-        well, free = (sum(has_trainer(each, opened) for each in some) for some in (slots.well, slots.free))
         if self._is_undecided(frontier):
-            return Placed(frontier, [spans[:1]], slot, is_pack=True, measure=widest(frontier.plan, well))
+            width = widest(frontier.plan, _with_trainer(slots.well, opened))
+            return Placed(frontier, [spans[:1]], slot, is_pack=True, measure=width)
         is_alone = frontier.plan.nodes[spans[0].node].alone
         if is_alone or not (self._ports.packs and frontier.plan.packing):
             return Placed(frontier, [isolated(frontier.plan, spans)], slot, is_pack=False)
         if frontier.plan.is_isolated(spans[0].node, spans[0].start) or spans[0].node in frontier.plan.means:
             return Placed(frontier, [spans[:1]], slot, is_pack=True)
+        well, free = (_with_trainer(some, opened) for some in (slots.well, slots.free))
         most, more = allowed(frontier, spans[0].study, well, free)
         lead = until_branch(frontier, choose_leader(frontier, spans, passed_over, most, slot))
         others = pack_members(frontier, lead, passed_over, more, slot)
         return Placed(frontier, until_filled(frontier, [lead, *others], passed_over, more), slot, is_pack=True)
 
-    def _with_trainer(self, slots: Candidates) -> list[Frontier]:
+    def _offered(self, slots: Candidates) -> list[Frontier]:
         """The plans whose trainer a slot has; where none has, it is said."""
-        offered = {offer for slot in slots.well for offer in slot.trainers.items()}
-        return [frontier for frontier in self._frontiers.usable() if self._is_offered(frontier, offered, slots)]
+        return [frontier for frontier in self._frontiers.usable() if self._is_offered(frontier, slots)]
 
-    def _is_offered(self, frontier: Frontier, offered: Container[tuple[str, str]], slots: Candidates) -> bool:
+    def _is_offered(self, frontier: Frontier, slots: Candidates) -> bool:
         opened, about = frontier.plan.opened, f"trainer of {frontier.id}"
         if opened is None:
             return False
-        if (opened.trainer, opened.trainer_version) in offered:
+        if any(has_trainer(slot, opened) for slot in slots.well):
             self._ports.problems.clear(about)
             return True
         self._ports.problems.report(about, f"plan {frontier.id} waits: {without_trainer(opened, slots.well)}")
@@ -239,6 +239,11 @@ class Assignment:
             alongside=give,
             is_known=True,
         )
+
+
+def _with_trainer(slots: Iterable[SlotDescription], opened: PlanOpened) -> int:
+    """How many of the slots have a plan's trainer."""
+    return sum(has_trainer(slot, opened) for slot in slots)
 
 
 def _gathered(path: GangPath) -> Placed:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 
 from app.domain.assignment import ChainAssignment
 from app.domain.events import Event
@@ -191,8 +193,9 @@ class FrontierCache:
         for stream, version in versions.items():
             if self._is_behind(stream, version):
                 self.refresh(stream)
-        for row in live:
-            self._take_in_progress(row)  # of the stage in which the log has it now
+        for stream, rows in groupby(sorted(live, key=attrgetter("stream")), attrgetter("stream")):
+            if stream in self._frontiers:
+                self._take_in_progress(self._frontiers[stream], rows)  # of the stages in which the log has them now
         self._catch_up()
         self._ports.plans.keep(self._frontiers)
 
@@ -216,22 +219,19 @@ class FrontierCache:
         else:
             self._set_usable(stream)
 
-    def _take_in_progress(self, row: ChainRecord) -> None:
-        """How far a worker is by its last heartbeat.
+    def _take_in_progress(self, frontier: Frontier, rows: Iterable[ChainRecord]) -> None:
+        """How far the workers of a plan are by their last heartbeats.
 
-        Its row and the plan are not of the same moment: it may be at the stage after the one under way in the plan, all
+        A row and the plan are not of the same moment: it may be at the stage after the one under way in the plan, all
         of which is passed then, or at the one before, whose steps are not of this one.
         """
-        frontier = self._frontiers.get(row.stream)
-        if frontier is None:
-            return
-        with suppress(PlanUnusable), self._ports.plans.holding(row.stream, fresh=False) as plan:
-            chain = plan.chains.get(ChainId(row.chain))
-            if chain is None:
-                return
-            frontier.set_in_flight(chain.id, _in_flight(plan, chain, row))
-            if not chain.is_trained:
-                frontier.set_progress(chain.id, _progress(plan, chain, row))
+        with suppress(PlanUnusable), self._ports.plans.holding(frontier.id, fresh=False) as plan:
+            for row in rows:
+                chain = plan.chains.get(ChainId(row.chain))
+                if chain is not None and frontier.is_news(chain, (row.step, row.extra_eval_steps)):
+                    frontier.set_in_flight(chain.id, _in_flight(plan, chain, row))
+                    if not chain.is_trained:
+                        frontier.set_progress(chain.id, _progress(plan, chain, row))
 
     def _catch_up(self) -> None:
         for stream in [name for name, frontier in self._frontiers.items() if frontier.is_behind]:

@@ -59,18 +59,15 @@ def cluster_snapshot(records: Records, lease_seconds: float) -> ClusterSnapshot:
     """Raises `DatabaseUnavailable`."""
     with records.read() as rows:
         now, live = rows.now(), rows.chains.live()  # in this order: what is renewed between is not taken for late
+        longest, sent_before = longest_lease(lease_seconds), now - DISPATCH_AGAIN_SECONDS
         return ClusterSnapshot(
             now=now,
             versions=rows.studies.busy_versions(),
             slots={slot.name: slot for slot in rows.slots.alive(lease_seconds)},
             live=live,
-            expired=[row for row in live if has_expired(row.lease_until, now, longest_lease(lease_seconds))],
-            undelivered=[row for row in live if _is_undelivered(row, now)],
+            expired=[row for row in live if has_expired(row.lease_until, now, longest)],
+            undelivered=[row for row in live if row.state == ChainState.READY and row.dispatched_at < sent_before],
         )
-
-
-def _is_undelivered(row: ChainRecord, now: float) -> bool:
-    return row.state == ChainState.READY and row.dispatched_at < now - DISPATCH_AGAIN_SECONDS
 
 
 def longest_lease(lease_seconds: float) -> float:
@@ -171,7 +168,8 @@ class Reaper:
             self._end(
                 row, _outcome(row, cluster), died_alone=_died_alone(row, cluster), deaf=self._deaf_worker(row, cluster)
             )
-        broken = [row for row in cluster.live if row not in over and _lost_member(row, cluster, is_patient)]
+        gangs = [row for row in cluster.live if row.members and row not in over]
+        broken = [row for row in gangs if _lost_member(row, cluster, is_patient)]
         for row in broken:
             self._end(row, ChainOutcome.INTERRUPTED, died_alone=False, deaf=None, is_broken=True)
         return bool(over or broken)
