@@ -98,13 +98,13 @@ class Frontier:
         """The scheduler looks again: as much of what can wait may be done as in each of its looks."""
         self._estimates = MOST_ESTIMATES
         self.upcoming.begin_look()
+
+    def refresh(self) -> None:
+        """Take in what changed in the plan since the last call. What could not be taken in is, the next time."""
         by_chain: tuple[dict[ChainId, Any], ...] = (self.progress, self._heard, self.late_branches)
         for of_chains in by_chain:
             for chain in of_chains.keys() - self.plan.chains.keys():
                 del of_chains[chain]
-
-    def refresh(self) -> None:
-        """Take in what changed in the plan since the last call. What could not be taken in is, the next time."""
         for chain in self.in_flight.keys() - self.plan.chains.keys():
             self.set_in_flight(chain, frozenset())
         new = islice(reversed(self.plan.nodes), len(self.plan.nodes) - len(self._nodes))

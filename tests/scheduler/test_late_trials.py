@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenes import Scene, trials
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scenes import LEASE, Scene, trials
 
 from app.domain import events as e
+from app.domain.terms import ChainId
+from app.workers.scheduler.ports import FrontierCache
+from app.workers.scheduler.reaper import cluster_snapshot
 
 
 def test_what_a_worker_has_passed_is_trained_anew_at_once() -> None:
@@ -89,3 +94,63 @@ def test_what_is_on_record_is_not_on_its_way_any_more() -> None:
     scene.submit(trials(2), "late")
     scene.scheduler.tick()
     assert scene.assigned()[2:] == [(2, 2)]
+
+
+HAPPENS = st.sampled_from(["beat", "late trial", "evaluate", "keep", "complete"])
+
+
+@given(st.lists(st.tuples(HAPPENS, st.integers(1, 6)), min_size=3, max_size=15))
+@example([("beat", 6), ("beat", 6), ("complete", 1), ("keep", 1)])
+def test_who_takes_in_only_what_is_new_knows_as_much_as_who_looks_for_the_first_time(
+    happens: list[tuple[str, int]],
+) -> None:
+    scene = Scene(slots=2)
+    chain = scene.running(HALF_WAY)
+    seen = FrontierCache(scene.ports())
+    for steps in (2, 4, 7):
+        scene.submit(trials(steps), f"late {steps}")
+    for kind, number in happens:
+        happen(scene, chain, kind, number)
+        scene.scheduler.tick()
+        cluster, first = cluster_snapshot(scene.records, LEASE), FrontierCache(scene.ports())
+        for cache in (seen, first):
+            cache.update(cluster.versions, cluster.live)
+        assert under_way(seen) == under_way(first)
+
+
+HALF_WAY: Any = {
+    "kind": "trials",
+    "trials": [{"hp": {"lr": {"family": "values", "values": [0.1, 0.2], "milestones": [10]}}, "steps": 20}],
+}
+
+
+def happen(scene: Scene, chain: str, kind: str, number: int) -> None:
+    """One thing that a worker or a user does, if it can be done now."""
+    with scene.records.read() as rows:
+        row = rows.chains.get(chain)
+    at = scene.plan().chains.get(ChainId(chain))
+    if kind == "late trial":
+        scene.submit(trials(number), f"later {len(scene.plan().studies)}")
+    if row is None or at is None or at.is_trained:
+        return
+    stage, kept = at.stages[at.index], [step for step in row.extra_eval_steps if step <= row.step]
+    if kind == "beat":
+        scene.beat(chain, min(stage.end, max(row.step, stage.start) + number), *row.extra_eval_steps)
+    elif kind == "evaluate":
+        scene.record(chain, [e.Evaluated(node=stage.node, step=step, metrics={"loss": 1.0}) for step in kept], None)
+    elif kind == "keep":  # also in a stage that is completed
+        places = [(stage.node, step) for stage in at.stages for step in kept if stage.start < step <= stage.end]
+        facts = [e.CheckpointKept(node=node, step=step, key=f"{step}", sha256="", size=1) for node, step in places]
+        scene.record(chain, [*facts], None)
+    elif row.step >= stage.end:
+        with scene.records.write() as rows:
+            rows.chains.advance(chain, 1, at.index + 1)
+        scene.record(chain, [e.StageCompleted(chain=ChainId(chain), index=at.index, seconds=1.0)], None)
+
+
+def under_way(cache: FrontierCache) -> Any:
+    """How far chains are whose stages are trained, and what is on its way of those that were."""
+    frontiers = cache.usable()
+    coming = [frontier.in_flight for frontier in frontiers]
+    chains = (chain for frontier in frontiers for chain in frontier.plan.chains.values() if not chain.is_trained)
+    return coming, {chain.id: [frontier.progress.get(chain.id) for frontier in frontiers] for chain in chains}
