@@ -50,7 +50,7 @@ class Frontier:
         self.progress: dict[ChainId, ChainProgress] = {}
         self._costs = costs or Costs()
         self.in_flight: InFlight = {}
-        self._heard: dict[ChainId, object] = {}  # by chain, what was heard of it since its nodes changed last
+        self._heard: dict[ChainId, object] = {}  # by chain, its news since its nodes changed last
         self.demands = Demands(plan, self._costs, self.progress, self.in_flight)
         self.upcoming = UpcomingBranches(plan)
         self._nodes: list[NodeId] = []  # of the plan, each before its children
@@ -66,7 +66,7 @@ class Frontier:
         return bool(self.plan.touched or self._pending or self.upcoming.is_behind)
 
     def is_news(self, chain: Chain, beat: object) -> bool:
-        """Whether a heartbeat, or what it means for the plan, differs from what was heard of the chain before.
+        """Whether a heartbeat, or its meaning for the plan, differs from the last one of the chain.
 
         Most chains say nothing new between two looks, and a look is to cost by what changed.
         """

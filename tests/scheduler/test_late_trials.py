@@ -149,7 +149,7 @@ def happen(scene: Scene, chain: str, kind: str, number: int) -> None:
 
 
 def under_way(cache: FrontierCache) -> Any:
-    """How far chains are whose stages are trained, and what is on its way of those that were."""
+    """How far chains are whose stages are trained; and the states on their way, of stages that were."""
     frontiers = cache.usable()
     coming = [frontier.in_flight for frontier in frontiers]
     chains = (chain for frontier in frontiers for chain in frontier.plan.chains.values() if not chain.is_trained)
