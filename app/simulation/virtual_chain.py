@@ -104,13 +104,10 @@ class VirtualChain:
 
     def beat(self) -> None:
         """Say how far it is, as a heartbeat does. `silent_until`: that is no news before then, if nothing happens."""
-        self.silent_until = inf
-        if self.is_trained:
-            return
-        step = self._step()
-        if isinstance(self._action, Train):
-            self.silent_until = self._timeline.time_of(step + 1) - self._timeline.step_seconds / 1000
-        if step != self._said_step:
+        step, line = self._step(), self._timeline
+        is_training = isinstance(self._action, Train)
+        self.silent_until = line.time_of(step + 1) - line.step_seconds / 1000 if is_training else inf
+        if step != self._said_step and not self.is_trained:
             self._said_step = step
             with self._world.records.write() as rows:
                 rows.chains.heartbeat(self._lease.chain, self._lease.fence, inf, step, self._execution.kept)
