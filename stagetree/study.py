@@ -269,6 +269,7 @@ class Study(Blocking, StudyView):
     eval_all = blocking(AsyncStudy.eval_all)
     branch = blocking(AsyncStudy.branch)
     suggest = blocking(AsyncStudy.suggest)
+    withdraw = blocking(AsyncStudy.withdraw)
     soup = blocking(AsyncStudy.soup)
 
     progress = blocking_iterator(AsyncStudy.progress)

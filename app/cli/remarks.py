@@ -96,8 +96,19 @@ Given = Annotated[
 ]
 
 
+Withdrawn = Annotated[
+    int | None,
+    typer.Option("--withdraw", metavar="N", min=0, help="Instead, withdraw suggestion N, whose place has not come."),
+]
+
+
 def suggest(
-    id: StudyId, values: Given = None, server: Server = None, dir: Store = None, output: Output = Format.table
+    id: StudyId,
+    values: Given = None,
+    withdraw: Withdrawn = None,
+    server: Server = None,
+    dir: Store = None,
+    output: Output = Format.table,
 ) -> None:
     """Suggest a configuration to a study's tuner, which tries it next; without values, list all suggestions.
 
@@ -110,8 +121,13 @@ def suggest(
     from app.cli import stacks
     from app.cli.specs import changes_of
 
+    if values and withdraw is not None:
+        raise typer.BadParameter("must come without values, which would be suggested", param_hint="--withdraw")
     with stacks.reading_study(id, server, dir) as (service, study):
-        if values:
+        if withdraw is not None:
+            service.client.withdraw(study, withdraw)
+            items = [service.client.suggestions(study)[withdraw]]
+        elif values:
             items = service.client.suggest(study, [changes_of(values, "NAME=VALUE")])
         else:
             items = service.client.suggestions(study)
@@ -134,4 +150,5 @@ def _line(suggestion: Any, *, is_new: bool) -> str:
     by = f" by {suggestion['by']}" if suggestion["by"] else ""
     trial = suggestion["trial"]
     stands = "waits for the next place" if trial is None else f"is trial {trial}"
+    stands = stands if suggestion["withdrawn_at"] is None else "is withdrawn"
     return f"suggestion {suggestion['suggestion']}{'' if is_new else by}: {values} {stands}"

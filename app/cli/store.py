@@ -141,6 +141,9 @@ class Store:
         suggested = searching.suggest(self._use, self._use.find(study), self._write, suggestions)
         return [each.to_json() for each in suggested.items]
 
+    def withdraw(self, study: str, suggestion: int) -> None:
+        searching.withdraw(self._use, self._use.find(study), self._write, suggestion)
+
     def suggestions(self, study: str) -> list[Json]:
         return [each.to_json() for each in searching.suggestions(self._use, self._use.find(study)).items]
 

@@ -13,9 +13,10 @@ from itertools import zip_longest
 from typing import Any
 
 from app.domain import events as e
+from app.domain.remarks import SuggestionWithdrawn
 from app.domain.schedule import path, path_from
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.domain.terms import NodeId, Refused, StudyId
+from app.domain.terms import NodeId, Refused, StateConflict, StudyId, Unknown
 from stagetree.limits import DATA_SEED, Limits, check_trial
 from stagetree.sequences import SequenceError, did_you_mean, first_parts, parse_for
 
@@ -64,6 +65,28 @@ class SuggestConfigurations:
     configurations: tuple[Json, ...]
     at: float
     by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithdrawSuggestion:
+    """Withdraw a suggestion whose place has not come."""
+
+    study: StudyId
+    suggestion: int
+    at: float
+    by: str = ""
+
+
+def withdraw(study: Study, command: WithdrawSuggestion) -> Iterator[SuggestionWithdrawn]:
+    """Nothing where it is withdrawn already. Raises `Unknown`, and `StateConflict` where a trial came of it."""
+    number, count = command.suggestion, len(study.suggestions)
+    if not 0 <= number < count:
+        there = f"they are numbered from 0 to {count - 1}" if count else "nothing was suggested"
+        raise Unknown(f"study {study.id} has no suggestion {number}: {there}")
+    if (trial := study.trials_by_suggestion().get(number)) is not None:
+        raise StateConflict(f"suggestion {number} is trial {trial} already: cancel that trial instead")
+    if number not in study.withdrawn:
+        yield SuggestionWithdrawn(study=study.id, suggestion=number, at=command.at, by=command.by)
 
 
 def suggest(study: Study, command: SuggestConfigurations) -> Iterator[e.ConfigurationSuggested]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from app.domain.asking import AverageTrials as AverageTrials
 from app.domain.asking import BranchTrial as BranchTrial
 from app.domain.asking import SuggestConfigurations as SuggestConfigurations
+from app.domain.asking import WithdrawSuggestion as WithdrawSuggestion
 from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
 from app.domain.remarks import AddNote as AddNote
 from app.domain.remarks import CorrectNote as CorrectNote
@@ -285,7 +286,8 @@ StudyCommand = (
     | CorrectNote
     | LabelStudy
 )
-AskedByUsers = AddTrial | AskForTrials | CancelTrial | RetryTrial | BranchTrial | AverageTrials | SuggestConfigurations
+Suggesting = SuggestConfigurations | WithdrawSuggestion
+AskedByUsers = AddTrial | AskForTrials | CancelTrial | RetryTrial | BranchTrial | AverageTrials | Suggesting
 TrialCommand = ApplyTunerActions | AskedByUsers
 ChainCommand = ChoosePacking | AssignChain | LoseChain
 Command = SubmitStudy | StudyCommand | TrialCommand | ChainCommand | ReleaseCheckpoints | RecordDeleted

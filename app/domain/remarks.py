@@ -36,6 +36,16 @@ def reason_of(suggested: ConfigurationSuggested, number: int) -> Json:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuggestionWithdrawn:
+    """No trial comes of a suggestion any more. suggestion: its number; the others keep theirs. by: "" for none."""
+
+    study: StudyId
+    suggestion: int
+    at: float
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsLearned:
     """A study's sampler begins with what another study found, as it was when this one was submitted.
 
@@ -102,7 +112,7 @@ class StudyLabelled:
     by: str = ""
 
 
-Remark = ConfigurationSuggested | ResultsLearned | NoteAdded | NoteCorrected | StudyLabelled
+Remark = ConfigurationSuggested | SuggestionWithdrawn | ResultsLearned | NoteAdded | NoteCorrected | StudyLabelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,7 +114,15 @@ def _found(records: Records, study: str) -> tuple[StudyRecord, list[ChainId]]:
 
 
 ERASED_TEXT = "(erased)"
-NAMING = ("StudySubmitted", "ConfigurationSuggested", "TrialAdded", "NoteAdded", "NoteCorrected", "StudyLabelled")
+NAMING = (
+    "StudySubmitted",
+    "ConfigurationSuggested",
+    "SuggestionWithdrawn",
+    "TrialAdded",
+    "NoteAdded",
+    "NoteCorrected",
+    "StudyLabelled",
+)
 """Events that name a principal in what they say; all others only in whose command they come from."""
 
 Json = dict[str, Any]

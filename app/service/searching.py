@@ -7,7 +7,7 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain.decide import decide
-from app.domain.remarks import SUGGESTION, ResultsLearned
+from app.domain.remarks import ResultsLearned
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import ANYBODY, Principal, StateConflict, StudyId, Unknown
 from app.events import StudyRecord
@@ -42,6 +42,12 @@ def suggest(
         return Suggestions(items=_shown(study)[-len(recorded) :])
 
 
+def withdraw(use: Services, row: StudyRecord, write: Write, suggestion: int, who: Principal = ANYBODY) -> None:
+    """Withdraw a suggestion whose place has not come. Raises `Unknown`, and `StateConflict` where it came."""
+    command = c.WithdrawSuggestion(study=StudyId(row.id), suggestion=suggestion, at=use.clock(), by=who.name)
+    write(row.stream, lambda plan: decide(plan, command, use.limits))
+
+
 def suggestions(use: Services, row: StudyRecord) -> Suggestions:
     """All that was suggested to a study, with the trials that came of it."""
     with use.open_study(row) as (_, study):
@@ -49,9 +55,16 @@ def suggestions(use: Services, row: StudyRecord) -> Suggestions:
 
 
 def _shown(study: Study) -> list[Suggestion]:
-    trials = {trial.reason[SUGGESTION]: trial.number for trial in study.trials if SUGGESTION in trial.reason}
+    trials = study.trials_by_suggestion()
     return [
-        Suggestion(suggestion=number, hp=each.hp, by=each.by, at=each.at, trial=trials.get(number))
+        Suggestion(
+            suggestion=number,
+            hp=each.hp,
+            by=each.by,
+            at=each.at,
+            trial=trials.get(number),
+            withdrawn_at=study.withdrawn.get(number),
+        )
         for number, each in enumerate(study.suggestions)
     ]
 
@@ -75,7 +88,7 @@ def _check_places(study: Study, spec: StudySpec, number: int) -> None:
     if not counted:
         return
     begun = sum(trial.reason.get("by") == "tuner" and trial.cooldown_of is None for trial in study.trials)
-    waiting = len(study.suggestions) - sum(SUGGESTION in trial.reason for trial in study.trials)
+    waiting = len(study.suggested()) - len(study.trials_by_suggestion())
     if number > (left := max(0, min(counted) - begun - waiting)):
         state = f"{begun} of its {min(counted)} trials have begun, and {waiting} suggestions wait"
         more = "reopen it with more trials when it is over, or add a trial of your own"

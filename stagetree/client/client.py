@@ -287,6 +287,7 @@ class Client(Blocking):
     average_trials = blocking(AsyncClient.average_trials)
     suggest = blocking(AsyncClient.suggest)
     suggestions = blocking(AsyncClient.suggestions)
+    withdraw = blocking(AsyncClient.withdraw)
     retry_trial = blocking(AsyncClient.retry_trial)
     cancel_trial = blocking(AsyncClient.cancel_trial)
     events = blocking_iterator(AsyncClient.events)

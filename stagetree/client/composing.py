@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stagetree.client.asking import Hp
-from stagetree.client.http import Http, Json, path_of
+from stagetree.client.http import API, Http, Json, path_of
 from stagetree.models import Branch, Event, Note, StudyAnswer, Suggestion
 
 
@@ -35,6 +35,10 @@ class MakesTrials:
         """All that was suggested to a study, each with the trial that came of it."""
         answer = await self.http.get(f"{path_of(study)}/suggestions")
         return [Suggestion.of(item) for item in answer["items"]]
+
+    async def withdraw(self, study: str, suggestion: int) -> None:
+        """Withdraw a suggestion by its number, so that no trial comes of it. Raises `Conflict` where one did."""
+        await self.http.send("DELETE", f"{API}{path_of(study)}/suggestions/{suggestion}")
 
 
 class TakesRemarks:
@@ -91,6 +95,10 @@ class MadeOfTrials:
         """
         (suggestion,) = await self._client.suggest(self.id, [{**(hp or {}), **values}])
         return suggestion
+
+    async def withdraw(self, suggestion: int) -> None:
+        """Withdraw a suggestion by its number, so that no trial comes of it. Raises `Conflict` where one did."""
+        await self._client.withdraw(self.id, suggestion)
 
     async def soup(
         self,

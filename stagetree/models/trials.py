@@ -224,6 +224,7 @@ class Suggestion(Answer, needs=("suggestion", "hp")):
     by: str = Field(description="the principal that suggested it; empty for none")
     at: float = Field(description="when, in Unix seconds")
     trial: int | None = Field(description="the trial that came of it; null while its place has not come")
+    withdrawn_at: float | None = Field(default=None, description="when it was withdrawn, in Unix seconds; else null")
 
 
 class Suggestions(Answer):

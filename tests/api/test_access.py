@@ -60,7 +60,7 @@ def test_every_route_lets_in_who_has_its_scope_and_no_other(app: FastAPI, as_: L
     asked = list(routes(app))
     assert len(asked) > 40
     for method, path, name in asked:
-        url = "http://test" + path.format(study=study, number=0, event=0, name="nothing")
+        url = "http://test" + path.format(study=study, number=0, event=0, suggestion=0, name="nothing")
         body: dict[str, Any] = {} if method in ("GET", "DELETE") else {"json": {}}
         least = needed(name, method)
         if least is Scope.SUBMIT and "{study}" in path:

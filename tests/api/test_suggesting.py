@@ -59,6 +59,16 @@ def test_what_is_refused(http: TestClient, workers: Workers, study: str) -> None
     assert suggested(http, study, {"lr": 0.5}).status_code == 409
 
 
+def test_what_is_withdrawn_is_listed_as_that(http: TestClient, workers: Workers, study: str) -> None:
+    suggested(http, study, {"lr": 0.5})
+    assert http.delete(f"/studies/{study}/suggestions/0").status_code == 204
+    workers.tune(study)
+    listed = http.get(f"/studies/{study}/suggestions").json()["items"]
+    assert [(each["trial"], each["withdrawn_at"] is None) for each in listed] == [(None, False), (0, True)]
+    assert [http.delete(f"/studies/{study}/suggestions/{number}").status_code for number in (1, 2)] == [409, 404]
+    assert suggested(http, study, {"lr": 0.2}, {"lr": 0.3}, {"lr": 0.4}).status_code == 201, "its place is free"
+
+
 def test_a_tuner_that_takes_none(http: TestClient) -> None:
     grid = http.post("/studies", json=changed()).json()["study"]
     said = suggested(http, grid, {"lr": 0.1})
@@ -78,6 +88,7 @@ def test_from_python(server: str, workers: Workers) -> None:
         made = study.suggest(lr=0.5)
         assert (made.suggestion, made.hp, made.trial) == (0, {"lr": 0.5}, None)
         assert study.suggest({"bs": 64}).suggestion == 1
+        study.withdraw(1)
         with pytest.raises(Invalid, match=r"lr: must be a number from 0\.001 to 1|lr must be a number"):
             study.suggest(lr=7)
         study.cancel()

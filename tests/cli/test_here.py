@@ -291,3 +291,20 @@ def test_the_list_says_what_studies_begin_from_where_one_does(
     header, line = stagetree("studies").out.splitlines()
     assert header.endswith("begins from") and line.startswith(study) and line.endswith("before-1a2b3c trial 3 @ 20")
     assert stagetree("studies", "-o", "json").json[0]["begins"] == "before-1a2b3c trial 3 @ 20"
+
+
+def test_suggestions_are_listed_and_withdrawn_where_the_study_is(
+    stagetree: Stagetree, here: Path, write: Write
+) -> None:
+    """Of a study whose budget ended it: one that its tuner took up, and one that waits."""
+    asha = {"kind": "asha", "num_trials": 2, "min_steps": 2, "max_steps": 2}
+    rates = grid("told")["space"]["lr"][:2]
+    study = grid("told") | {"tuner": asha, "suggestions": [{"lr": lr} for lr in rates], "max_total_steps": 2}
+    assert stagetree("run", write(study), "--slots", 1, "--trainers", TOYS[0], "--quiet").code == 0
+    late = stagetree("suggest", "last", "--withdraw", 0)
+    assert late.code != 0 and "suggestion 0 is trial 0 already: cancel that trial instead" in late.err
+    assert stagetree("suggest", "last", "--withdraw", 1).out.endswith(" is withdrawn\n")
+    listed = stagetree("suggest", "last").out.splitlines()
+    assert [line.rsplit(" is ")[-1] for line in listed] == ["trial 0", "withdrawn"]
+    both = stagetree("suggest", "last", "lr=0.1", "--withdraw", 1)
+    assert both.code != 0 and "--withdraw" in both.err

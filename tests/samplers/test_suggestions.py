@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain.remarks import SuggestionWithdrawn
+from app.domain.terms import StateConflict, Unknown
 from app.events.codec import decode, encode
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
@@ -71,23 +73,43 @@ WHOLE = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in
 TOLD = st.lists(PART | WHOLE, max_size=3, unique_by=str)
 
 
-@given(told=TOLD, later=TOLD, sampler=st.sampled_from(["random", "grid"]))
+@given(told=TOLD, later=TOLD, gone=st.sets(st.integers(0, 5)), sampler=st.sampled_from(["random", "grid"]))
 @settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
-def test_nothing_is_drawn_that_was_suggested(told: list[Any], later: list[Any], sampler: str) -> None:
-    """A listed space is gone through once, whatever is suggested when, and the log replays."""
+def test_nothing_is_drawn_that_was_suggested(told: list[Any], later: list[Any], gone: set[int], sampler: str) -> None:
+    """A listed space is gone through once, whatever is suggested and withdrawn when, and the log replays."""
     world = simulator(spec({**asha(sampler), "distinct": True}, space=LISTED, suggestions=told), slots=1)
     world.advance()
     world.advance()
     had = [keyed(trial.hp) for trial in world.plan.studies[STUDY].trials]
     suggest(world, *(each for each in later if len(each) == 1 or keyed(each) not in had))
+    before = world.plan.studies[STUDY]
+    for number in sorted(gone & set(before.suggested()) - before.trials_by_suggestion().keys()):
+        world.give(c.WithdrawSuggestion(study=STUDY, suggestion=number, at=world.now))
     world.run()
     study = world.plan.studies[STUDY]
-    assert len(study.trials) == 12 and sum("suggestion" in t.reason for t in study.trials) == len(study.suggestions)
+    assert len(study.trials) == 12 and tuple(study.trials_by_suggestion()) == study.suggested()
     repeated = 12 - len({keyed(trial.hp) for trial in study.trials})
     whole = sum(len(each.hp) == 3 for each in study.suggestions)
     assert repeated <= whole, "a part may have been completed to a whole one that comes after it"
     found = replay(numbered(world.events), STUDY)
     assert found.identical, found.difference
+
+
+def test_no_trial_comes_of_what_was_withdrawn() -> None:
+    world = simulator(spec(asha(trials=6), suggestions=[{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}]), slots=1)
+    world.advance()
+    with pytest.raises(StateConflict, match="suggestion 0 is trial 0 already: cancel that trial instead"):
+        world.give(c.WithdrawSuggestion(study=STUDY, suggestion=0, at=world.now))
+    with pytest.raises(Unknown, match="study study has no suggestion 3: they are numbered from 0 to 2"):
+        world.give(c.WithdrawSuggestion(study=STUDY, suggestion=3, at=world.now))
+    for _ in range(2):  # a second time, nothing happens
+        world.give(c.WithdrawSuggestion(study=STUDY, suggestion=1, at=world.now, by="ann"))
+    world.run()
+    study = world.plan.studies[STUDY]
+    assert study.trials_by_suggestion() == {0: 0, 2: 1} and len(study.trials) == 6
+    assert [value(study.trials[number], "lr") for number in (0, 1)] == [0.1, 0.3]
+    assert sum(isinstance(each, SuggestionWithdrawn) for each in world.events) == 1
+    assert replay(numbered(world.events), STUDY).identical
 
 
 def keyed(hp: dict[str, Any]) -> Any:

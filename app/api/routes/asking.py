@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 
 from app.api.access import Who
 from app.api.bodies import AverageBody, BranchBody, SuggestionsBody, average_of, branch_of, suggestions_of
@@ -107,3 +107,21 @@ def suggest(row: StudyRowDep, body: SuggestionsBody, use: ServicesDep, write: Wr
 def list_suggestions(row: StudyRowDep, use: ServicesDep) -> Suggestions:
     """In the order in which their places come, each with the trial that came of it."""
     return searching.suggestions(use, row)
+
+
+@router.delete(
+    "/suggestions/{suggestion}",
+    status_code=204,
+    summary="Withdraw a suggestion",
+    response_description="No trial will come of it.",
+    responses=refusals(404, 409),
+)
+def withdraw(
+    row: StudyRowDep,
+    suggestion: Annotated[int, Path(ge=0, description="its number in the study")],
+    use: ServicesDep,
+    write: WriterDep,
+    who: Who,
+) -> None:
+    """Its place is free for another one. Once its trial has begun it is refused: cancel the trial instead."""
+    searching.withdraw(use, row, write, suggestion, who)

@@ -10,7 +10,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
 from app.domain.accounting import steps_left
-from app.domain.asking import Trials, branched, suggest
+from app.domain.asking import Trials, branched, suggest, withdraw
 from app.domain.decide import averages, remarks, studies
 from app.domain.decide.studies import going_on, reopened
 from app.domain.pricing import Price
@@ -223,6 +223,8 @@ def _of_trials(plan: SearchPlan, command: c.TrialCommand, limits: Limits) -> Ite
             return ask(study, command.actions, Trials(plan, study, limits))
         case c.SuggestConfigurations():
             return suggest(open_study_of(plan, command.study), command)
+        case c.WithdrawSuggestion():
+            return withdraw(study_of(plan, command.study), command)
         case c.CancelTrial():
             return cancel(study_of(plan, command.study), command.trial)
         case c.RetryTrial():

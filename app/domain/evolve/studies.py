@@ -7,7 +7,7 @@ from typing import assert_never
 
 from app.domain import awaiting
 from app.domain import events as e
-from app.domain.remarks import Remark, ResultsLearned
+from app.domain.remarks import Remark, ResultsLearned, SuggestionWithdrawn
 from app.domain.results import is_unseen, mark
 from app.domain.search_plan import Checkpoint, Note, SearchPlan, Study
 from app.domain.terms import ProofKind, StudyId, StudyState, TrialState
@@ -31,6 +31,9 @@ StudyEvent = (
 
 def take(plan: SearchPlan, event: StudyEvent) -> None:
     """Take in what became of a study."""
+    if isinstance(event, Remark):
+        _remark(plan, plan.studies[event.study], event)
+        return
     match event:
         case e.StudySubmitted():
             _submit(plan, event)
@@ -59,8 +62,6 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             plan.proofs_in_vain.pop(ProofKind.WHOLE, None)  # a user who asks again has it tried again
         case e.AuditEnded():
             plan.studies[event.study].is_audited = False
-        case e.ConfigurationSuggested() | ResultsLearned() | e.NoteAdded() | e.NoteCorrected() | e.StudyLabelled():
-            _remark(plan, plan.studies[event.study], event)
         case _:
             assert_never(event)
 
@@ -69,6 +70,8 @@ def _remark(plan: SearchPlan, study: Study, event: Remark) -> None:
     match event:
         case e.ConfigurationSuggested():
             study.suggestions.append(event)
+        case SuggestionWithdrawn():
+            study.withdrawn[event.suggestion] = event.at
         case ResultsLearned():
             study.learned.append(event)
         case e.NoteAdded():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain.objectives import Objectives, objectives_of
-from app.domain.remarks import ConfigurationSuggested, ResultsLearned
+from app.domain.remarks import SUGGESTION, ConfigurationSuggested, ResultsLearned
 from app.domain.search_plan.trial import Note, Trial, TrialEvent
 from app.domain.terms import FINAL_STATES, InexactPolicy, NodeId, StateConflict, StudyId, StudyState, Unknown
 
@@ -24,7 +24,7 @@ class Study:
     executed: the steps that were run for it. first: those of them that nobody had trained before. retried, lost: those
     that were trained again because the state behind them was lost by an error of the user's code, or with a worker.
     struck: those before it was isolated. idle_seconds: from each end of it until it was reopened. suggestions: in the
-    order in which its tuner takes them up. learned: what its sampler began with.
+    order in which its tuner takes them up. withdrawn: when, by the number of a suggestion. learned: from other studies.
     submitted_version: of the plan, with the event that submitted it: what happened to the study is counted from there.
     ending: what ended it before its tuner did; empty where nothing did. deleted: it is not listed any more, and
     nothing is kept for it. isolated: why each of its trials is trained alone; empty where they may share.
@@ -51,6 +51,7 @@ class Study:
     tags: list[str] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
     suggestions: list[ConfigurationSuggested] = field(default_factory=list)
+    withdrawn: dict[int, float] = field(default_factory=dict)
     learned: list[ResultsLearned] = field(default_factory=list)
     active: int = 0
     num_results: int = 0
@@ -107,6 +108,14 @@ class Study:
         """How often each trial is trained, and the step from which on the repeats differ, or `branch`."""
         repeats = self.spec.get("repeats", 1)
         return (repeats["seeds"], repeats["from"]) if isinstance(repeats, Mapping) else (repeats, 0)
+
+    def trials_by_suggestion(self) -> dict[int, int]:
+        """The trials that came of suggestions, by the number of the suggestion."""
+        return {trial.reason[SUGGESTION]: trial.number for trial in self.trials if SUGGESTION in trial.reason}
+
+    def suggested(self) -> tuple[int, ...]:
+        """The numbers of the suggestions that are not withdrawn, in the order in which they are taken up."""
+        return tuple(number for number in range(len(self.suggestions)) if number not in self.withdrawn)
 
     @property
     def space(self) -> Mapping[str, Any] | None:

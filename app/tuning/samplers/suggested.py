@@ -32,7 +32,7 @@ class Completes(Protocol):
 class Suggested:
     """The suggestions, then the configurations of another sampler, `then`.
 
-    Suggestions are taken up in the order in which they came, so their number is all there is to know.
+    Suggestions are taken up in the order in which they came, without the withdrawn ones.
     """
 
     def __init__(self, spec: StudySpec, then: Sampler) -> None:
@@ -40,6 +40,7 @@ class Suggested:
         self._fixed: list[Values] = []
         self._begun: list[Mapping[str, Any]] = []  # what trials have
         self._suggestions: tuple[ConfigurationSuggested, ...] = ()
+        self._order: tuple[int, ...] = ()  # the numbers of those that were taken up, and of those that wait
         self._started = self._taken = self._seen = self._learned = 0
         self._last: tuple[tuple[int, int], Proposal] | None = None
 
@@ -52,16 +53,21 @@ class Suggested:
 
     def hear(self, study: Study) -> bool:
         """Take in what the study was told: suggestions, and results of other studies; whether any of it is new."""
-        suggestions, learned = study.suggestions[len(self._suggestions) :], study.learned[self._learned :]
-        self._suggestions += tuple(suggestions)
+        before, self._order, learned = self._order, study.suggested(), study.learned[self._learned :]
+        self._suggestions = tuple(study.suggestions)
         self._learned += len(learned)
         if learned and isinstance(inner := self._inner(), Learns):
             inner.learn(learned_of(learned))
-        return bool(suggestions or learned)
+        return before != self._order or bool(learned)
 
     def _inner(self) -> Sampler:
         """The sampler that draws."""
         return self.then.then if isinstance(self.then, Enqueued) else self.then
+
+    def _next(self, number: int) -> int | None:
+        """The suggestion that configuration `number` takes up, if it takes up one."""
+        place = self._taken + number - self._started
+        return self._order[place] if place < len(self._order) else None
 
     def observe(self, event: TrialEvent) -> None:
         self._seen += 1
@@ -72,16 +78,15 @@ class Suggested:
         self.then.observe(event)
 
     def propose(self, number: int) -> Proposal | None:
-        suggestion = self._taken + number - self._started
-        if suggestion >= len(self._suggestions):
-            return self.then.propose(number - max(self._taken, len(self._suggestions)))
+        if (suggestion := self._next(number)) is None:
+            return self.then.propose(number - max(self._taken, len(self._order)))
         if self._last is None or self._last[0] != (suggestion, self._seen):
             self._last = (suggestion, self._seen), self._completed(number, suggestion)
         return self._last[1]
 
     def foreseen(self, number: int) -> Proposal | None:
         """The part of configuration `number` that follows from no result: its `hp` may be empty. None for nothing."""
-        if (suggestion := self._taken + number - self._started) < len(self._suggestions):
+        if (suggestion := self._next(number)) is not None:
             whole = self._whole(suggestion)
             if whole is None and not self.adaptive:
                 return self.propose(number)

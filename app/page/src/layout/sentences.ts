@@ -8,6 +8,7 @@ const SENTENCES: Record<string, (data: Data) => string> = {
   PlanOpened: (data) => `a plan for trainer ${data["trainer"]} was opened`,
   StudySubmitted: () => "the study was submitted",
   ConfigurationSuggested: (data) => `a configuration was suggested${data["by"] ? ` by ${data["by"]}` : ""}`,
+  SuggestionWithdrawn: (data) => `suggestion ${data["suggestion"]} was withdrawn${data["by"] ? ` by ${data["by"]}` : ""}`,
   ResultsLearned: (data) => `its sampler begins with ${(data["results"] as unknown[]).length} trials of ${data["source"]}`,
   TrialAdded: (data) => `trial ${data["trial"]} starts, to step ${data["steps"]}${why(data)}`,
   TrialExtended: (data) => `trial ${data["trial"]} goes on to step ${data["steps"]}${why(data, true)}`,
