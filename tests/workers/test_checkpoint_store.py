@@ -3,18 +3,23 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from threading import get_ident
 from typing import Any
+from zlib import crc32
 
 import fsspec
 import pytest
+from botocore.awsrequest import AWSPreparedRequest
+from botocore.httpsession import URLLib3Session
 from faulty import FaultyStore
 from opened import opened
 
 from app.away import Away
+from app.direct_parts import SKIPPED
 from app.object_store import PART, S3_OPTIONS, LocalStore, ObjectStore, S3Store, StoreUnavailable, open_store
 from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable, Stored
 from app.workers.state import MOST_RECENT, State
@@ -291,16 +296,29 @@ class Stream:
             yield memoryview(self.image)[begin : begin + self.size]
 
 
-@pytest.mark.parametrize("size", [PART, PART - 1, PART + 1, len(LARGE)])
+@pytest.mark.parametrize("size", [PART, PART + 1, len(LARGE)])
 def test_parts_arrive_in_their_order(store: ObjectStore, size: int) -> None:
     store.write("key", Stream(LARGE, size))
     assert b"".join(store.read("key")) == LARGE
     assert store.written("key").size == len(LARGE)
 
 
-def test_parts_of_s3_go_up_and_down_side_by_side(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(bucket_url)
-    assert isinstance(store, S3Store)
+def file_system_of(bucket_url: str) -> Any:
+    """That of the store: they are kept."""
+    return fsspec.core.url_to_fs(bucket_url, **S3_OPTIONS)[0]
+
+
+@pytest.fixture(params=["direct", "req_kw", pytest.param("s3_additional_kwargs", marks=pytest.mark.night)])
+def s3_store(request: pytest.FixtureRequest, bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> S3Store:
+    """Carries parts itself, or leaves it to s3fs, which would add something to the requests."""
+    if request.param != "direct":
+        monkeypatch.setattr(file_system_of(bucket_url), request.param, {"RequestPayer": "requester"})
+    return S3Store(bucket_url)
+
+
+def test_parts_of_s3_go_up_and_down_side_by_side(
+    s3_store: S3Store, bucket_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     under_way, most = set[int](), list[int]()
 
     def counted(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -315,24 +333,102 @@ def test_parts_of_s3_go_up_and_down_side_by_side(bucket_url: str, monkeypatch: p
 
         return do
 
-    file_system = fsspec.core.url_to_fs(bucket_url, **S3_OPTIONS)[0]  # that of the store: they are kept
-    monkeypatch.setattr(file_system, "call_s3", counted(file_system.call_s3), raising=False)
-    monkeypatch.setattr(file_system, "cat_file", counted(file_system.cat_file), raising=False)
-    store.write("key", Stream(LARGE, PART))
+    file_system, urls = file_system_of(bucket_url), break_requests(monkeypatch, lambda request: None)
+    for owner, name in ((file_system, "call_s3"), (file_system, "cat_file"), (URLLib3Session, "send")):
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)), raising=False)
+    s3_store.write("key", Stream(LARGE, PART))
     assert max(most) > 1
     most.clear()
-    assert b"".join(store.read("key")) == LARGE
+    assert b"".join(s3_store.read("key")) == LARGE
     assert max(most) > 1
+    assert len(urls) == (0 if file_system.req_kw or file_system.s3_additional_kwargs else 11)
 
 
-def test_nothing_is_left_of_an_upload_that_broke_off(bucket_url: str) -> None:
+TWO = BIG + b"the rest"
+"""Of two whole parts, and one that is not."""
+
+
+def break_requests(monkeypatch: pytest.MonkeyPatch, change: Callable[[AWSPreparedRequest], None]) -> list[str]:
+    """Change what our own connections send. Returns the URLs, which grow."""
+    urls, send = list[str](), URLLib3Session.send
+
+    def changed(session: URLLib3Session, request: AWSPreparedRequest) -> Any:
+        urls.append(request.url)
+        change(request)
+        return send(session, request)
+
+    monkeypatch.setattr(URLLib3Session, "send", changed)
+    return urls
+
+
+def ask_for_less(request: AWSPreparedRequest) -> None:
+    request.headers["Range"] = "bytes=0-9"
+
+
+def ask_elsewhere(request: AWSPreparedRequest) -> None:
+    request.url = "http://127.0.0.1:9/"
+
+
+def ask_for_another(request: AWSPreparedRequest) -> None:
+    request.url = request.url.replace("/key?", "/no-such-key?").replace("uploadId=", "uploadId=other")
+
+
+@pytest.mark.parametrize(
+    "change", [ask_for_less, ask_elsewhere, pytest.param(ask_for_another, marks=pytest.mark.night)]
+)
+def test_a_part_that_does_not_get_through_is_carried_by_s3fs(
+    change: Callable[[AWSPreparedRequest], None],
+    bucket_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = S3Store(bucket_url)
+    tried = break_requests(monkeypatch, change)
+    store.write("key", Stream(TWO, PART))
+    tried.clear()
+    reader = S3Store(bucket_url)
+    assert b"".join(reader.read("key")) == TWO
+    assert 1 <= len(tried) <= 2  # those that had begun when the first of them failed
+    tried.clear()
+    assert b"".join(reader.read("key")) == TWO
+    assert not tried
+    warnings = [each.getMessage() for each in caplog.records if each.name == "app.direct_parts"]
+    assert warnings and all("go through s3fs" in each and "Signature" not in each for each in warnings)
+
+
+def test_after_a_while_parts_are_tried_again(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = S3Store(bucket_url)
+    store.write("key", Stream(TWO, PART))
+    with monkeypatch.context() as patched:
+        break_requests(patched, ask_elsewhere)
+        store.direct.get("nowhere/key", 0, 1)
+    tried = break_requests(monkeypatch, lambda request: None)
+    for _ in range(SKIPPED):
+        assert store.direct.get("nowhere/key", 0, 1) is None
+    assert not tried
+    assert b"".join(store.read("key")) == TWO
+    assert len(tried) == 2
+
+
+def test_each_part_says_its_checksum(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = dict[str, str]()
+
+    def note(request: AWSPreparedRequest) -> None:
+        sent[b64encode(crc32(request.body).to_bytes(4, "big")).decode()] = request.headers["x-amz-checksum-crc32"]
+
+    urls = break_requests(monkeypatch, note)
+    S3Store(bucket_url).write("key", Stream(TWO, PART))
+    assert sent and all(computed == said for computed, said in sent.items())
+    assert all("X-Amz-SignedHeaders=host%3Bx-amz-checksum-crc32" in url for url in urls)
+
+
+def test_nothing_is_left_of_an_upload_that_broke_off(s3_store: S3Store, bucket_url: str) -> None:
     def parts() -> Iterator[memoryview]:
-        yield from Stream(LARGE, PART)
+        yield from Stream(BIG, PART)
         raise ConnectionResetError
 
-    store = open_store(bucket_url)
     with pytest.raises(ConnectionResetError):
-        store.write("key", parts())
+        s3_store.write("key", parts())
     file_system, root = fsspec.core.url_to_fs(bucket_url, **S3_OPTIONS)
     bucket, prefix, _ = file_system.split_path(root)
     uploads = file_system.call_s3("list_multipart_uploads", Bucket=bucket).get("Uploads", [])
@@ -340,10 +436,11 @@ def test_nothing_is_left_of_an_upload_that_broke_off(bucket_url: str) -> None:
 
 
 def test_a_connection_that_breaks_in_a_part_is_no_damage(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(bucket_url)
-    store.write("key", Stream(LARGE, PART))
-    file_system = fsspec.core.url_to_fs(bucket_url, **S3_OPTIONS)[0]
+    store = S3Store(bucket_url)
+    store.write("key", Stream(BIG, PART))
+    file_system = file_system_of(bucket_url)
     whole = file_system.cat_file
     monkeypatch.setattr(file_system, "cat_file", lambda *args, **kwargs: whole(*args, **kwargs)[:-1], raising=False)
+    break_requests(monkeypatch, ask_for_less)
     with pytest.raises(StoreUnavailable, match="bytes from"):
         CheckpointStore(store).read("key", "")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import uuid4
 
 from app.away import store_is_away
@@ -25,6 +25,8 @@ from app.workers.slot.retry import Clock, Instant, RetryPolicy, SlotStatus
 from app.workers.state import RecentStates, State
 
 logger = logging.getLogger(__name__)
+
+Part = TypeVar("Part", bytes, memoryview)
 
 SMALL = 2**20
 """So many bytes are hashed faster than a thread is started for them."""
@@ -62,7 +64,7 @@ class CheckpointStore:
         stored = list[StoredPart]()
         for key, each in self._named(place, state):
             digest = hashlib.sha256()
-            if not self._store.cache(key, _hashed(each, digest)):
+            if not self._store.cache(key, _hashed_image(each, digest)):
                 return None
             stored.append(StoredPart(key, digest.hexdigest(), each.size))
         return self._as_stored(stored, state, is_branch_point=True)
@@ -81,7 +83,7 @@ class CheckpointStore:
         try:
             for key, each in self._named(place, state):
                 digest = hashlib.sha256()
-                self._write(key, _hashed(each, digest))
+                self._write(key, _hashed_image(each, digest))
                 written.append(StoredPart(key, digest.hexdigest(), each.size))
         except StoreUnavailable:
             for part in written:  # another try has other names
@@ -163,10 +165,12 @@ class CheckpointStore:
         state = State.empty() if fd is None else State(fd, os.fstat(fd).st_size)
         try:
             with self._explained(key):
-                for part in self._store.read(key) if fd is None else _parts_of(fd):
-                    digest.update(part)
-                    if fd is None:
+                if fd is None:
+                    for part in _hashed(self._store.read(key), digest):
                         state.append(part)
+                else:
+                    for part in _parts_of(fd):
+                        digest.update(part)
         except BaseException:
             state.close()
             raise
@@ -182,15 +186,18 @@ class CheckpointStore:
             raise StoreUnavailable(f"checkpoint {key} cannot be read: {_say(error)}") from error
 
 
-def _hashed(state: State, digest: hashlib._Hash) -> Iterator[memoryview]:
-    """The image in pieces, each of which is hashed while it is written."""
-    if state.size <= SMALL:
-        for part in _pieces(state):
-            digest.update(part)
-            yield part
-        return
+def _hashed_image(state: State, digest: hashlib._Hash) -> Iterator[memoryview]:
+    """The image in pieces, and its hash by the time that all of them were used."""
+    if state.size > SMALL:
+        return _hashed(_pieces(state), digest)
+    digest.update(state.view())
+    return _pieces(state)
+
+
+def _hashed(parts: Iterable[Part], digest: hashlib._Hash) -> Iterator[Part]:
+    """The same parts, each of which is hashed while its reader uses it."""
     with ThreadPoolExecutor(1, "hash") as hashing:
-        for part in _pieces(state):
+        for part in parts:
             done = hashing.submit(digest.update, part)
             yield part
             done.result()
