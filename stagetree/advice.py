@@ -40,7 +40,7 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
 
     Empty where there is no advice.
     """
-    spec = spec.drawing_distinctly()
+    spec = spec.as_new()
     tuner: Any = spec.tuner
     has_cooldowns = getattr(tuner, "rung_value", None) is not None
     return [
@@ -55,7 +55,7 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
 
 def afterthoughts(spec: StudySpec, furthest: int) -> list[str]:
     """Advice on a study that is over, if no trial of it was trained past step `furthest`."""
-    spec = spec.drawing_distinctly()
+    spec = spec.as_new()
     most = getattr(spec.tuner, "max_steps", None)
     if most is None or furthest >= most or not furthest > 0:
         return []

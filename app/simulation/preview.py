@@ -147,7 +147,7 @@ def _run(
     opened = e.PlanOpened(
         trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed, packing=packing
     )
-    study = unguided(spec.drawing_distinctly().to_json()) | ({} if gangs else {"ranks": 1})
+    study = unguided(spec.as_new().to_json()) | ({} if gangs else {"ranks": 1})
     simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=study, at=0.0))
     simulator.run()
     previewed = simulator.plan.studies[STUDY]
@@ -193,7 +193,7 @@ def unguided(spec: dict[str, Any]) -> dict[str, Any]:
     A sampler that learns draws at random, also where it would from other studies, and nothing ends it but its tuner.
     """
     spec = {name: value for name, value in spec.items() if name not in (*ENDINGS, "learn_from")}
-    tuner = spec["tuner"]
+    tuner = {name: value for name, value in spec["tuner"].items() if name != "per_rung"}
     return {**spec, "tuner": {**tuner, "sampler": "random"}} if tuner.get("sampler") in NEEDED else spec
 
 

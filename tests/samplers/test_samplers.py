@@ -324,3 +324,50 @@ def test_tpe_models_each_parameter_by_itself() -> None:
     told.catch_up(seen)
     told.ask("next")
     assert told.open is not None and told.open.relative_params == {}
+
+
+# ------------------------------------------------------------------------------------------------ a model for each rung
+
+
+def by_rung(sampler: str = "tpe") -> dict[str, Any]:
+    return {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": sampler, "per_rung": True}
+
+
+def known(mirror: optuna_sampler.OptunaMirror) -> list[float]:
+    return [trial.value for trial in mirror.study.trials if trial.state.name == "COMPLETE"]
+
+
+def test_results_of_one_rung_are_in_one_model() -> None:
+    """Twelve trials come to the first rung, then more and more of them to the second: there, all is better."""
+    seen, proposals = list[TrialEvent](), source("random")
+    for number in range(12):
+        sample = {"lr": 0.01 * (number + 1), "wd.init": 0.5, "bs": 0}
+        event = start(number, Proposal(proposed(proposals, number).hp, {"sample": sample, "asked": 0}))
+        seen += [event, result(number, float(number))]
+    told = optuna_sampler.OptunaMirror(spec("tpe", tuner=by_rung()), "tpe")
+    for number in range(10):
+        seen.append(result(number, 100.0 + number, 3))
+        told.catch_up(seen)
+        if number < 9:
+            assert told.level == 1 and known(told) == [float(each) for each in range(12)], "a promotion changes nothing"
+    assert told.level == 3 and known(told) == [100.0 + each for each in range(10)]
+    at_once = optuna_sampler.OptunaMirror(spec("tpe", tuner=by_rung()), "tpe")
+    at_once.catch_up(seen)
+    assert known(at_once) == known(told)
+    before_there_was_a_choice = optuna_sampler.OptunaMirror(spec("tpe"), "tpe")
+    before_there_was_a_choice.catch_up(seen)
+    assert known(before_there_was_a_choice) == [*(100.0 + each for each in range(10)), 10.0, 11.0]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", pytest.param("gp", marks=pytest.mark.night)])
+def test_with_a_model_for_each_rung_a_proposal_is_a_function_of_history(sampler: str) -> None:
+    seen, proposals = story(sampler, 16, tuner=by_rung(sampler))
+    for number in (9, 15):
+        assert proposed(source(sampler, before(seen, number), tuner=by_rung(sampler)), number) == proposals[number]
+
+
+def test_others_have_no_models_to_part() -> None:
+    with pytest.raises(SpecError, match=r"per_rung: must be left out for random: it is of the samplers tpe and gp"):
+        spec("random", tuner=by_rung("random"))
+    assert spec("tpe").as_new().tuner.per_rung is True and spec("trunks").as_new().tuner.per_rung is None
+    assert spec("tpe", tuner=by_rung() | {"per_rung": False}).as_new().tuner.per_rung is False

@@ -108,7 +108,7 @@ def test_a_function_for_where_is_sent_as_the_trials_it_lets_through(tuner: Any) 
     spec = StudySpec.from_dict(GRID | {"where": lambda hp: hp["bs"].at(0) == 64, "tuner": tuner})
     sent = StudySpec.from_dict(spec.to_json())
     assert isinstance(sent.tuner, TrialsTuner)
-    assert list(sent.configurations()) == list(spec.drawing_distinctly().configurations())
+    assert list(sent.configurations()) == list(spec.as_new().configurations())
     assert {trial.steps for trial in sent.tuner.trials} == {40}
 
 

@@ -4,18 +4,21 @@ Optuna is told what the history says, and asked for one configuration at a time.
 file and of the history: every one gets a sampler of its own, seeded by the study's seed and the proposal's number, on
 an Optuna study that can be made again from the history at any time. None of it is done before a proposal is needed.
 
-What is told of a trial is the study's metric at the highest step it reached: the best-informed number there is, and
-tuners that stop trials early let only good ones get further. A result at a higher step replaces the one before it;
-CMA-ES, which uses up each generation once, keeps the first. A trial that failed, or ended without a result, is told as
-failed. Trials under way are there as such: TPE takes them for bad ones (a constant liar), the Gaussian process for
-points to keep away from.
+Optuna knows a trial by the study's metric at one step for all, the highest with `ENOUGH` results: each rung has a model
+of its own (Falkner et al. 2018, BOHB, §3.2). Studies from before there was a choice, and studies that say `per_rung:
+false`, tell the metric at the highest step a trial reached, where a result at a higher step replaces the one before it;
+CMA-ES, which uses up each generation once, keeps the first. A trial that is not measured there, failed, or ended
+without a result, is told as failed: it is left out of the model. Trials under way are there as such: TPE takes them for
+bad ones (a constant liar), the Gaussian process for points to keep away from.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from app.domain.search_plan import TrialEvent
@@ -36,6 +39,9 @@ ATTEMPTS = 50
 
 REPEATS = 10
 """How often it is asked again for what was drawn before: a model that is sure of its best names it again and again."""
+
+ENOUGH = 10
+"""With fewer results a sampler of Optuna's draws by chance."""
 
 _ENDS = frozenset({"result", "fail", "stop", "cancel"})
 
@@ -109,11 +115,15 @@ class OptunaMirror:
     again when the study is: CMA-ES seeds by the number of a trial.
 
     study: Optuna's; numbers: of its trials, by ours. open: its trial that values are being asked for.
-    learned: trials of other studies, which come before all others.
+    level: the step whose results it knows; None for the highest of each trial. learned: trials of other studies, which
+    come before all others.
     """
 
     def __init__(self, spec: StudySpec, kind: str, learned: Sequence[Learned] = ()) -> None:
-        self._learned = learned
+        tuner: Any = spec.tuner
+        self._is_by_rung, self._learned = bool(tuner.per_rung), learned
+        self._results: dict[int, dict[int, float | None]] = {}  # by trial and step
+        self.level: int | None = None
         self._optuna = load_optuna()
         self._spec, self._kind, self._once = spec, kind, kind == "cmaes"
         self._free = spec.search_space.parameters()
@@ -128,7 +138,8 @@ class OptunaMirror:
         self._asked = self._read = 0
         self.open: Trial | None = None
         for sample, results in self._learned:
-            self._add(sample, self._optuna.trial.TrialState.COMPLETE, results[max(results)])
+            if (value := results.get(max(results) if self.level is None else self.level)) is not None:
+                self._add(sample, self._optuna.trial.TrialState.COMPLETE, value)
 
     def ask(self, key: str) -> Choose:
         """Optuna's choice of values, until it is asked again. `key` is what chance it has."""
@@ -154,7 +165,11 @@ class OptunaMirror:
         self._give_up()
         for event in seen[self._read :]:
             self._judge(event)
-        if self._is_stale(seen[self._read :]):
+        level = self._level_with_enough() if self._is_by_rung else None
+        if level is not None:
+            self._verdicts = {trial: self._results.get(trial, {}).get(level) for trial in self._verdicts}
+        if level != self.level or self._is_stale(seen[self._read :]):
+            self.level = level
             self._begin()
         for event in seen[self._read :]:
             self._take(event)
@@ -163,11 +178,19 @@ class OptunaMirror:
     def _judge(self, event: TrialEvent) -> None:
         match event.kind:
             case TrialEventKind.RESULT if not (self._once and event.trial in self._verdicts):
-                self._verdicts[event.trial] = event.metrics.get(self._spec.metric)
+                value = event.metrics.get(self._spec.metric)
+                self._verdicts[event.trial] = self._results.setdefault(event.trial, {})[event.steps] = value
             case TrialEventKind.FAIL if not (self._once and event.trial in self._verdicts):
                 self._verdicts[event.trial] = None
             case TrialEventKind.STOP | TrialEventKind.CANCEL:
                 self._verdicts.setdefault(event.trial, None)
+
+    def _level_with_enough(self) -> int | None:
+        """The highest step with enough results; else the one with the most, of equal ones the lowest; None for none."""
+        measured = chain(self._results.values(), (results for _, results in self._learned))
+        counts = Counter(step for results in measured for step, value in results.items() if value is not None)
+        enough = [step for step, count in counts.items() if count >= ENOUGH]
+        return max(enough) if enough else min(counts, key=lambda step: (-counts[step], step), default=None)
 
     def _is_stale(self, news: Sequence[TrialEvent]) -> bool:
         """Whether Optuna knows a trial by what is its result no longer, or was asked for what came to nothing."""

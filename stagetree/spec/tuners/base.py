@@ -58,6 +58,10 @@ class TunerSpec(SpecPart):
         next(self.configurations(spec))
 
 
+MODELLING = ("tpe", "gp")
+"""The samplers that can model each rung by itself, or all results as one."""
+
+
 class SamplingTuner(TunerSpec):
     """What tuners have in common that take configurations one by one from a sampler."""
 
@@ -68,12 +72,20 @@ class SamplingTuner(TunerSpec):
     sampling_seed: Seed | None = sampling_seed_field()
     first: list[Sequences] | None = first_field()
     distinct: bool | None = distinct_field()
+    per_rung: bool | None = Field(
+        default=None,
+        description="true, the default of a new study, or false: whether tpe and gp model the results of each rung by "
+        "themselves, as in BOHB, or the value at the highest step of each trial",
+    )
 
     def check(self, spec: TunedStudy) -> None:
         if self.sampler != "grid":
             spec.search_space.sample(spec.sampling_seed, 0)
         elif spec.search_space.is_empty():
             raise WhereError("must let at least one combination of the space through, got none")
+        if self.per_rung is not None and self.sampler not in MODELLING:
+            text = f"must be left out for {self.sampler}: it is of the samplers {' and '.join(MODELLING)}"
+            raise FieldError("tuner.per_rung", text)
         self.check_steps()
         self.check_study(spec)
 
