@@ -142,13 +142,17 @@ class TrainerConnection:
     def _send(self, do: str, *fds: int, **fields: Any) -> int:
         """The number of the command, which its answers carry."""
         self._number += 1
+        self._tell(do, *fds, **fields)
+        return self._number
+
+    def _tell(self, do: str, *fds: int, **fields: Any) -> None:
+        """Send what has no answer of its own, also while another command is under way."""
         try:
             self._connection.send({"do": do, "number": self._number, **fields}, *fds, timeout=SEND_SECONDS)
         except ConnectionError:
             raise self._ended() from None
         except WireTimeout:
             raise self._hung(f"take the command to {do}", SEND_SECONDS) from None
-        return self._number
 
     def _answer(
         self, number: int, do: str, deadline: Deadline, look: Callable[[], None] = lambda: None

@@ -20,7 +20,7 @@ from app.workers.far import FarRank, interface_of, listen
 from app.workers.state import State
 from app.workers.trainer_connection import POLL_SECONDS, Deadline, TrainerConnection, TrainerKilled
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import ON_THE_CPU, TrainerSettings, Warm
+from app.workers.warm import ON_THE_CPU, TrainerSettings, Warm, is_stopped
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import Message, anonymous_file
 
@@ -81,6 +81,7 @@ class TrainerGroup(TrainerProcess):
     """
 
     members: tuple[TrainerProcess, ...] = ()
+    _late = _patience = LATE_SECONDS  # how long a rank waits for another one: in any call, and now
     _running_at = 0.0  # when all of them ran, as far as was seen
     _answers: Mapping[int, tuple[Message, list[int]]] = {}  # of the other ranks, to the command under way
 
@@ -103,6 +104,7 @@ class TrainerGroup(TrainerProcess):
         far: all but the leader, where they are on other machines; host: where those reach this one.
         """
         group, meeting = cls(*warm.fork()), Meeting.of(host)
+        group._late = group._patience = late_seconds
         try:
             for _ in range(ranks - 1 - len(far)):
                 group.members = (*group.members, TrainerProcess(*warm.fork()))
@@ -170,6 +172,8 @@ class TrainerGroup(TrainerProcess):
         if do in NOT_IN_RANKS:
             raise RuntimeError(f"several ranks have one model: there is no {do} for them")
         if do in FOR_THE_WORLD:
+            if do != "train":
+                self._give_up_after(self._late)
             for rank, member in enumerate(self.members, 1):
                 own = {"closed": member._given_back()} if do == "save" else {}
                 with self._telling(rank):
@@ -186,6 +190,8 @@ class TrainerGroup(TrainerProcess):
         def look_at_all() -> None:
             self._hear_members(waiting)
             self._refuse_stopped(do)
+            if do == "train":
+                self._give_up_after(deadline.seconds + LATE_SECONDS)
             look()
 
         with self._telling(0):
@@ -197,6 +203,14 @@ class TrainerGroup(TrainerProcess):
                 os.close(fd)
             raise
         return answer, fds
+
+    def _give_up_after(self, seconds: float) -> None:
+        """Each rank waits so long for another one: longer than the slot does, which says where all of them were."""
+        if seconds != self._patience:
+            self._patience = seconds
+            for rank, each in enumerate(self._all):
+                with self._telling(rank):
+                    each._tell("patience", seconds=seconds)
 
     def _await_members(self, waiting: dict[int, TrainerProcess], do: str, deadline: Deadline) -> None:
         """The leader is done; the others are done as well, or soon."""
@@ -212,7 +226,7 @@ class TrainerGroup(TrainerProcess):
     def _refuse_stopped(self, do: str) -> None:
         """Raises `TrainerFailed` where a rank is stopped, and was so for too long."""
         now = time.monotonic()
-        if not any(_is_stopped(each.pid) for each in self._all):
+        if not any(is_stopped(each.pid) for each in self._all):
             self._running_at = now
         elif now - self._running_at > STOPPED_SECONDS:
             raise self._hung(do, now - self._running_at)
@@ -261,7 +275,7 @@ class TrainerGroup(TrainerProcess):
 
     def _hung(self, do: str, seconds: float) -> TrainerFailed:
         """Kill all, and say where each was. A rank that somebody has stopped is an accident."""
-        stopped = [rank for rank, each in enumerate(self._all) if _is_stopped(each.pid)]
+        stopped = [rank for rank, each in enumerate(self._all) if is_stopped(each.pid)]
         where = [f"Rank {rank}. {each._where()}" for rank, each in enumerate(self._all) if rank not in stopped]
         self.kill()
         text = f"nothing was heard from the ranks for {seconds:.1f} s (last command: {do}), so they were ended"
@@ -284,11 +298,3 @@ def _failure(process: TrainerProcess) -> TrainerFailed | None:
     except TrainerKilled:
         return None
     return None
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal, and not gone on. Linux only."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    except (OSError, IndexError):
-        return False

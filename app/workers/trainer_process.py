@@ -124,7 +124,7 @@ class TrainerProcess(TrainerConnection):
                 if each is not None:
                     each.parent.mkdir(parents=True, exist_ok=True)
                     fds.append(os.open(each, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644))
-            self._send("log", *fds, **lane)
+            self._tell("log", *fds, **lane)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -198,7 +198,7 @@ class TrainerProcess(TrainerConnection):
             until = on_progress(self.step)
             if until is not None and until != end:
                 end = until
-                self._send("until", until=end)
+                self._tell("until", until=end)
 
         while True:
             coming = (end, ()) if ahead is None else ahead(self.step)
@@ -249,7 +249,7 @@ class TrainerProcess(TrainerConnection):
 
         def look() -> None:
             if (until := on_progress(self.step)) < steps:
-                self._send("until", until=until)
+                self._tell("until", until=until)
 
         self.step = 0
         number = self._send(

@@ -157,6 +157,14 @@ def resident_bytes(pid: int) -> int:
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal, and not gone on. Linux only."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False
+
+
 @dataclass(slots=True)
 class MemoryWatch:
     """Told after each stage which model it trained, and what its process has in memory.

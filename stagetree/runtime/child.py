@@ -79,9 +79,7 @@ class Child:
             (message, fds), self._waiting = arrived, None
             if message["do"] == "exit":
                 return
-            if message["do"] == "log":
-                self._log_to(message, fds)
-            elif message["do"] in self._commands:  # else it is about a training that has ended meanwhile
+            if not self._heeds(message, fds) and message["do"] in self._commands:  # else of a training that has ended
                 self._answer(message, fds)
 
     def _answer(self, message: Message, fds: list[int]) -> None:
@@ -261,20 +259,22 @@ class Child:
         """Where the training must end now."""
         while (arrived := self._wire.receive()) is not None:
             message, fds = arrived
-            if message["do"] == "log":
-                self._log_to(message, fds)
-            elif message["do"] == "until":
+            if message["do"] == "until":
                 until = message["until"]
-            else:  # whoever wants something else has given this training up
+            elif not self._heeds(message, fds):  # whoever wants something else has given this training up
                 self._waiting = arrived
                 return 0
         return until
 
-    def _log_to(self, message: Message, fds: list[int]) -> None:
-        """From here on, what is printed goes to the first, and what is logged to the second, if there is one."""
-        print_to(fds[0])
-        journal = self._lanes.journal(message["lane"]) if "lane" in message else self._journal
-        journal.write_to(fds[1] if len(fds) > 1 else -1)
+    def _heeds(self, message: Message, fds: list[int]) -> bool:
+        """Whether it is something that has no answer, and may come at any time."""
+        if message["do"] == "log":
+            print_to(fds[0])  # from here on, what is printed, and what is logged to the second, if there is one
+            journal = self._lanes.journal(message["lane"]) if "lane" in message else self._journal
+            journal.write_to(fds[1] if len(fds) > 1 else -1)
+        elif message["do"] == "patience":
+            ranks.here().give_up_after(message["seconds"])
+        return message["do"] in ("log", "patience")
 
     def _say(self, number: int, step: int) -> bool:
         """Say from time to time how far that command is. Whether the slot has said nothing meanwhile."""

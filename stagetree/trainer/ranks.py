@@ -83,6 +83,10 @@ class Ranks:
         )
         return cls(rank, world)
 
+    def give_up_after(self, seconds: float) -> None:
+        """Wait so long for another rank in each call from here on, through gloo and through NCCL."""
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
+
     def mesh(self, device: str) -> Any:
         """All ranks in a row, as torch has its tensors divided; one process alone is a row as well."""
         if not dist.is_initialized():

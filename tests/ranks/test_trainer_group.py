@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from app.workers.trainer_connection import Deadline
+from app.workers.trainer_connection import STEP_SECONDS, Deadline
 from app.workers.trainer_group import TrainerGroup
 from app.workers.trainer_process import TrainerProcess
 from stagetree.runtime.failures import TrainerFailed
@@ -101,6 +101,23 @@ def test_a_group_stops_together_wherever_it_is_told_to(start: Start) -> None:
         step = group.step
     ended = state(group)
     assert ended == trained(built(start(1)), step)
+
+
+@pytest.mark.parametrize(("call", "kind"), [("train", "rank"), ("evaluate", "hang")])
+def test_a_rank_gives_up_by_what_was_learnt_of_steps_while_it_makes_steps_only(
+    start: Start, monkeypatch: pytest.MonkeyPatch, call: str, kind: str
+) -> None:
+    """It says so itself here, before the slot does, as the minute more that it would wait is a minute less."""
+    monkeypatch.setattr("app.workers.trainer_group.LATE_SECONDS", 1.0 - STEP_SECONDS)
+    group = built(start(2, late_seconds=600.0), mishap="loop", call=call)
+    steps = Deadline(1800.0).of_steps(is_patient=False)
+    group.train(HP, 2, deadline=steps)
+    group.train(HP, 3, deadline=steps)
+    with pytest.raises(TrainerFailed) as failed:
+        group.train(HP, 9, deadline=steps)
+        group.evaluate(deadline=Deadline(SHORT))
+    assert failed.value.kind == kind
+    assert kind == "hang" or "Timed out waiting 1000ms" in failed.value.error
 
 
 def test_what_each_rank_prints_has_a_file(start: Start, tmp_path: Path) -> None:

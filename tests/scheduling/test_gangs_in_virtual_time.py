@@ -8,8 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from plans import tried
 
 from app.domain import events as e
 from app.scheduling.fair_share import POLICIES
@@ -84,7 +85,7 @@ TRIALS = st.lists(
 SECONDS = st.lists(st.sampled_from([0.5, 0.55, 0.7, 0.9, 1.2]), min_size=1, max_size=3)
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@tried(50)
 @given(
     slots=st.integers(1, 8),
     drawn=TRIALS,
@@ -139,7 +140,7 @@ def busy(world: Simulator) -> dict[str, list[Spell]]:
     return {slot: sorted(spells, key=lambda spell: spell[:2]) for slot, spells in found.items()}
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@tried(100)
 @given(
     slots=st.integers(4, 8),
     studies=st.lists(st.tuples(TRIALS, RANKS, st.sampled_from([1.0, 2.0])), min_size=1, max_size=3),
@@ -163,7 +164,7 @@ def test_any_studies_come_to_an_end(
             assert before <= after + 1e-9, "a slot has two chains"
             if chain.members:
                 waited = after - max(before, ready_at(world, chain))
-                assert waited <= len(studies) * longest, "a slot is held for too long"  # one gang after the other
+                assert waited <= longest, "a slot is held for longer than a stage"
 
 
 def ready_at(world: Simulator, chain: e.ChainAssigned) -> float:
