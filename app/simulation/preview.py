@@ -74,6 +74,8 @@ def preview(
     def count(other: StudySpec) -> int | None:
         return previewed.unique if other is spec else count_steps(other, limits=limits, is_over=is_over)
 
+    if (least := spec.ranks if isinstance(spec.ranks, int) else spec.ranks["least"]) > slots:
+        raise PreviewTooLong(f"a study of {least} ranks is previewed on {least} slots or more, not on {slots}")
     simulated, ranks = _with_gangs(spec, measured, partial(_run, spec, slots, limits, is_over))
     previewed, makespan = simulated.plan.studies[STUDY], simulated.now
     costs = cost(simulated.plan, previewed)
@@ -153,8 +155,6 @@ def _run(
     previewed = simulator.plan.studies[STUDY]
     if previewed.error is not None:
         raise PreviewTooLong(f"the study would come to an end before its tuner is done: {previewed.error}")
-    if (least := previewed.least_ranks) > slots:
-        raise PreviewTooLong(f"the study says ranks: {least}, and {slots} slots are fewer")
     return simulator
 
 

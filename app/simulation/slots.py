@@ -80,7 +80,7 @@ class VirtualSlot:
             )
 
     def _measure(self, lease: Lease, work: ChainAssignment) -> None:
-        """See how packs or gangs do, and train nothing. It takes no time."""
+        """See how packs or gangs do, and train nothing. It takes no time, and then the scheduler looks."""
         chain = ChainId(lease.chain)
         batch = work.measures_ranks
         profile = self._world.profile if batch is None else _seen(self._world.ranks, work.ranks, batch)
@@ -90,7 +90,12 @@ class VirtualSlot:
         def end(rows: RowsPort) -> None:
             rows.chains.end(lease.chain, lease.fence)
 
-        self._world.records.log.append(lease.stream, facts, expected=None, at=self._world.clock(), alongside=end)
+        def finish() -> bool:
+            self._world.records.log.append(lease.stream, facts, expected=None, at=now, alongside=end)
+            return True
+
+        now = self._world.clock()
+        self._world.later(now, finish)
 
     def look(self) -> None:
         """A chain under way was told something."""

@@ -58,6 +58,22 @@ def test_ranks_that_do_not_pay_are_not_taken() -> None:
     assert {len(event.members) for event in world.events if isinstance(event, e.ChainAssigned)} == {7, 0}
 
 
+def test_the_last_rungs_of_asha_have_the_slots_that_would_be_idle() -> None:
+    tuner = {"kind": "asha", "num_trials": 27, "min_steps": 10, "max_steps": 270, "reduction_factor": 3}
+    space = {"lr": {"uniform": [0.1, 1.0]}}
+    world = simulator(8)
+    world.submit("s", study([], shards=8, ranks={"least": 1, "most": 8}, space=space) | {"tuner": tuner})
+    world.run()
+    slots, times = defaultdict[int, list[int]](list), defaultdict[e.Stage, set[float]](set)
+    for event in world.events:
+        if isinstance(event, e.ChainAssigned):
+            slots[event.stages[0].start].append(1 + len(event.members))
+            times[event.stages[0]].add(event.at)
+    assert slots[0] == [1] * 27
+    assert slots[90] == [8, 8], "the first is only measured, after 2 and 4 were"
+    assert {len(each) for each in times.values()} == {1}, "what was measured is trained at once"
+
+
 def test_a_preview_is_what_a_run_comes_to() -> None:
     spec = study(leaves(8), shards=8, ranks={"least": 1, "most": 8})
     world = simulator(8)
@@ -102,7 +118,7 @@ def test_a_preview_by_what_was_measured_is_what_a_run_comes_to(
     try:
         found = preview(StudySpec.from_dict(spec), slots=slots, measured=lambda batch, what: profile)  # type: ignore[arg-type,return-value]
     except PreviewTooLong as refusal:
-        assert "slots are fewer" in str(refusal)
+        assert "slots or more, not on" in str(refusal)
         return
     world = Simulator(slots=slots, measure=lambda node, step: {"m": 0.0}, ranks=even_ranks(0.9, 8, known))
     world.submit("s", spec)

@@ -29,8 +29,8 @@ from app.workers.scheduler.ports import FrontierCache, Ports
 logger = logging.getLogger(__name__)
 
 MOST_MEASUREMENTS = 2
-"""Of packs or gangs, in a plan. One that comes to no end may be an accident. After two, trials are trained alone, or by
-as few slots as may be: no study waits forever."""
+"""Of packs, or of gangs of one size, in a plan. One that comes to no end may be an accident. After two, trials are
+trained alone, or by as few slots as may be: no study waits forever."""
 
 IsWanted = Callable[[Frontier], bool]
 """Whether slots must still be held, by their plan."""
@@ -45,7 +45,7 @@ class Gangs:
         self._is_wanted: IsWanted = lambda frontier: False  # of the present one
         self._asked = set[ChainId]()  # chains that were asked to leave what is reserved
         self._measuring: dict[PlanId, ChainId] = {}
-        self._measured = Counter[tuple[PlanId, str]]()  # how often, by kind of device
+        self._measured = Counter[tuple[PlanId, str, int]]()  # how often, by kind of device and number
 
     def look(self, frontiers: Sequence[Frontier], slots: Candidates) -> None:
         """Hold no slots for a path that no trial waits for, nor slots that are gone; and have the others become free.
@@ -163,7 +163,7 @@ class Gangs:
         if gathered.measures:
             plan = gathered.frontier.id
             self._measuring[plan] = ChainId(chain)
-            self._measured[plan, gathered.gang.kind] += 1
+            self._measured[plan, gathered.gang.kind, len(gathered.gang.names)] += 1
 
     def _part(self, frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
         """The stages of a path that are one chain: of what may have more slots next time, one."""
@@ -200,7 +200,7 @@ class Gangs:
             here, least = Candidates(free.well, group), gangs.least_ranks(frontier.plan, spans[:1], device)
             most = gangs.room_for(study, spare, len(group), used, least)
             profile = self._profile(frontier, spans[0], kind, most)
-            if most > least and not gangs.is_measured(profile, most) and self._may_measure(frontier, kind):
+            if most > least and not gangs.is_measured(profile, most) and self._may_measure(frontier, kind, most):
                 gathered = self._gathered(frontier, spans[:1], here, most)
                 if gathered is not None:
                     return replace(gathered, measures=True)
@@ -211,10 +211,10 @@ class Gangs:
                 best, whole = (ranks, here), until_branch(frontier, spans) if is_best else spans[:1]
         return self._gathered(frontier, whole, best[1], best[0] or None) or self._gathered(frontier, spans[:1], free)
 
-    def _may_measure(self, frontier: Frontier, kind: str) -> bool:
+    def _may_measure(self, frontier: Frontier, kind: str, ranks: int) -> bool:
         """Not while it is being measured, nor after it came to no end: then as few as may be are as good."""
         is_under_way = self._measuring.get(frontier.id) in frontier.plan.chains
-        return not is_under_way and self._measured[frontier.id, kind] < MOST_MEASUREMENTS
+        return not is_under_way and self._measured[frontier.id, kind, ranks] < MOST_MEASUREMENTS
 
     def _profile(self, frontier: Frontier, span: Span, kind: str, most: int) -> RanksProfiled | None:
         """What the plan has measured of a kind, or another one with the same models. Raises `DatabaseUnavailable`."""
