@@ -48,6 +48,22 @@ def test_steps_cost_what_they_took_on_the_kind_where_they_go_on() -> None:
     assert until(frontier, rest, 30.0, "NVIDIA A100") == []
 
 
+def test_a_gang_takes_what_it_took_or_what_was_measured_of_so_many() -> None:
+    story, costs, kind = Story(), Costs(), "NVIDIA H100"
+    study = story.submit(({"bs": 64}, 40))
+    (node,) = story.path(study)
+    story.happen(e.RanksProfiled(kind=kind, step_seconds={"1": 1.0, "2": 0.6, "4": 0.4}, batch={}))
+    for number, (members, seconds) in enumerate((((), 20.0), (("gpu1",), 12.0))):
+        stage = e.Stage(node=node.id, start=10 * number, end=10 * number + 10, study=study)
+        chain = ChainId(f"by {1 + len(members)}")
+        at: Any = {"slot": "gpu0", "members": members, "kind": kind, "at": 0.0}
+        story.happen(e.ChainAssigned(chain=chain, stages=(stage,), **at))
+        story.happen(e.StageCompleted(chain=chain, index=0, seconds=seconds))
+        story.keep(node.id, stage.end)
+    seconds_by_ranks = [costs.seconds_in_gang(story.plan, node, kind, ranks) for ranks in (1, 2, 4)]
+    assert seconds_by_ranks == pytest.approx([2.0, 1.2, 0.8])
+
+
 def test_steps_of_an_untrained_node_are_estimated_by_kind() -> None:
     """One kind is twice as fast as the other, at any batch size."""
     story, costs = Story(), Costs()
