@@ -78,10 +78,11 @@ def _for_others(use: Services, row: StudyRecord) -> dict[str, Any]:
     by_path = answers(use, row)
     with use.records.read() as rows:
         slots = list(rows.slots.all())
-    timeline = by_path[f"studies/{row.id}/timeline"]["spans"]["slot"]
+    spans = by_path[f"studies/{row.id}/timeline"]["spans"]
+    leading, lent = spans["slot"], [slot for each in spans["members"] for slot in each]
     people = [row.owner, row.project, *{event["by"] for event in by_path["events"]["items"]}]
     people += [*names_here(), *(slot.host for slot in slots)]
-    hiding = Hiding(people, [*timeline, *(slot.name for slot in slots)], kept=[row.id])
+    hiding = Hiding(people, [*leading, *lent, *(slot.name for slot in slots)], kept=[row.id])
     return {path: hiding.of(answer) for path, answer in by_path.items()}
 
 

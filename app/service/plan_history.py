@@ -45,7 +45,8 @@ DECIDED: dict[type[e.Event], str] = {
 class SlotSpan:
     """A stage on a slot: begun with one event and ended with another, each by version and time.
 
-    seconds: of the slot, spent on it. proof: why it trained steps again, only to compare; None of ordinary training.
+    members: the slots that are lent to it. seconds: of the slot, spent on it. proof: why it trained steps again, only
+    to compare; None of ordinary training.
     The span of a proof goes on over all stages of its chain, and bears the node of the last one.
     """
 
@@ -59,6 +60,12 @@ class SlotSpan:
     seconds: float = 0.0
     outcome: str = "running"
     proof: ProofKind | None = None
+    members: tuple[str, ...] = ()
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """All that train it, the one that leads first."""
+        return (self.slot, *self.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +235,8 @@ class PlanHistory:
         else:
             stage = replace(chain_work.stages[-1], start=stage.start)
         self._under_way[chain] = len(self.spans)
-        self.spans.append(SlotSpan(chain, chain_work.slot, stage, self.version, self.times[-1], proof=chain_work.proof))
+        how: Any = {"proof": chain_work.proof, "members": chain_work.members}
+        self.spans.append(SlotSpan(chain, chain_work.slot, stage, self.version, self.times[-1], **how))
         self.slots.add(chain_work.slot)
 
     def _end(self, chain: ChainId, outcome: str) -> None:

@@ -202,6 +202,7 @@ class Spans(Answer):
     """Stages on slots, in the order in which they began."""
 
     slot: list[str]
+    members: list[list[str]] = Field(description="the slots that are lent to it")
     node: list[str]
     start: list[int] = Field(description="the step it began after")
     end: list[int]

@@ -80,6 +80,7 @@ class UnderWay(Answer, needs=("slot", "node", "start", "end", "step")):
     """A stage that a slot is training now."""
 
     slot: str
+    members: list[str] = Field(description="the slots that are lent to it")
     study: str = Field(description="the study that is charged for it")
     node: str
     start: int

@@ -156,15 +156,15 @@ class Plots:
         return {name: _Column(column) for name, column in columns.items() if len(set(column.values())) > 1}
 
     def _spans(self) -> Iterator[tuple[str, float, float, bool]]:
-        """(slot, begin, end, whether it failed) of each chain that has ended."""
-        assigned: dict[str, tuple[str, float]] = {}
+        """(slot, begin, end, whether it failed) of each chain that has ended, for all of its slots."""
+        assigned: dict[str, tuple[list[str], float]] = {}
         for event in self._results.events:
             chain = event.data.get("chain")
             if event.type == "ChainAssigned":
-                assigned[event.data["chain"]] = (event.data["slot"], event.at)
+                assigned[event.data["chain"]] = ([event.data["slot"], *event.data.get("members", ())], event.at)
             elif event.type in ("ChainEnded", "StageFailed") and chain in assigned:
-                slot, begin = assigned.pop(chain)
-                yield slot, begin, event.at, event.type == "StageFailed"
+                slots, begin = assigned.pop(chain)
+                yield from ((slot, begin, event.at, event.type == "StageFailed") for slot in slots)
 
 
 class _Column:

@@ -42,9 +42,10 @@ def test_the_tree_has_what_trials_share_once(http: TestClient, tuned: str, worke
 
 
 def test_the_timeline_says_what_each_slot_did(http: TestClient, tuned: str, workers: Workers) -> None:
-    chain = workers.assign(tuned, 0)
+    chain = workers.assign(tuned, 0, members=("gpu1",))
     running = http.get(f"/studies/{tuned}/timeline").json()["spans"]
     assert (running["slot"], running["ended"], running["outcome"]) == (["gpu0"], [None], ["running"])
+    assert running["members"] == [["gpu1"]]
     workers.finish(tuned, chain, {"accuracy": 0.5})
     workers.fail(tuned, workers.assign(tuned, 1, "gpu1"), "ValueError: no")
     spans = http.get(f"/studies/{tuned}/timeline").json()["spans"]

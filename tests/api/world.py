@@ -71,8 +71,8 @@ class Workers:
     def record(self, study: str, *events: e.Event, alongside: Any = lambda rows: None) -> None:
         record(self.use.log, self.stream(study), events, at=1.0, alongside=alongside)
 
-    def assign(self, study: str, trial: int, slot: str = "gpu0") -> ChainId:
-        """A slot is given what is left to train for a trial."""
+    def assign(self, study: str, trial: int, slot: str = "gpu0", members: tuple[str, ...] = ()) -> ChainId:
+        """A slot is given what is left to train for a trial. members: that are lent to it, as far as events say."""
         self.chains += 1
         chain, plan = ChainId(f"c{self.chains}"), self.plan(study)
         stages = tuple(self._stages(plan, plan.studies[StudyId(study)].trials[trial]))
@@ -83,7 +83,7 @@ class Workers:
             rows.chains.assign(chain, self.stream(study), slot, work(*stages), 600)
             rows.chains.claim(chain, "worker", 600)
 
-        self.decide(study, c.AssignChain(chain=chain, slot=slot, stages=stages, at=1.0), take)
+        self.decide(study, c.AssignChain(chain=chain, slot=slot, stages=stages, at=1.0, members=members), take)
         return chain
 
     def look(self) -> None:

@@ -78,6 +78,8 @@ def test_a_lost_slot_is_charged_to_nobody(cluster: Cluster, whole: Cluster, stac
     member = {"gpu0": "gpu1", "gpu1": "gpu0"}[leader]
     (lent,) = [slot for slot in cluster.client.slots() if slot["name"] == member]
     assert (lent["state"], lent["lent_to"]["slot"], lent["lent_to"]["study"]) == ("lent", leader, going)
+    (under_way,) = cluster.client.study(going)["progress"]["running"]
+    assert (under_way["slot"], under_way["members"]) == (leader, [member])
     name = leader if lost == "the leader" else member
     cluster.kill(name)
     cluster.start(name)

@@ -84,6 +84,7 @@ const timeline: Timeline = {
   at: 200,
   spans: {
     slot: ["gpu10", "gpu2", "gpu2"],
+    members: [["gpu3"], [], []],
     node: ["a", "b", "c"],
     start: [0, 0, 4],
     end: [4, 4, 8],
@@ -107,14 +108,14 @@ test("idle times are a small gap, unless they are to be seen", () => {
 });
 
 test("lanes are in the order in which people count, and know how busy they were", () => {
-  assert.deepEqual(lanes(timeline), ["gpu2", "gpu10"]);
-  assert.equal(busyShare(timeline, "gpu10"), 0.1);
+  assert.deepEqual(lanes(timeline), ["gpu2", "gpu3", "gpu10"]);
+  assert.deepEqual([busyShare(timeline, "gpu10"), busyShare(timeline, "gpu3")], [0.1, 0.1]);
 });
 
-test("a trace holds every span in microseconds", () => {
+test("a trace holds every span in microseconds, for each slot that trained it", () => {
   const { traceEvents } = JSON.parse(chromeTrace(timeline, "s")) as { traceEvents: { ph: string; ts?: number; dur?: number }[] };
   const spans = traceEvents.filter((event) => event.ph === "X");
-  assert.deepEqual(spans.map((span) => [span.ts, span.dur]), [[0, 10e6], [0, 4e6], [90e6, 10e6]]);
+  assert.deepEqual(spans.map((span) => [span.ts, span.dur]), [[0, 10e6], [0, 10e6], [0, 4e6], [90e6, 10e6]]);
 });
 
 test("axes of parallel coordinates: numbers by size, wide ones by their logarithm, others by kind", () => {

@@ -64,7 +64,7 @@ def film(study: Study, shown: StudyAnswer, tree: Tree, history: PlanHistory, ver
     since, now = study.submitted_version - 1, history.times[version - 1]
     spans = [span for span in history.spans if since < span.begun <= version and span.proof is None]
     clock = Clock((span.begun_at, span.ended_at or now) for span in spans)
-    rows = sorted({span.slot for span in spans}, key=lambda slot: (len(slot), slot))
+    rows = sorted({slot for span in spans for slot in span.slots}, key=lambda slot: (len(slot), slot))
     top = TOP + TREE + 40
     lane = min(24.0, LANES / max(1, len(rows)))
     trials = len(tree.trials.node)
@@ -257,8 +257,8 @@ def _slots(
         if lane >= 12:
             yield Figure("text", 0, "soft", ((LEFT - 8, top + row * lane + lane / 2 + 4),), 12, text=slot)
     for span in spans:
-        y = top + rows.index(span.slot) * lane
         begin, end = (LEFT + clock.share(at) * (WIDTH - LEFT - RIGHT) for at in (span.begun_at, span.ended_at or now))
         role = "line" if span.stage.study != study.id else "accent" if shared.get(span.stage.node, 1) > 1 else "soft"
         role = role if span.outcome in ("done", "running", "stopped") else "bad"
-        yield Figure("rect", 0, role, ((begin, y + 1), (max(begin + 0.6, end - 0.6), y + lane - 1)))
+        for y in (top + rows.index(slot) * lane for slot in span.slots):
+            yield Figure("rect", 0, role, ((begin, y + 1), (max(begin + 0.6, end - 0.6), y + lane - 1)))

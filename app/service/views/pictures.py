@@ -183,6 +183,7 @@ def _span(span: SlotSpan, study: Study, before: int, version: int) -> Json:
     is_over = span.ended is not None and span.ended <= version
     return {
         "slot": span.slot,
+        "members": list(span.members),
         "node": span.stage.node,
         "start": span.stage.start,
         "end": span.stage.end,

@@ -287,6 +287,7 @@ def _under_way(plan: SearchPlan, chain: Chain, passing: list[Trial], reached: in
     forms = plan.nodes[stage.node].segment.forms
     return UnderWay(
         slot=chain.slot,
+        members=list(chain.members),
         study=stage.study,
         node=stage.node,
         start=stage.start,

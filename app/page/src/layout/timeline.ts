@@ -9,9 +9,14 @@ export interface Collapse {
 
 const GAP_SHARE = 0.02;
 
+/** The slots that train a stage: the one that leads, and those that are lent to it. */
+export function slotsOf({ spans }: Timeline, index: number): string[] {
+  return [spans.slot[index]!, ...spans.members[index]!];
+}
+
 /** The lanes by name, as people count: gpu2 before gpu10. */
 export function lanes({ spans }: Timeline): string[] {
-  return [...new Set(spans.slot)].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+  return [...new Set([...spans.slot, ...spans.members.flat()])].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
 }
 
 /** An axis of time; if `isCollapsed`, long times in which no slot trained are a small gap each. */
@@ -48,12 +53,13 @@ export function place({ pieces }: Collapse, time: number): number {
 }
 
 /** How much of the time from the first stage to the last a slot trained. */
-export function busyShare({ spans, at }: Timeline, slot: string): number {
+export function busyShare(timeline: Timeline, slot: string): number {
+  const { spans, at } = timeline;
   const all = spans.begun_at.map((from, index) => [from, spans.ended_at[index] ?? at] as const);
   if (all.length === 0) return 0;
   const begin = all.reduce((least, [from]) => Math.min(least, from), Infinity);
   const end = all.reduce((most, [, to]) => Math.max(most, to), 0);
-  const own = all.filter((_, index) => spans.slot[index] === slot).reduce((sum, [from, to]) => sum + to - from, 0);
+  const own = all.filter((_, index) => slotsOf(timeline, index).includes(slot)).reduce((sum, [from, to]) => sum + to - from, 0);
   return end > begin ? Math.min(1, own / (end - begin)) : 1;
 }
 
@@ -66,16 +72,18 @@ export function chromeTrace(timeline: Timeline, study: string): string {
   const tid = (slot: string) => names.indexOf(slot) + 1;
   const events = [
     ...names.map((name) => ({ ph: "M", name: "thread_name", pid: 1, tid: tid(name), args: { name } })),
-    ...spans.slot.map((slot, index) => ({
-      ph: "X",
-      name: `${spans.proof[index] ? "proof, " : ""}steps ${spans.start[index]}–${spans.end[index]}`,
-      cat: spans.outcome[index],
-      pid: 1,
-      tid: tid(slot),
-      ts: micro(spans.begun_at[index]!),
-      dur: micro(spans.ended_at[index] ?? timeline.at) - micro(spans.begun_at[index]!),
-      args: { node: spans.node[index], begun: spans.begun[index], ended: spans.ended[index] },
-    })),
+    ...spans.slot.flatMap((_, index) =>
+      slotsOf(timeline, index).map((slot) => ({
+        ph: "X",
+        name: `${spans.proof[index] ? "proof, " : ""}steps ${spans.start[index]}–${spans.end[index]}`,
+        cat: spans.outcome[index],
+        pid: 1,
+        tid: tid(slot),
+        ts: micro(spans.begun_at[index]!),
+        dur: micro(spans.ended_at[index] ?? timeline.at) - micro(spans.begun_at[index]!),
+        args: { node: spans.node[index], begun: spans.begun[index], ended: spans.ended[index] },
+      })),
+    ),
     ...marks.at.map((at, index) => ({
       ph: "i",
       name: `${marks.kind[index]} at step ${marks.step[index]}`,

@@ -1,7 +1,7 @@
 /** How slots over time are painted: their names, their stages, what was measured and kept, and the times. */
 import { duration, percent } from "../format.ts";
 import { timeTicks } from "../layout/scales.ts";
-import { busyShare, type Collapse } from "../layout/timeline.ts";
+import { busyShare, slotsOf, type Collapse } from "../layout/timeline.ts";
 import { scale as colourScale, type Palette } from "../theme.ts";
 import type { Timeline } from "../types.ts";
 import type { Size } from "./canvas.tsx";
@@ -63,7 +63,8 @@ export function sharedColour(trials: number): string {
 function drawSpans(context: CanvasRenderingContext2D, size: Size, ink: Palette, { timeline, names, trials, x }: Drawn): void {
   const { spans, at } = timeline;
   const lane = laneOf(names.length);
-  spans.slot.forEach((slot, index) => {
+  const all = spans.slot.flatMap((_, index) => slotsOf(timeline, index).map((slot) => [slot, index] as const));
+  all.forEach(([slot, index]) => {
     const [left, right] = [x(spans.begun_at[index]!), x(spans.ended_at[index] ?? at)];
     if (right < NAME || left > size.width) return;
     const [y, width] = [TOP + names.indexOf(slot) * lane + 4, Math.max(1, right - left - 0.5)];

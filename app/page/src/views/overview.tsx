@@ -182,6 +182,7 @@ function Now({ study, at }: ViewProps) {
             <progress value={stage.step - stage.start} max={Math.max(1, stage.end - stage.start)} aria-label={`${stage.slot}: step ${stage.step}`} />
             <span>
               step {count(stage.step)} of {count(stage.end)} for {stage.trial_count > 1 ? `${stage.trial_count} trials` : `trial ${stage.trials[0] ?? "?"}`}
+              {stage.members.length > 0 && `, with ${stage.members.join(", ")}`}
             </span>
           </li>
         ))}

@@ -4,7 +4,7 @@ import { useCallback, useMemo, useState } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { download } from "../download.ts";
 import { duration, time } from "../format.ts";
-import { axis, chromeTrace, lanes, place } from "../layout/timeline.ts";
+import { axis, chromeTrace, lanes, place, slotsOf } from "../layout/timeline.ts";
 import { Canvas, Tip, type Size } from "../parts/canvas.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { laneOf, NAME, paint, sharedColour, TOP } from "../parts/slots_painting.ts";
@@ -153,10 +153,11 @@ function Buttons({ view, children }: { view: ReturnType<typeof useRange>; childr
 }
 
 /** The number of the stage that the slot trained at a place, -1 for none; a short one is two pixels wide. */
-function spanAt({ spans, at }: Timeline, slot: string | undefined, px: number, x: (at: number) => number): number {
-  return spans.slot.findLastIndex((each, index) => {
+function spanAt(timeline: Timeline, slot: string | undefined, px: number, x: (at: number) => number): number {
+  const { spans, at } = timeline;
+  return spans.slot.findLastIndex((_, index) => {
     const left = x(spans.begun_at[index]!);
-    return each === slot && left - 1 <= px && px <= Math.max(x(spans.ended_at[index] ?? at), left + 2);
+    return slotsOf(timeline, index).includes(slot ?? "") && left - 1 <= px && px <= Math.max(x(spans.ended_at[index] ?? at), left + 2);
   });
 }
 
@@ -185,7 +186,7 @@ function Told({ timeline, span, trials }: { timeline: Timeline; span: number; tr
   const shared = trials.get(spans.node[span]!);
   return (
     <>
-      <b>{spans.slot[span]}</b> steps {spans.start[span]} to {spans.end[span]}, {spans.outcome[span]}
+      <b>{slotsOf(timeline, span).join(", ")}</b> steps {spans.start[span]} to {spans.end[span]}, {spans.outcome[span]}
       <p>
         {time(spans.begun_at[span])}, took {duration(took)}
       </p>

@@ -156,7 +156,7 @@ function Head({ study }: { study: Study }) {
 function ProgressStrip({ study: { progress } }: { study: Study }) {
   const { steps, trials, rungs, running, seconds_left } = progress;
   const done = steps.expected ? steps.done / steps.expected : 0;
-  const slots = new Set(running.map((stage) => stage.slot)).size;
+  const slots = new Set(running.flatMap((stage) => [stage.slot, ...stage.members])).size;
   const told = [
     `${count(steps.done)} of ${plural(steps.expected ?? steps.done, "step")}`,
     trials.resting ? `${plural(trials.resting, "trial")} waiting at rungs` : "",
