@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,8 @@ def test_a_trunk_is_trained_by_all_slots_and_its_leaves_by_one_each() -> None:
     given = [event for event in world.events if isinstance(event, e.ChainAssigned)]
     assert [len(event.members) for event in given] == [7, 7, *[0] * 8]  # the first is only measured
     assert len([event for event in world.events if isinstance(event, e.RanksProfiled)]) == 1
+    picture = Path(__file__).parents[2] / "docs" / "pictures" / "trunk-on-eight.svg"
+    assert f"A trunk on eight devices, its leaves on one each: {round(world.now)} steps of time" in picture.read_text()
 
 
 def test_ranks_that_do_not_pay_are_not_taken() -> None:
