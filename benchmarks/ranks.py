@@ -6,7 +6,8 @@ On gloo, or on NCCL where `--device cuda` has a GPU for each rank. All of it in 
 each; in each round, in turn, both sides do the same work. A ratio is of times that follow each other; the middle one of
 all rounds is shown, with the least and the most. The sum is of one tensor; the step is forward, backward, sum and AdamW
 of a small convolutional network, for V = K shards, which is the same work as DDP's, and for V = 8; "sums early" begins
-to add up during the last backward pass, as is done on GPUs, and not when it is over. The last is the same step with
+to add up during the last backward pass, as is done on GPUs, and not when it is over. With `--ranks 1`, "no shards" is
+the step of a study that says nothing of ranks, beside a loop by hand in DDP's wrapper. The last is the same step with
 parameters that are divided: by a reduce-scatter in the tree's order, beside torch's own.
 """
 
@@ -129,6 +130,8 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         "V = 8": sharded(given, max(8, given.ranks), device),
         "DDP": stock(given, device),
     }
+    if given.ranks == 1:
+        steps["no shards"] = sharded(given, None, device)
     divided = {
         f"V = {given.ranks}": sharded(given, given.ranks, device, "fsdp"),
         "V = 8": sharded(given, max(8, given.ranks), device, "fsdp"),
