@@ -206,3 +206,40 @@ def test_a_gang_is_not_kept_waiting_by_what_is_small(policy: str) -> None:
     world.run()
     (gang,) = [each for each in world.events if isinstance(each, e.ChainAssigned) and each.members]
     assert gang.at <= 30.0 + 20 + 20 + 1
+
+
+def many(rates: range, steps: int, **fields: Any) -> Json:
+    return study([{"hp": {"lr": 0.001 * rate}, "steps": steps} for rate in rates], shards=8, **fields)
+
+
+def begun(world: Simulator, study: str) -> list[e.ChainAssigned]:
+    """Its chains, in order."""
+    assigned = (each for each in world.events if isinstance(each, e.ChainAssigned))
+    return [each for each in assigned if each.stages[0].study == study]
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_slots_that_are_held_take_what_ends_before_they_are_due(policy: str) -> None:
+    """A gang of all four waits for one stage of 100 steps: trials of 20 steps fill the others and delay nothing."""
+    world = simulator(4, policy=policy)
+    world.submit("first", many(range(1, 2), 20))
+    world.run()
+    world.submit("long", many(range(2, 3), 100))
+    world.run_until(25.0)
+    world.submit("gang", many(range(3, 4), 40, ranks=4, priority=1))
+    world.run_until(26.0)
+    world.submit("small", many(range(4, 40), 20))
+    world.run()
+    (gang,) = begun(world, "gang")
+    before = [each.at for each in begun(world, "small") if each.at < gang.at]
+    assert gang.at == 120.0
+    assert len(before) == 12 and max(before) <= 100.0
+
+
+def test_a_share_of_the_slots_counts_all_of_a_gang() -> None:
+    world = simulator(4)
+    world.submit("gangs", many(range(1, 40), 10, ranks=2))
+    world.submit("alone", many(range(40, 80), 10))
+    world.run_until(100.0)
+    steps = {name: len(begun(world, name)) for name in ("gangs", "alone")}
+    assert steps["gangs"] * 2 * 10 / 1.8 == pytest.approx(steps["alone"] * 10, rel=0.15)
