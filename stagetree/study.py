@@ -270,6 +270,7 @@ class Study(Blocking, StudyView):
     branch = blocking(AsyncStudy.branch)
     suggest = blocking(AsyncStudy.suggest)
     withdraw = blocking(AsyncStudy.withdraw)
+    sampler = blocking(AsyncStudy.sampler)
     soup = blocking(AsyncStudy.soup)
 
     progress = blocking_iterator(AsyncStudy.progress)

@@ -242,7 +242,6 @@ HISTORY: Json = {
 TOKEN: Json = {"name": "ci", "scope": "submit", "project": "vision", "created_at": 1789000000.0}
 TOKEN |= {"expires_at": 1796776000.0, "used_at": 1789000060.0, "revoked_at": None}
 IMPORTANCE = {"name": "hp.lr", "importance": 1.0, "interval": [0.97, 1.0]}
-SCHEDULE = {"name": "lr", "steps": [0, 19, 20, 39], "values": [0.1, 0.1, 0.01, 0.01], "text": "0.1 → 0.01"}
 PLAN: Json = {"plan": "plan-0f6a2c9d8b7e4a51", "trainer": "digits", "trainer_version": "1", "seed": 0}
 PLAN |= {"trainer_args": {"width": 32}, "studies": ["digits-grid-3f9c1a"], "nodes": [NODE_EXAMPLE]}
 READY = dict.fromkeys(["database", "schema", "broker", "store", "scheduler", "slots"], "ok")
@@ -270,11 +269,12 @@ EXAMPLES: dict[str, Json] = {
     "Readiness": {"status": "ok", "checks": READY},
     "Replay": REPLAY,
     "Rungs": {"items": [RUNG | {"promoted": [1]}]},
-    "Schedules": {"items": [SCHEDULE]},
+    "Schedules": {"items": [{"name": "lr", "steps": [0, 20], "values": [0.1, 0.01], "text": "0.1 → 0.01"}]},
     "SlotPage": _page(SLOT),
     "Branch": {"steps": 30, "shared": 20, "new": 10, "again": 0, "trial": TRIAL_DETAIL},
     "StageTree": {"stages": [STAGE], "critical_path_steps": 20},
     "Study": STUDY,
+    "SamplerState": {"sampler": "tpe", "step": 5, "results": 12, "next": None, "text": ["tpe models 12 results"]},
     "Suggestions": {"items": [{"suggestion": 0, "hp": {"lr": 0.1}, "by": "ann", "at": 1789000000.0, "trial": 7}]},
     "StudyPage": _page(LISTED, "digits-grid-3f9c1a"),
     "SideBySide": {"slots": 1, "seconds_per_step": 0.5, "shared": BLOCKS, "alone": BLOCKS, "text": "With sharing, ..."},

@@ -14,6 +14,7 @@ from app.cli.errors import NOT_FOUND, fail
 from app.cli.options import Output, Server, Store, StudyId, TrialNumber, folder_or_default, open_records
 from app.cli.output import Format, plural, print_json
 from app.cli.remarks import note as note
+from app.cli.remarks import sampler as sampler
 from app.cli.remarks import suggest as suggest
 from app.cli.remarks import tag as tag
 

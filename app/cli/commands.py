@@ -79,6 +79,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         history.events,
         history.environment,
         history.replay,
+        changing.sampler,
         auditing.audit,
         history.export,
         history.report,

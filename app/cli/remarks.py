@@ -1,4 +1,7 @@
-"""Commands that tell a study something: configurations to try; and notes, tags and attributes, which change nothing."""
+"""Commands that tell a study something: notes, tags and attributes, which change nothing; and configurations to try.
+
+What its sampler would try without them, `sampler` says.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.options import Output, Server, Store, StudyId
-from app.cli.output import Format, one_line, print_json
+from app.cli.output import Format, one_line, print_json, short_hp
 
 
 def note(
@@ -152,3 +155,31 @@ def _line(suggestion: Any, *, is_new: bool) -> str:
     stands = "waits for the next place" if trial is None else f"is trial {trial}"
     stands = stands if suggestion["withdrawn_at"] is None else "is withdrawn"
     return f"suggestion {suggestion['suggestion']}{'' if is_new else by}: {values} {stands}"
+
+
+def sampler(
+    id: StudyId,
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="N", min=1, help="As of the event at this position.")
+    ] = None,
+    server: Server = None,
+    dir: Store = None,
+    output: Output = Format.table,
+) -> None:
+    """What a study's sampler knows, and would propose next, from the log alone; it changes nothing.
+
+    \b
+    Example:  stagetree sampler last
+    """
+    from app.cli import stacks
+
+    with stacks.reading_study(id, server, dir) as (service, study):
+        state = service.client.sampler(study, at)
+    if output is Format.json:
+        print_json(dict(state))
+        return
+    print(f"sampler  {state['sampler'] or '-'}")
+    for number, sentence in enumerate(state["text"]):
+        print(f"{'' if number else 'knows':<8} {one_line(sentence)}")
+    if following := state["next"]:
+        print(f"next     {one_line(short_hp(following['hp']))}")

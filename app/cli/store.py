@@ -141,6 +141,9 @@ class Store:
         suggested = searching.suggest(self._use, self._use.find(study), self._write, suggestions)
         return [each.to_json() for each in suggested.items]
 
+    def sampler(self, study: str, at: int | None = None) -> Json:
+        return searching.sampler_state(self._use, self._use.find(study), at).to_json()
+
     def withdraw(self, study: str, suggestion: int) -> None:
         searching.withdraw(self._use, self._use.find(study), self._write, suggestion)
 

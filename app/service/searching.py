@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from app.domain import commands as c
 from app.domain.decide import decide
-from app.domain.remarks import ResultsLearned
+from app.domain.remarks import SUGGESTION, ResultsLearned, learned_text
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import ANYBODY, Principal, StateConflict, StudyId, Unknown
 from app.events import StudyRecord
 from app.service.services import InvalidField, Services, Write
-from app.tuning.samplers import NothingToLearn, results_for, sampler_of
-from stagetree.models.trials import Suggestion, Suggestions
+from app.tuning.tuners import (
+    Knowledge,
+    NothingToLearn,
+    Proposal,
+    TunerDriver,
+    TunerFailed,
+    context_of,
+    results_for,
+    sampler_of,
+)
+from stagetree.models.trials import Proposed, SamplerState, Suggestion, Suggestions
 from stagetree.sequences import SequenceError
 from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.spec.suggesting import check_configurations, places, why_none
@@ -52,6 +61,54 @@ def suggestions(use: Services, row: StudyRecord) -> Suggestions:
     """All that was suggested to a study, with the trials that came of it."""
     with use.open_study(row) as (_, study):
         return Suggestions(items=_shown(study))
+
+
+def sampler_state(use: Services, row: StudyRecord, at: int | None = None) -> SamplerState:
+    """How much the study's sampler knows now, or at an event, and its next proposal. Raises `StateConflict`.
+
+    It follows from the log alone. The plan is free while the sampler thinks.
+    """
+    with use.open_study(row, at) as (plan, study):
+        spec = StudySpec.from_dict(dict(study.spec), limits=None)  # it was accepted once
+        try:
+            driver = TunerDriver(study.spec)
+            driver.observe(study, context_of(plan, study, study.submitted_at, 1))
+        except TunerFailed as problem:
+            raise StateConflict(f"study {row.id}: {problem}") from None
+        learned = [learned_text(each) for each in study.learned]
+    try:
+        known, proposal = driver.next_proposal()
+    except TunerFailed as problem:
+        raise StateConflict(f"study {row.id}: {problem}") from None
+    return SamplerState(
+        sampler=getattr(spec.tuner, "sampler", ""),
+        step=None if known is None else known.step,
+        results=None if known is None else known.results,
+        next=None if proposal is None else Proposed(hp=dict(proposal.hp), reason=dict(proposal.reason)),
+        text=[*_known_texts(spec, known), *learned, *_next_texts(proposal)],
+    )
+
+
+def _known_texts(spec: StudySpec, known: Knowledge | None) -> Iterator[str]:
+    sampler = getattr(spec.tuner, "sampler", "")
+    if not sampler:
+        yield f"the tuner {spec.tuner.kind} asks no sampler: the study file, or a user, says what its trials are"
+    elif known is None:
+        yield f"{sampler} goes by no results"
+    else:
+        where = "at the last step of each trial" if known.step is None else f"at step {known.step}"
+        count = f"{known.results} result{'' if known.results == 1 else 's'} {where}"
+        chance = f"draws by chance until it has {known.enough} results, and has"
+        yield f"{sampler} {'models' if known.results >= known.enough else chance} {count}"
+
+
+def _next_texts(proposal: Proposal | None) -> Iterator[str]:
+    if proposal is None:
+        yield "nothing comes next: no configuration is left, or none is asked for"
+    elif (suggestion := proposal.reason.get(SUGGESTION)) is not None:
+        yield f"suggestion {suggestion} takes the next place"
+    elif (price := proposal.reason.get("price")) is not None:
+        yield f"the next one would cost {price} steps"
 
 
 def _shown(study: Study) -> list[Suggestion]:

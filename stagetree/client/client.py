@@ -288,6 +288,7 @@ class Client(Blocking):
     suggest = blocking(AsyncClient.suggest)
     suggestions = blocking(AsyncClient.suggestions)
     withdraw = blocking(AsyncClient.withdraw)
+    sampler = blocking(AsyncClient.sampler)
     retry_trial = blocking(AsyncClient.retry_trial)
     cancel_trial = blocking(AsyncClient.cancel_trial)
     events = blocking_iterator(AsyncClient.events)

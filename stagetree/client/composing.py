@@ -7,7 +7,7 @@ from typing import Any
 
 from stagetree.client.asking import Hp
 from stagetree.client.http import API, Http, Json, path_of
-from stagetree.models import Branch, Event, Note, StudyAnswer, Suggestion
+from stagetree.models import Branch, Event, Note, SamplerState, StudyAnswer, Suggestion
 
 
 class MakesTrials:
@@ -35,6 +35,11 @@ class MakesTrials:
         """All that was suggested to a study, each with the trial that came of it."""
         answer = await self.http.get(f"{path_of(study)}/suggestions")
         return [Suggestion.of(item) for item in answer["items"]]
+
+    async def sampler(self, study: str, at: int | None = None) -> SamplerState:
+        """How much a study's sampler knows, and its next proposal; with `at`, as of that event."""
+        moment: Json = {} if at is None else {"at": at}
+        return SamplerState.of(await self.http.get(f"{path_of(study)}/sampler", **moment))
 
     async def withdraw(self, study: str, suggestion: int) -> None:
         """Withdraw a suggestion by its number, so that no trial comes of it. Raises `Conflict` where one did."""
@@ -95,6 +100,10 @@ class MadeOfTrials:
         """
         (suggestion,) = await self._client.suggest(self.id, [{**(hp or {}), **values}])
         return suggestion
+
+    async def sampler(self, at: int | None = None) -> SamplerState:
+        """How much the study's sampler knows, and its next proposal; with `at`, as of that event."""
+        return await self._client.sampler(self.id, at)
 
     async def withdraw(self, suggestion: int) -> None:
         """Withdraw a suggestion by its number, so that no trial comes of it. Raises `Conflict` where one did."""

@@ -227,6 +227,23 @@ class Suggestion(Answer, needs=("suggestion", "hp")):
     withdrawn_at: float | None = Field(default=None, description="when it was withdrawn, in Unix seconds; else null")
 
 
+class Proposed(Answer):
+    """The configuration that would take the tuner's next place."""
+
+    hp: Json
+    reason: Json = Field(description="as it would be in the trial's `reason`: values drawn, a price, a suggestion")
+
+
+class SamplerState(Answer, needs=("sampler", "next")):
+    """How much a study's sampler knows, and its next proposal; nothing is changed by asking."""
+
+    sampler: str = Field(description="its kind; empty where the tuner itself says what its trials are")
+    step: int | None = Field(description="the step whose results are in its model; null for the last of each trial")
+    results: int | None = Field(description="how many, of other studies too; null for a sampler that does not learn")
+    next: Proposed | None = Field(description="null where there is none")
+    text: list[str] = Field(description="the same in sentences, with reasons")
+
+
 class Suggestions(Answer):
     """The suggestions, in the order in which their places come."""
 

@@ -49,10 +49,14 @@ def test_it_begins_with_what_another_found(http: TestClient, workers: Workers, s
     assert learned.results[1] == {"trial": 2, "sample": {"lr": 0.6, "bs": 0}, "values": [[40, 1.0]]}
     assert http.post(f"/studies/{source}:cancel").status_code == 200
     assert http.delete(f"/studies/{source}").status_code in (200, 204)
+    foreseen = http.get(f"/studies/{study}/sampler").json()
     for trial in range(3):
         workers.tune(study)
         workers.finish(study, workers.assign(study, trial), {"accuracy": 0.5})
     trials = workers.plan(study).studies[study].trials
+    assert foreseen["next"]["hp"] == trials[0].hp, "it proposes what it says"
+    assert foreseen == http.get(f"/studies/{study}/sampler?at=2").json(), "also later, as of then"
+    assert (foreseen["step"], foreseen["results"]) == (40, 4)
     if sampler == "trunks":
         assert all("price" in trial.reason for trial in trials), "the model is asked from the first trial on"
     assert http.post(f"/studies/{study}:replay").json()["identical"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.domain.terms import StudyId
 from stagetree.client import Conflict, Invalid
 from stagetree.study import Study
 from tests.api.world import Workers, changed
@@ -69,6 +70,19 @@ def test_what_is_withdrawn_is_listed_as_that(http: TestClient, workers: Workers,
     assert suggested(http, study, {"lr": 0.2}, {"lr": 0.3}, {"lr": 0.4}).status_code == 201, "its place is free"
 
 
+def test_what_a_sampler_knows_and_would_propose(http: TestClient, workers: Workers, study: str) -> None:
+    """A learning sampler is in `test_learning_from_studies.py`."""
+    state = http.get(f"/studies/{study}/sampler").json()
+    assert (state["sampler"], state["results"]) == ("random", None)
+    assert state["text"] == ["random goes by no results", "suggestion 0 takes the next place"]
+    workers.tune(study)
+    [trial] = workers.plan(study).studies[StudyId(study)].trials
+    assert state["next"]["hp"] == trial.hp and "suggestion" in state["next"]["reason"]
+    grid = http.post("/studies", json=changed()).json()["study"]
+    state = http.get(f"/studies/{grid}/sampler").json()
+    assert (state["sampler"], state["next"]) == ("", None) and "asks no sampler" in state["text"][0]
+
+
 def test_a_tuner_that_takes_none(http: TestClient) -> None:
     grid = http.post("/studies", json=changed()).json()["study"]
     said = suggested(http, grid, {"lr": 0.1})
@@ -89,6 +103,7 @@ def test_from_python(server: str, workers: Workers) -> None:
         assert (made.suggestion, made.hp, made.trial) == (0, {"lr": 0.5}, None)
         assert study.suggest({"bs": 64}).suggestion == 1
         study.withdraw(1)
+        assert study.sampler().next.reason["suggestion"] == 0
         with pytest.raises(Invalid, match=r"lr: must be a number from 0\.001 to 1|lr must be a number"):
             study.suggest(lr=7)
         study.cancel()

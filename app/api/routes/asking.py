@@ -9,12 +9,12 @@ from fastapi import APIRouter, Path, Query, Response
 from app.api.access import Who
 from app.api.bodies import AverageBody, BranchBody, SuggestionsBody, average_of, branch_of, suggestions_of
 from app.api.errors import refusals
-from app.api.services import ApiServices, ServicesDep, StudyRowDep
-from app.api.strict import StrictRoute, Write, WriterDep
+from app.api.services import ApiServices, ServicesDep, StudyRowDep, heavy
+from app.api.strict import At, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.terms import StudyId
 from app.service import changing, reading, searching
-from stagetree.models.trials import Branch, Suggestions
+from stagetree.models.trials import Branch, SamplerState, Suggestions
 
 router = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
 
@@ -107,6 +107,18 @@ def suggest(row: StudyRowDep, body: SuggestionsBody, use: ServicesDep, write: Wr
 def list_suggestions(row: StudyRowDep, use: ServicesDep) -> Suggestions:
     """In the order in which their places come, each with the trial that came of it."""
     return searching.suggestions(use, row)
+
+
+@router.get(
+    "/sampler",
+    summary="What the sampler knows, and would propose next",
+    response_model=SamplerState,
+    responses=refusals(404, 409),
+)
+@heavy
+def get_sampler(row: StudyRowDep, use: ServicesDep, at: At = None) -> SamplerState:
+    """It follows from the log alone. Where the study goes on, another result may come first."""
+    return searching.sampler_state(use, row, at)
 
 
 @router.delete(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
-from app.tuning.samplers.base import Enqueued, KnowsTree, Proposal, Sampler
+from app.tuning.samplers.base import Enqueued, Knowledge, KnowsTree, Proposal, Sampler
 from app.tuning.samplers.learning import NothingToLearn, results_for
 from app.tuning.samplers.listed import Grid, QMCSampler, Random
 from app.tuning.samplers.optuna_sampler import OptunaSampler
@@ -77,6 +77,7 @@ __all__ = [
     "NEEDED",
     "SAMPLERS",
     "Enqueued",
+    "Knowledge",
     "NothingToLearn",
     "Proposal",
     "Sampler",

@@ -53,6 +53,25 @@ class Sampler(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """How much a sampler that learns knows. step: whose results are in its model; None for the highest of each trial.
+
+    results: how many there are, of other studies too. enough: how many a model needs.
+    """
+
+    step: int | None
+    results: int
+    enough: int
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A sampler that learns, and says how much it knows."""
+
+    def knowledge(self) -> Knowledge: ...
+
+
 @runtime_checkable
 class KnowsTree(Protocol):
     """A sampler that goes by prices."""

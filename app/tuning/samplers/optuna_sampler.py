@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
-from app.tuning.samplers.base import Maker, Proposal, Values, to_json
+from app.tuning.samplers.base import Knowledge, Maker, Proposal, Values, to_json
 from app.tuning.samplers.learning import Learned
 from stagetree.space import Choice, Choose, Distribution
 from stagetree.spec import StudySpec
@@ -90,15 +90,23 @@ class OptunaSampler:
 
     def _chosen(self, number: int, fixed: Values | None = None) -> tuple[Proposal | None, int]:
         """A new configuration of Optuna's, None where it names none; and how often it was asked."""
-        self.mirror = self.mirror or OptunaMirror(self._spec, self._kind, self._learned)
-        self.mirror.catch_up(self._seen)
+        mirror = self._caught_up()
         asked = repeats = 0
         while asked < ATTEMPTS and repeats < REPEATS:
-            made, asked = self._maker.made(self.mirror.ask(f"{number}/{asked}"), fixed), asked + 1
+            made, asked = self._maker.made(mirror.ask(f"{number}/{asked}"), fixed), asked + 1
             if made is not None and self._maker.is_new(made[1]):
                 return Proposal(to_json(made[1]), {"sample": made[0], "asked": asked}), asked
             repeats += made is not None
         return None, asked
+
+    def _caught_up(self) -> OptunaMirror:
+        self.mirror = self.mirror or OptunaMirror(self._spec, self._kind, self._learned)
+        self.mirror.catch_up(self._seen)
+        return self.mirror
+
+    def knowledge(self) -> Knowledge:
+        mirror = self._caught_up()
+        return Knowledge(mirror.level, mirror.results(), 1 if self._kind == "cmaes" else ENOUGH)
 
     def _drawn(self, number: int, asked: int) -> Proposal | None:
         """A configuration by chance; None where none is left."""
@@ -140,6 +148,10 @@ class OptunaMirror:
         for sample, results in self._learned:
             if (value := results.get(max(results) if self.level is None else self.level)) is not None:
                 self._add(sample, self._optuna.trial.TrialState.COMPLETE, value)
+
+    def results(self) -> int:
+        """How many results Optuna knows."""
+        return len(self.study.get_trials(deepcopy=False, states=[self._optuna.trial.TrialState.COMPLETE]))
 
     def ask(self, key: str) -> Choose:
         """Optuna's choice of values, until it is asked again. `key` is what chance it has."""

@@ -13,7 +13,18 @@ from typing import Any, Protocol, runtime_checkable
 from app.domain.remarks import SUGGESTION, ConfigurationSuggested, reason_of
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.terms import TrialEventKind
-from app.tuning.samplers.base import Enqueued, Hp, Maker, NonAdaptive, Proposal, Sampler, Values, to_json
+from app.tuning.samplers.base import (
+    Enqueued,
+    Explains,
+    Hp,
+    Knowledge,
+    Maker,
+    NonAdaptive,
+    Proposal,
+    Sampler,
+    Values,
+    to_json,
+)
 from app.tuning.samplers.learning import Learns, learned_of
 from stagetree.space.suggesting import made, resolved
 from stagetree.spec import StudySpec
@@ -59,6 +70,11 @@ class Suggested:
         if learned and isinstance(inner := self._inner(), Learns):
             inner.learn(learned_of(learned))
         return before != self._order or bool(learned)
+
+    def knowledge(self) -> Knowledge | None:
+        """How much the sampler knows; None for one that does not learn."""
+        inner = self._inner()
+        return inner.knowledge() if isinstance(inner, Explains) else None
 
     def _inner(self) -> Sampler:
         """The sampler that draws."""

@@ -22,7 +22,7 @@ from app.domain import schedule
 from app.domain.pricing import NOTHING, TrainedTree
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
-from app.tuning.samplers.base import Maker, Proposal, Values, to_json
+from app.tuning.samplers.base import Knowledge, Maker, Proposal, Values, to_json
 from app.tuning.samplers.gaussian import GaussianProcess, Numbers, fitted
 from app.tuning.samplers.learning import Learned
 from stagetree.space import Choice, Choose, Distribution, drawing
@@ -164,6 +164,9 @@ class TrunkSampler:
         steps = {step for trial in self._known.values() for step in trial.losses}
         enough = (step for step in steps if sum(step in trial.losses for trial in self._known.values()) >= FIRST)
         return max(enough, default=None)
+
+    def knowledge(self) -> Knowledge:
+        return Knowledge(at := self._level(), sum(at in trial.losses for trial in self._known.values()), FIRST)
 
     def _model(self) -> tuple[GaussianProcess | None, list[KnownTrial]]:
         """What the results tell, and the trials that have one, the best first. A trial that failed is as the worst."""

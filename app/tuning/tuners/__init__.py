@@ -9,17 +9,20 @@ from __future__ import annotations
 from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
-from app.tuning.samplers import SAMPLERS, Sampler, sampler_of
-from app.tuning.tuners.base import NewTrial, Tuner
-from app.tuning.tuners.driver import TunerDriver
+from app.tuning.samplers import SAMPLERS, Knowledge, NothingToLearn, Proposal, Sampler, results_for, sampler_of
+from app.tuning.tuners.base import NewTrial, Tuner, context_of
+from app.tuning.tuners.driver import TunerDriver, TunerFailed
 from app.tuning.tuners.kinds import TUNERS, tuner_of
 
 __all__ = [
     "SAMPLERS",
     "TUNERS",
     "Extend",
+    "Knowledge",
     "NewTrial",
+    "NothingToLearn",
     "Prioritize",
+    "Proposal",
     "Sampler",
     "Start",
     "Stop",
@@ -27,6 +30,9 @@ __all__ = [
     "TrialEventKind",
     "Tuner",
     "TunerDriver",
+    "TunerFailed",
+    "context_of",
+    "results_for",
     "sampler_of",
     "tuner_of",
 ]

@@ -12,7 +12,7 @@ from app.domain.commands import Start, TunerAction
 from app.domain.cooldowns import Cooldowns
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.terms import StudyId, TrialEventKind
-from app.tuning.samplers import Proposal, Sampler, Suggested, priced, suggested_of
+from app.tuning.samplers import Knowledge, Proposal, Sampler, Suggested, priced, suggested_of
 from app.tuning.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner, check_action, objectives_in
 from app.tuning.tuners.kinds import tuner_of
 from stagetree.spec import SpecError, StudySpec
@@ -198,6 +198,17 @@ class TunerDriver:
     def foreseen(self) -> Proposal | None:
         """The part of the next configuration that follows from no result, for replay: its `hp` may be empty."""
         return self._sampler.foreseen(self._proposed) if isinstance(self._sampler, Suggested) else None
+
+    def next_proposal(self) -> tuple[Knowledge | None, Proposal | None]:
+        """What the sampler knows, and the configuration that would take the tuner's next place; None for none.
+
+        Raises `TunerFailed`.
+        """
+        self._read()
+        if not isinstance(self._sampler, Suggested):
+            return None, None
+        with _blaming("the sampler"):
+            return self._sampler.knowledge(), self._sampler.propose(self._proposed)
 
     def wants_more(self) -> bool:
         """Whether the tuner would have one more trial under way if there were room. Raises `TunerFailed`."""
