@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from app.domain.decide import decide
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.records import Write, transact
+from app.owned_store import find_orphans
 from app.workers.scheduler.retention import Retention
 from app.workers.slot.checkpoint_store import CheckpointStore
 
@@ -190,13 +192,22 @@ def test_a_deleted_study_takes_its_own_with_it_and_leaves_the_others_theirs(clus
 
 
 @pytest.mark.parametrize("merge", [True, False])
-def test_states_that_are_kept_on_purpose_survive_any_budget(cluster: Cluster, merge: bool) -> None:
+def test_states_kept_on_purpose_survive_the_end_any_budget_and_gc_and_others_do_not(
+    cluster: Cluster, merge: bool
+) -> None:
     study = cluster.submit({**BRANCHES, "merge": merge, "keep_at": [3], "keep_every": 6, "keep_best": 0})
     deleting = retention(cluster, budget=1)
     run(cluster, study, deleting)
     trials = cluster.study(study).trials
     assert [sorted(keeping.states_of(cluster.plan, trial)) for trial in trials] == [[3, 6]] * 2
-    assert len({kept.key for kept in keeping.checkpoints(cluster.plan)}) == (3 if merge else 4) == len(stored(cluster))
+    there = {kept.key for kept in keeping.checkpoints(cluster.plan)}
+    assert there == stored(cluster) and len(there) == (3 if merge else 4)
+    stray = cluster.folder / "checkpoints" / cluster.stream / "stray.safetensors"
+    stray.write_bytes(b"of a worker that was killed")
+    os.utime(stray, (0, 0))
+    orphans = [each.key for each in find_orphans(cluster.records, cluster.plans, cluster.store, age=0.0)]
+    assert orphans == [f"{cluster.stream}/stray.safetensors"]
+    stray.unlink()
     give(cluster, c.DeleteStudy(study=study, at=cluster.clock.now()))
     while not deleting.look().is_done:
         pass
