@@ -120,20 +120,10 @@ BLOCKS: Json = {"seconds": 20.0, "steps": 40, "slot": [0], "begun": [0.0], "ende
 BLOCKS |= {"trials": [2], "again": [False]}
 EVENT: Json = {"position": 42, "version": 17, "type": "Evaluated", "at": 1789000004.2, "by": ""}
 EVENT |= {"data": {"node": NODE, "step": 40, "metrics": {"val_accuracy": 0.9889}}}
-PREVIEW: Json = {
-    "trials": 32,
-    "requested": 1280,
-    "unique": 608,
-    "merge_rate": 2.105,
-    "alone": 1280,
-    "saved_by_sharing": 0.525,
-    "saved_by_stopping": 0.0,
-    "critical_path_steps": 40,
-    "makespan_steps": 304,
-    "slots": 2,
-    "choices": [{"field": "bs", "value": bs, "trials": 16, "steps": 304} for bs in (64, 128)],
-    "advice": [],
-}
+PREVIEW: Json = {"trials": 32, "requested": 1280, "unique": 608, "merge_rate": 2.105, "alone": 1280, "slots": 2}
+PREVIEW |= {"saved_by_sharing": 0.525, "saved_by_stopping": 0.0, "critical_path_steps": 40, "makespan_steps": 304}
+PREVIEW |= {"time": {"slot_seconds": 91.0, "makespan_seconds": 46.0, "error": 0.08, "settings": 12}, "advice": []}
+PREVIEW["choices"] = [{"field": "bs", "value": bs, "trials": 16, "steps": 304} for bs in (64, 128)]
 NODE_EXAMPLE: Json = {
     "id": NODE,
     "parent": None,

@@ -14,32 +14,34 @@ import typer
 
 from app.cli.options import DEFAULT_DIR, Changes, Output, Store, StudyFile, is_store
 from app.cli.output import Format, one_line, plural, print_json
-from stagetree.text import percent
+from stagetree.text import percent, rough
 
 if TYPE_CHECKING:
-    from app.simulation.preview import Measurements
     from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 
 
 @contextmanager
-def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterator[Measurements]:
+def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterator[Json]:
     """What the studies in a folder have measured of the trainer that a study file would be run with."""
     from app.cli import stacks
     from app.registry import Catalogue
-    from app.simulation.preview import nothing
 
     where = folder or DEFAULT_DIR
-    if not (spec.packing or spec.shards) or not (folder or is_store(where)):
-        yield nothing
+    source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
+    if source is None or not (folder or is_store(where)):
+        yield {}
         return
     from app.cli.store import Store
     from app.service.submitting import opened
 
-    source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
+    plan = opened(spec, source)
     with Store(where) as store:
-        yield lambda batch, what: store.profile(opened(spec, source), batch, what, spec.devices) if source else None
+        yield {
+            "measured": lambda batch, kind: store.profile(plan, batch, kind, spec.devices),
+            "costs": store.costs(plan),
+        }
 
 
 def learned_here(spec: StudySpec, folder: Path | None) -> list[str]:
@@ -98,6 +100,14 @@ def budget_lines(costs: Json) -> Iterator[str]:
         yield f"max_slot_seconds ends it before that, if a step takes a slot more than {seconds:g} s on average"
 
 
+def time_text(time: Json, slots: int) -> str:
+    """How long the study would take, and how far to trust that, in a line."""
+    whole, makespan = rough(time["slot_seconds"]), rough(time["makespan_seconds"])
+    off = f"{percent(time['error'])} off" if time["error"] < 1 else "off by more than itself"
+    how = f"steps of {time['settings']} settings were measured here, an estimate is {off} (median)"
+    return f"about {whole} of slot time, {makespan} on {plural(slots, 'slot')}; {how}"
+
+
 def packed_text(costs: Json) -> str:
     """What packs would make of the time, in a line."""
     width, device = costs["packing"]["width"], costs["packing"]["device"]
@@ -140,7 +150,7 @@ def preview(
     spec = specs.load(study, changes or (), limits)
     look_at_arguments(spec, study)
     with measured_before(spec, study, store) as measured:
-        costs = previewed(spec, slots=slots, limits=limits, measured=measured)
+        costs = previewed(spec, slots=slots, limits=limits, **measured)
     costs["advice"] += learned_here(spec, store)
     if output is Format.json:
         print_json(costs)
@@ -158,6 +168,8 @@ def preview(
     alone = "" if "ranks" in costs else ": no number of slots is faster"
     print(f"critical path   {costs['critical_path_steps']} steps{alone}")
     print(f"makespan        {costs['makespan_steps']} steps of time on {plural(slots, 'slot')}")
+    if "time" in costs:
+        print(f"time            {time_text(costs['time'], slots)}")
     for number, line in enumerate(budget_lines(costs)):
         print(f"{'' if number else 'budget':<15} {line}")
     if "packed_makespan_steps" in costs:

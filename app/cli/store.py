@@ -18,7 +18,8 @@ from app.domain.events import PlanOpened, Profile
 from app.domain.remarks import learned_text
 from app.domain.terms import StudyId
 from app.events import Decide, StoredEvent, Write, last_profile, transact
-from app.service import changing, drawing, exporting, reading, searching
+from app.scheduling.costs import Costs
+from app.service import changing, drawing, exporting, reading, searching, slot_use, submitting
 from app.service.files import trial_metrics
 from app.service.services import Services
 from stagetree.models.pages import EventPage, SlotPage, StudyPage, TrialPage
@@ -111,6 +112,10 @@ class Store:
     def profile(self, opened: PlanOpened, batch: Json, kind: type[Profile], devices: Sequence[str]) -> Profile | None:
         """The last measurement of the same trainer, with such a batch, as of `last_profile`."""
         return last_profile(self._use.log, opened, batch, kind, devices)
+
+    def costs(self, plan: PlanOpened) -> Costs:
+        """The seconds of a step, as measured on such a plan."""
+        return slot_use.measured_costs(self._use, submitting.name_of(plan))
 
     def learned(self, spec: StudySpec) -> list[str]:
         """What a new study would begin with, in sentences. Raises `SpecError`."""

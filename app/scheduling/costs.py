@@ -14,18 +14,31 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
 
 from app.domain.assignment import gpu_of, shared_gpu
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.terms import NodeId
 
 Features = dict[str, float]
+Numbers = npt.NDArray[np.float64]
 
 MOST_FITTED = 1000
 """The most nodes that the regression is fitted to, taken evenly from all that were measured."""
 
 NEAR = 0.05
 """By so much of itself an estimate may be off before it is another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateError:
+    """How far estimates of a step's seconds are off, as a part of them: the median of `settings` that were measured.
+
+    Each is estimated from the others alone, as one is that was never trained.
+    """
+
+    median: float
+    settings: int
 
 
 class Costs:
@@ -40,6 +53,7 @@ class Costs:
         self._weights: Features = {}
         self._estimates: dict[NodeId, float] = {}
         self._fitted_at = 0
+        self.error: EstimateError | None = None  # of estimates; None where too few settings were measured to tell
 
     def refit(self, plan: SearchPlan) -> bool:
         """Learn from what the plan has measured; False when too little is new to bother."""
@@ -93,19 +107,34 @@ class Costs:
             return
         rates = ((each, each.rates or {each.gpu: (each.steps_run, each.seconds)}) for each in nodes)
         samples = [(node, gpu, *rate) for node, by_gpu in rates for gpu, rate in by_gpu.items() if min(rate) > 0]
-        rows = [_features(node, gpu) for node, gpu, *_ in samples]
-        names = sorted({name for row in rows for name in row})
-        x = np.array([[1.0, *(row.get(name, 0.0) for name in names)] for row in rows])
+        features = [_features(node, gpu) for node, gpu, *_ in samples]
+        names = sorted({name for each in features for name in each})
+        x = np.array([[1.0, *(each.get(name, 0.0) for name in names)] for each in features])
         y = np.log([seconds / steps for _, _, steps, seconds in samples])
         root = np.sqrt([steps for _, _, steps, _ in samples])  # a mean over more steps is surer
         ridge = 1e-3 * np.eye(x.shape[1])  # and kinds of GPU differ from their mean, which stands for all others
         ridge[0, 0] = 0
-        weights = np.linalg.lstsq(
-            np.vstack([x * root[:, None], ridge]),
-            np.concatenate([y * root, np.zeros(len(ridge))]),
-            rcond=None,
-        )[0]
+        rows, values = np.vstack([x * root[:, None], ridge]), np.concatenate([y * root, np.zeros(len(ridge))])
+        weights = np.linalg.lstsq(rows, values, rcond=None)[0]
+        self.error = _error(rows, values - rows @ weights, root)
         self._base, self._weights = float(weights[0]), dict(zip(names, map(float, weights[1:]), strict=True))
+
+
+LEAST_SETTINGS = 4
+"""Of fewer, the error of an estimate says nothing."""
+
+
+def _error(rows: Numbers, residuals: Numbers, root: Numbers) -> EstimateError | None:
+    """Of a regression: what each of its first rows, one for a setting, would have been off without itself.
+
+    That is its residual over one less its leverage, which is exact for least squares (Allen 1974, PRESS).
+    """
+    settings = len(root)
+    if settings < LEAST_SETTINGS:
+        return None
+    leverage = (np.linalg.qr(rows)[0][:settings] ** 2).sum(axis=1)
+    off = residuals[:settings] / np.maximum(1 - leverage, 1e-9) / root
+    return EstimateError(float(np.median(np.expm1(np.minimum(np.abs(off), 20.0)))), settings)
 
 
 def _features(node: Node, gpu: str) -> Features:

@@ -21,7 +21,7 @@ from app.service.services import ID, HttpProblem, InvalidField, Services, WrongC
 from app.service.slot_use import gpu_sharing, lanes_at_once, view_of
 from app.service.views import documents, ordering, plans
 from app.service.views.standing import environments, packing
-from app.simulation.preview import Forecast, forecast
+from app.simulation.forecast import Forecast, forecast
 from stagetree.models.pages import Columns, Demand, Environments, EventPage, SlotPage, StudyPage, TrainerPage, TrialPage
 from stagetree.models.service import Token, TokenPage, TrainerListed
 from stagetree.models.studies import Share, StudyAnswer

@@ -16,12 +16,22 @@ from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import TrialState
 from app.events import ChainRecord, SlotRecord, StudyRecord
 from app.scheduling.assignment import has_trainer, without_trainer
-from app.scheduling.costs import Ran, slowdowns
+from app.scheduling.costs import Costs, Ran, slowdowns
 from app.scheduling.widths import batch_sizes
 from app.service.plan_history import PlanHistory, SlotSpan
 from app.service.services import Services
 from stagetree.models import trials
 from stagetree.models.service import Slot, SlotLoan, SlotStage
+
+
+def measured_costs(use: Services, stream: str) -> Costs:
+    """The seconds of a step, by what the slots have measured for a plan, if it is there. Raises as `Plans.get`."""
+    costs = Costs()
+    if stream in use.log.versions():
+        with use.plans.holding(stream) as plan:
+            costs.refit(plan)
+    return costs
+
 
 STATES = ("idle", "busy", "lent", "quarantined", "lost")
 

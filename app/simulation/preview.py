@@ -1,29 +1,19 @@
-"""What a study would cost and save, before anything runs: the study is run on virtual slots, a second a step.
-
-How far a study will go: its trials and steps, counted by running it on virtual slots with results made up by chance.
-
-What a study asked for so far says little where a tuner stops trials early; what its tuner does with any results says
-much: halving leaves about the same steps whoever wins. The made-up results are the same for the same study file.
-"""
+"""What a study would cost and save, before anything runs: the study is run on virtual slots, a second a step."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable
-from functools import lru_cache, partial
-from random import Random
-from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Protocol
 
-from app.domain import commands as c
 from app.domain import events as e
 from app.domain.accounting import choices, cost
 from app.domain.search_plan import Node, Study
 from app.domain.terms import StudyId, TrialState
+from app.scheduling.costs import Costs
 from app.scheduling.widths import batch_of
 from app.simulation.pace import even_packs, even_ranks, faster
-from app.simulation.simulator import Simulator
+from app.simulation.simulator import Simulator, Unit
 from app.tuning.samplers import NEEDED
 from stagetree.advice import advice
 from stagetree.limits import LIMITS, Limits
@@ -59,6 +49,7 @@ def preview(
     limits: Limits = LIMITS,
     is_over: Callable[[], bool] = lambda: False,
     measured: Measurements = nothing,
+    costs: Costs | None = None,
 ) -> dict[str, Any]:
     """The steps asked for and needed, the longest path, and the time on `slots` slots, all counted in steps.
 
@@ -68,6 +59,9 @@ def preview(
     Where the study packs, `packed_makespan_steps` is the time with packs, and `packing` says how wide they are and on
     which device that was measured: None where it was not, and a pack is taken to take no longer than one trial.
 
+    costs: of the steps, as measured on the plan that the study would be on. With these, `time` says how many
+    seconds that is, and how far such estimates are off.
+
     is_over: asked now and then, whether it has taken long enough. Raises `PreviewTooLong`.
     """
 
@@ -76,31 +70,55 @@ def preview(
 
     if (least := spec.ranks if isinstance(spec.ranks, int) else spec.ranks["least"]) > slots:
         raise PreviewTooLong(f"a study of {least} ranks is previewed on {least} slots or more, not on {slots}")
-    simulated, ranks = _with_gangs(spec, measured, partial(_run, spec, slots, limits, is_over))
-    previewed, makespan = simulated.plan.studies[STUDY], simulated.now
-    costs = cost(simulated.plan, previewed)
+    run = partial(_run, spec, slots, limits, is_over)
+    simulated, ranks = _with_gangs(spec, measured, run)
+    previewed = simulated.plan.studies[STUDY]
     packed = {}
     if spec.packing:
         roots = simulated.plan.roots
         profile = measured(batch_of(simulated.plan.nodes[roots[0]]), e.PackingProfiled) if roots else None
-        packed = _packed(spec, profile, lambda known: _run(spec, slots, limits, is_over, known))
+        packed = _packed(spec, profile, run)
     return {
-        "trials": len(previewed.trials),
-        "requested": previewed.requested,
-        "unique": previewed.unique,
-        "merge_rate": round(previewed.requested / previewed.unique, 3) if previewed.unique else 1.0,
-        "alone": costs.alone,
-        "saved_by_sharing": costs.by_sharing and round(costs.by_sharing, 4),
-        "saved_by_stopping": costs.by_stopping and round(costs.by_stopping, 4),
-        "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
-        "makespan_steps": round(makespan),
+        **_steps(simulated, previewed),
         "slots": slots,
         **_cooldowns(previewed),
         **_budget(spec, previewed),
         **packed,
         **ranks,
+        **_time(costs, run),
         "choices": choices(simulated.plan, previewed),
         "advice": advice(spec, count),
+    }
+
+
+def _steps(simulated: Simulator, previewed: Study) -> dict[str, Any]:
+    """The steps of the trials, and the parts of them that are saved; times are numbers of steps."""
+    saved = cost(simulated.plan, previewed)
+    return {
+        "trials": len(previewed.trials),
+        "requested": previewed.requested,
+        "unique": previewed.unique,
+        "merge_rate": round(previewed.requested / previewed.unique, 3) if previewed.unique else 1.0,
+        "alone": saved.alone,
+        "saved_by_sharing": saved.by_sharing and round(saved.by_sharing, 4),
+        "saved_by_stopping": saved.by_stopping and round(saved.by_stopping, 4),
+        "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
+        "makespan_steps": round(simulated.now),
+    }
+
+
+def _time(costs: Costs | None, run: Callable[..., Simulator]) -> dict[str, Any]:
+    """The seconds of the study with one device a stage and no packs, where steps were measured."""
+    if costs is None or costs.error is None:
+        return {}
+    simulated = run(costs=costs)
+    return {
+        "time": {
+            "slot_seconds": float(f"{simulated.plan.studies[STUDY].gpu_seconds:.3g}"),
+            "makespan_seconds": float(f"{simulated.now:.3g}"),
+            "error": float(f"{costs.error.median:.2g}"),
+            "settings": costs.error.settings,
+        }
     }
 
 
@@ -140,17 +158,27 @@ def _run(
     is_over: Callable[[], bool],
     profile: e.PackingProfiled | None = None,
     gangs: e.RanksProfiled | None = None,
+    costs: Costs | None = None,
 ) -> Simulator:
     """The study after its run; without a profile, without packs, and without gangs, alone. Raises `PreviewTooLong`."""
-    watch, packing = _watching(is_over), 0 if profile is None else spec.lanes
+    packing = 0 if profile is None else spec.lanes
+
+    def seconds(stage: e.Stage, number: int) -> float:
+        step_seconds = 1.0 if costs is None else costs.seconds_per_step(simulator.plan.nodes[stage.node])
+        return (stage.end - stage.start) * step_seconds
+
     simulator = Simulator(
-        slots=slots, measure=_measuring(spec.to_json()), limits=limits, watch=watch, profile=profile, ranks=gangs
-    )
-    opened = e.PlanOpened(
-        trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed, packing=packing
+        slots=slots,
+        measure=_measuring(spec.to_json()),
+        seconds=seconds,
+        limits=limits,
+        watch=_watching(is_over),
+        profile=profile,
+        ranks=gangs,
+        make_costs=Unit if costs is None else Costs,
     )
     study = unguided(spec.as_new().to_json()) | ({} if gangs else {"ranks": 1})
-    simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=study, at=0.0))
+    simulator.submit(STUDY, study, packing)
     simulator.run()
     previewed = simulator.plan.studies[STUDY]
     if previewed.error is not None:
@@ -198,7 +226,7 @@ def unguided(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measuring(spec: dict[str, Any]) -> Any:
-    metrics: e.Metrics = dict.fromkeys(_judged_by(spec), 1.0)
+    metrics: e.Metrics = dict.fromkeys(judged_by(spec), 1.0)
 
     def measure(node: Node, step: int) -> e.Metrics:
         return metrics
@@ -206,7 +234,7 @@ def _measuring(spec: dict[str, Any]) -> Any:
     return measure
 
 
-def _judged_by(spec: dict[str, Any]) -> tuple[str, ...]:
+def judged_by(spec: dict[str, Any]) -> tuple[str, ...]:
     """All the metrics that a study needs."""
     return Study(StudyId(""), spec, 0.0).objectives.metrics
 
@@ -217,67 +245,3 @@ def _watching(is_over: Callable[[], bool]) -> Callable[[int], None]:
             raise PreviewTooLong("the study must be smaller to be previewed: it takes too long, try fewer trials")
 
     return watch
-
-
-ADAPTIVE = ("sha", "asha", "hyperband", "async_hyperband", "median", "bandit", "pbt")
-"""Tuners whose steps follow from results; the others ask for all of theirs at once."""
-
-MOST_TRIALS = 200
-"""A larger study is forecast from so many of its trials, and its steps in proportion."""
-
-MOST_TURNS = 2_000
-"""Stages after which a simulation is given up, a few seconds: then there is no forecast."""
-
-_one_at_a_time = Lock()
-
-
-class Forecast(NamedTuple):
-    """How many trials a study will have, and how many different steps they will take."""
-
-    trials: int
-    steps: int
-
-
-def forecast(spec: dict[str, Any]) -> Forecast | None:
-    """What to expect of a study; None where nothing can be said beyond what it asks for.
-
-    The first time it takes a second or more: ask for it while nobody waits for you. Whoever asks meanwhile waits.
-    """
-    if spec.get("tuner", {}).get("kind") not in ADAPTIVE:
-        return None
-    with _one_at_a_time:
-        return _forecast(json.dumps(spec, sort_keys=True))
-
-
-@lru_cache(maxsize=256)
-def _forecast(text: str) -> Forecast | None:
-    spec = unguided(json.loads(text)) | {"ranks": 1}  # that changes the time, and no step
-    most = spec.pop("max_total_steps", math.inf)
-    factor = _shrink(spec["tuner"])
-    study = StudyId("forecast")
-    simulator = Simulator(slots=4, measure=_by_chance(spec))
-    simulator.submit(study, spec)
-    is_over = not all(simulator.advance() for _ in range(MOST_TURNS))
-    end = simulator.plan.studies[study]
-    if is_over and end.is_final:
-        return Forecast(round(len(end.trials) * factor), min(round(end.unique * factor), most))
-    return None
-
-
-def _shrink(tuner: dict[str, Any]) -> float:
-    """Leave at most so many trials, and say by what to multiply what they take."""
-    trials = tuner.get("num_trials") or 0
-    if trials <= MOST_TRIALS:
-        return 1.0
-    tuner["num_trials"] = MOST_TRIALS
-    return float(trials) / MOST_TRIALS
-
-
-def _by_chance(spec: dict[str, Any]) -> Any:
-    metrics = _judged_by(spec)
-
-    def measure(node: Node, step: int) -> e.Metrics:
-        draws = Random(f"{node.id}/{step}")
-        return {name: draws.random() for name in metrics}
-
-    return measure

@@ -165,11 +165,11 @@ class Simulator:
         recorded = self._ports.transact(PLAN, lambda plan: decide(plan, command, self._ports.limits))
         return tuple(each.event for each in recorded)
 
-    def submit(self, study: StudyId, spec: Mapping[str, Any]) -> None:
-        """A study file, on the plan of its trainer."""
+    def submit(self, study: StudyId, spec: Mapping[str, Any], packing: int | None = 0) -> None:
+        """A study file, on the plan of its trainer. packing: as of a plan."""
         same = {"trainer_args": spec.get("trainer_args", {}), "seed": spec.get("seed", 0)}
         same |= {"shards": spec.get("shards", 0)}
-        opened = e.PlanOpened(trainer=spec["trainer"], trainer_version="", **same)
+        opened = e.PlanOpened(trainer=spec["trainer"], trainer_version="", packing=packing, **same)
         self.give(c.SubmitStudy(plan=opened, study=study, spec=dict(spec), at=self.now))
 
     def take(self, events: Iterable[e.Event]) -> None:

@@ -18,6 +18,18 @@ class PricedOption(Answer):
     steps: int = Field(description="the steps that only they train: so many fewer without that value")
 
 
+class EstimatedTime(Answer):
+    """How long a study would take, by the steps that were measured on the plan that it would be on."""
+
+    slot_seconds: float = Field(description="of all slots, one device a stage and no packs")
+    makespan_seconds: float = Field(description="the same on the slots asked about")
+    error: float = Field(
+        description="the part of itself by which an estimate of a step is off, the median over settings, each "
+        "estimated from the others"
+    )
+    settings: int = Field(description="how many settings were measured")
+
+
 class Preview(Answer):
     """What a study would cost, counted in steps."""
 
@@ -32,6 +44,9 @@ class Preview(Answer):
     )
     critical_path_steps: int = Field(description="no number of slots is faster")
     makespan_steps: int = Field(description="the time it takes on the slots asked about")
+    time: EstimatedTime | None = Field(
+        default=None, description="the same in seconds; null until at least four settings were measured on its plan"
+    )
     packed_makespan_steps: int | None = Field(
         default=None, description="the same with packs, by what was measured of them; of a study that packs"
     )

@@ -19,8 +19,8 @@ from app.events.rows import ChainRecord, StudyRecord
 from app.service.views import documents, outcomes, plans
 from app.service.views.ordering import form_text
 from app.service.views.standing import progress
+from app.simulation.forecast import forecast
 from app.simulation.pace import even_packs
-from app.simulation.preview import forecast
 from app.simulation.simulator import Simulator
 from stagetree.sequences import Cosine, Linear, Sequence, Values
 

@@ -18,6 +18,7 @@ from commandline import Stagetree
 from stacks import PATIENCE, TOYS, Service, wait_for
 from toys import grid, trials
 
+from app.cli.previewing import time_text
 from app.domain import events as e
 from app.domain.terms import StudyId
 from app.events import Database, SqlRecords
@@ -297,6 +298,13 @@ def test_pause_resume_and_cancel(stagetree: Stagetree, served: Service) -> None:
     assert stagetree("cancel", study).out == f"{study} is cancelled\n"
     assert stagetree("cancel", study).code == 0
     assert stagetree("watch", study).code == 1
+
+
+@pytest.mark.parametrize(("error", "off"), [(0.08, "8% off"), (2.5, "off by more than itself")])
+def test_a_preview_says_how_far_its_time_is_to_be_trusted(error: float, off: str) -> None:
+    time = {"slot_seconds": 5000.0, "makespan_seconds": 2500.0, "error": error, "settings": 12}
+    how = f"steps of 12 settings were measured here, an estimate is {off} (median)"
+    assert time_text(time, 2) == f"about 83 min of slot time, 42 min on 2 slots; {how}"
 
 
 def test_preview_needs_no_server_and_no_trainer(stagetree: Stagetree, write: Write) -> None:

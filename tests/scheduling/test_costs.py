@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.domain import events as e
@@ -110,6 +111,37 @@ def test_an_estimate_is_always_a_time(rows: list[tuple[float, float]]) -> None:
     costs.refit(story.plan)
     for bs in (0, 1, 1e6, 1e300):
         assert 0 < estimate(story, costs, bs, lr=-bs) < math.inf
+
+
+SECONDS = st.tuples(st.integers(1, 512), st.sampled_from([0.1, 0.01]), st.floats(0.01, 10))
+
+
+@tried(50)
+@given(st.lists(SECONDS, min_size=4, max_size=8, unique_by=lambda row: row[:2]))
+def test_the_error_of_estimates_is_that_of_each_setting_by_the_others(rows: list[tuple[int, float, float]]) -> None:
+    whole, costs = Story(), Costs()
+    for bs, lr, seconds in rows:
+        measured(whole, bs, seconds, lr)
+    costs.refit(whole.plan)
+    off = list[float]()
+    for bs, lr, seconds in rows:
+        others, of_others = Story(), Costs()
+        for row in rows:
+            if row != (bs, lr, seconds):
+                measured(others, row[0], row[2], row[1])
+        of_others.refit(others.plan)
+        off.append(math.expm1(min(20.0, abs(math.log(estimate(others, of_others, bs, lr) / seconds)))))
+    assert costs.error is not None and costs.error.settings == len(rows)
+    assume(statistics.median(off) < 100)  # estimates have bounds of their own
+    assert costs.error.median == pytest.approx(statistics.median(off), rel=1e-3, abs=1e-6)
+
+
+def test_of_few_settings_the_error_of_estimates_is_not_told() -> None:
+    story, costs = Story(), Costs()
+    for bs in (16, 32, 64):
+        measured(story, bs, 1.0)
+    costs.refit(story.plan)
+    assert costs.error is None
 
 
 def test_until_something_is_measured_every_step_costs_a_second() -> None:

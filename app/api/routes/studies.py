@@ -19,7 +19,7 @@ from app.domain.evolve import fold
 from app.domain.remarks import learned_text
 from app.domain.terms import StateConflict, StudyId
 from app.events import StudyRecord, last_profile
-from app.service import changing, reading, searching, submitting
+from app.service import changing, reading, searching, slot_use, submitting
 from app.service.services import InvalidField
 from app.service.views import documents
 from stagetree.models.pages import StudyPage
@@ -189,15 +189,15 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
     until = time.monotonic() + PREVIEW_SECONDS
     spec, trainer = study_of(body, use.trainers, use.limits)
     learned = [learned_text(each) for each in searching.learned(use, spec, StudyId(""), who)]
+    plan = submitting.opened(spec, trainer, project=who.project or "")
     try:
         costs = preview(
             spec,
             slots=slots,
             limits=use.limits,
             is_over=lambda: time.monotonic() > until,
-            measured=lambda batch, what: last_profile(
-                use.log, submitting.opened(spec, trainer), batch, what, spec.devices
-            ),
+            measured=lambda batch, what: last_profile(use.log, plan, batch, what, spec.devices),
+            costs=slot_use.measured_costs(use, submitting.name_of(plan)),
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None

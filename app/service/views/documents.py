@@ -27,7 +27,7 @@ from app.service.views.plans import point
 from app.service.views.standing import begins_shortly, ending_text, lineage, marks, packing, progress
 from app.service.views.standing import exactness as proven
 from app.service.views.story import story
-from app.simulation.preview import Forecast
+from app.simulation.forecast import Forecast
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Cost, Failures, Share, Steps, StudyAnswer, StudyListed
 from stagetree.models.trials import Averaged, Failure, Note, Prediction, Trial, TrialDetail

@@ -15,7 +15,7 @@ from app.domain.standing import RungRanking, rests, standing
 from app.domain.terms import ChainId, NodeId, StudyState, TrialEventKind, TrialState, Verdict
 from app.scheduling.widths import better_width, times_faster
 from app.service.views.ordering import form_text, json_safe
-from app.simulation.preview import Forecast
+from app.simulation.forecast import Forecast
 from stagetree.models.pages import Environment, Environments
 from stagetree.models.studies import Decision, Exactness, Progress, RungStanding, StepsDone, TrialsDone, UnderWay
 

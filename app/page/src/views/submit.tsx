@@ -1,7 +1,7 @@
 /** A new study: its file, what it would cost, and the button that submits it. */
 import { useState } from "preact/hooks";
 import { tell, useAnswer, type Trouble } from "../data.ts";
-import { cell, count, number, share } from "../format.ts";
+import { cell, count, duration, number, percent, share } from "../format.ts";
 import { Panel } from "../parts/panel.tsx";
 import { formatRoute } from "../route.ts";
 import type { Preview, SlotPage, Study } from "../types.ts";
@@ -103,11 +103,19 @@ function Costs({ preview, slots }: { preview: Preview; slots: number }) {
           <Fact name="merge rate" value={number(preview.merge_rate, 3)} />
           <Fact name={`steps one after the other on ${slots} slots`} value={count(preview.makespan_steps)} />
           <Fact name="and on any number of slots" value={count(preview.critical_path_steps)} />
+          {preview.time && <Fact name="slot time, about" value={duration(preview.time.slot_seconds)} />}
+          {preview.time && <Fact name={`time on ${slots} slots, about`} value={duration(preview.time.makespan_seconds)} />}
           {others.map(([name, value]) => (
             <Fact key={name} name={name.replaceAll("_", " ")} value={cell(value)} />
           ))}
         </tbody>
       </table>
+      {preview.time && (
+        <p class="quiet">
+          Times by steps of {count(preview.time.settings)} settings that were measured here; such an estimate is {percent(preview.time.error)}{" "}
+          off, the median.
+        </p>
+      )}
       {(preview.advice ?? []).map((text) => (
         <p key={text}>{text}</p>
       ))}
