@@ -13,8 +13,8 @@ from torch.utils.data import TensorDataset, default_collate
 from stagetree.trainer.measuring import MeasuringTrainer
 from stagetree.trainer.mixing import MixedOrder, MixedStream, is_named, source_of
 from stagetree.trainer.order import LARGE, ORDER, Batching, BatchSpan, Indices, Order, generator_of, parts, shuffled
+from stagetree.trainer.parallel import sharding_of
 from stagetree.trainer.reading import Loading, SampleReader, Samples, reader
-from stagetree.trainer.stock import sharding_of
 from stagetree.trainer.streaming import StreamBatches, TrainData
 from stagetree.trainer.tensors import shortened, whole_number
 

@@ -14,10 +14,9 @@ from torch.optim import Optimizer
 from stagetree.trainer import generators
 from stagetree.trainer.base import Recorded
 from stagetree.trainer.data import DataTrainer
-from stagetree.trainer.dividing import DividedSharding, fully_shard_blocks
 from stagetree.trainer.order import BatchSpan
+from stagetree.trainer.parallel import DividedSharding, ReplicatedSharding, fully_shard_blocks
 from stagetree.trainer.parted import Parted, is_divided, like, local, whole_of
-from stagetree.trainer.stock import ReplicatedSharding
 from stagetree.trainer.tensors import Average, Mean, owned
 
 

@@ -25,8 +25,8 @@ from app.workers.warm import Warm
 from stagetree.runtime import state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.weight_files import is_divided, joined
-from stagetree.trainer.dividing import DividedSharding
 from stagetree.trainer.order import BatchSpan
+from stagetree.trainer.parallel import DividedSharding
 from stagetree.trainer.parted import Parted
 from stagetree.trainer.sharding import shards_in
 

@@ -1,8 +1,13 @@
-"""Learning by shards where each rank has only its part of every parameter: FSDP2, with the sums of the tree.
+"""What the word `parallel` of a study means: how several ranks learn from a batch.
 
-Every rank has each `world`-th shard, so the shards that all ranks are at are neighbours: torch reduces and
-scatters the sum of a branch of the tree after each, and the branches are added up, of which each rank has its own rows
-only. So any number of ranks has the bits of one, as in `stagetree.trainer.sharding`.
+By sums in the order of the tree, any number of ranks has the bits of one: `tree`, in `stagetree.trainer.sharding`, and
+`fsdp`, where each rank has only its part of every parameter (FSDP2). There, every rank has each `world`-th shard, so
+the shards that all ranks are at are neighbours: torch reduces and scatters the sum of a branch of the tree after each,
+and the branches are added up, of which each rank has its own rows only.
+
+By torch's own sums, `ddp:4` or `fsdp:4`, the bits depend on the number of ranks, so it is part of the plan. Each rank
+has one part of a batch, as one shard; its draws begin at a seed of their own, and the loss is the mean over all of the
+batch, as with shards.
 """
 
 from __future__ import annotations
@@ -16,9 +21,11 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.optim import Optimizer
 
-from stagetree.trainer.order import BatchSpan, parts
+from stagetree.trainer import generators
+from stagetree.trainer.order import Batching, BatchSpan, parts, seed_of
 from stagetree.trainer.parted import is_divided
-from stagetree.trainer.sharding import BatchInShards, Sharding, Sums
+from stagetree.trainer.ranks import here
+from stagetree.trainer.sharding import BatchInShards, Sharding, Sums, noting_memory, shards_in, shards_of
 from stagetree.trainer.summing import TreeSum, as_bytes
 
 NEEDED = ("set_custom_reduce_scatter", "set_gradient_divide_factor", "set_force_sum_reduction_for_comms")
@@ -141,3 +148,109 @@ class DividedSharding(Sharding):
         count, names = len(batch.parameters), batch.buffers.floats
         changes = dict(zip(names, mine[count:-1], strict=True))
         return Sums(mine[:count], batch.present, changes, mine[-1] if self.means.is_counted else None)
+
+
+class StockDivided(DividedSharding):
+    """FSDP2 as torch has it."""
+
+    comm, is_fixed = None, True
+
+
+class _Loss(nn.Module):
+    """The loss as a module, which DDP can wrap: the trainer's `model` is not wrapped."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.model, self._loss = model, loss
+
+    def forward(self, batch: Any) -> Any:
+        return self._loss(batch)
+
+
+class ReplicatedSharding(Sharding):
+    """DDP as torch has it: each rank has the model, and torch sums the gradients while they are computed.
+
+    After its first backward pass, DDP puts gradients together in the order in which they came, and sums them in another
+    order from then on. Training that goes on from a state must not begin anew with that: it makes a pass before.
+    """
+
+    is_fixed = True
+
+    def __init__(self, shards: int, seed: int, device: str) -> None:
+        super().__init__(shards, seed, device)
+        self._wrapped: nn.parallel.DistributedDataParallel | None = None
+        self.is_warm = False
+
+    def prepare(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any], Any],
+        shard: Callable[[nn.Module, Any], None],
+        replicate: Callable[[nn.Module], nn.parallel.DistributedDataParallel],
+    ) -> None:
+        self._wrapped, self.is_warm = replicate(_Loss(model, loss)), False
+
+    def begin_pass(self, *, is_last: bool) -> None:
+        """As in `no_sync`: passes before the last one add to the rank's own gradients, so each may have its number."""
+        assert self._wrapped is not None
+        self._wrapped.require_backward_grad_sync = is_last
+
+    def loss_of(self, batch: Any, loss: Callable[[Any], Any]) -> Any:
+        assert self._wrapped is not None
+        return self._wrapped(batch)
+
+    def learn(
+        self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
+    ) -> None:
+        self.refuse_small(whole, f"{self.shards} ranks")
+        parameters = {id(each) for each in model.parameters()}
+        if any(id(each) not in parameters for group in optimizer.param_groups for each in group["params"]):
+            raise ValueError("with parallel: ddp, all parameters of the optimizer must be the model's")
+        before, rank = generators.mark(self._device), self.ranks.rank
+        self.means.samples, self.means.is_counted = len(whole.indices), False
+        generators.seed(seed_of(self._seed, "shard", whole.epoch, whole.offset, rank))
+        with noting_memory(shards_in(whole, self.shards)[rank], self.shards):
+            part(shards_in(whole, self.shards)[rank])
+        generators.go_back(before, self._device)
+        factor: Any = self.shards  # DDP has divided by it
+        if self.means.is_counted:
+            (count,) = self.ranks.across([self.means.count.reshape(1)])
+            factor = factor * self.means.samples / count.clamp(min=1)
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+        self.ranks.broadcast([each.detach() for each in model.buffers()])  # as DDP does before each pass
+        self.means.forget()
+        self.is_warm = True
+
+
+FREE: dict[str, type[Sharding]] = {"tree": Sharding, "fsdp": DividedSharding}
+"""By sums in the order of a tree: any number of ranks has the same bits."""
+
+
+def sharding_of(batching: Batching, seed: int, device: str) -> Sharding | None:
+    """How a trainer learns from a batch: by its own word, or else by the study's; None for all of it at once.
+
+    Raises ValueError.
+    """
+    kind, _, number = here().parallel.partition(":")
+    if number:
+        return _fixed(kind, int(number), batching, seed, device)
+    parallel = batching.parallel or kind
+    if parallel not in FREE:
+        raise ValueError(
+            f"parallel must be {' or '.join(FREE)} in a trainer, not {parallel!r}: what the number of ranks is part of "
+            "is said in the study"
+        )
+    if not (shards := shards_of(batching.shards)):
+        return None
+    return FREE[parallel](shards, seed, device)
+
+
+def _fixed(kind: str, number: int, batching: Batching, seed: int, device: str) -> Sharding:
+    if here().world != number:
+        raise ValueError(f"{number} ranks are part of the study's results, with parallel: {kind}, not {here().world}")
+    unsupported = {"shards": batching.shards, "parallel": batching.parallel}
+    for name in [name for name, value in unsupported.items() if value is not None]:
+        raise ValueError(f"the study says parallel: {kind}, which needs a trainer without {name}")
+    return {"ddp": ReplicatedSharding, "fsdp": StockDivided}[kind](number, seed, device)
