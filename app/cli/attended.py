@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from app.cli.sinks import study_sinks
-from app.embedded import Embedded, StackFailed, default_slots, embedded
-from app.embedded.machine import private_files
+from app.embedded import Embedded, StackFailed, default_slots, embedded, private_files
 from app.registry import TrainerFileError
 from app.settings import SettingsError, settings
 

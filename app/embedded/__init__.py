@@ -13,6 +13,7 @@ from app.embedded.machine import (
     default_device,
     default_slots,
     home_first,
+    private_files,
     redis_server,
     slot_names,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "default_slots",
     "embedded",
     "home_first",
+    "private_files",
     "redis_server",
     "slot_names",
 ]
