@@ -1,6 +1,7 @@
 """Search over trunks and their branches: the regret after equal numbers of steps that were trained.
 
     python benchmarks/trunk_search.py [--seeds 20] [--first 1000] [--jobs 2] [--only NAME] [--methods NAME,...]
+        [--most 20]
 
 Schedules are warm-up, stable, decay; what differs early must be trained anew, what differs late is a branch. Tasks are
 synthetic, by two laws of annealing (`benchmarks/laws.py`; the optimum of each seed is elsewhere), and recorded: the
@@ -135,15 +136,20 @@ Found = list[tuple[int, float]]
 """The steps that were trained, and the best value by then."""
 
 
-def studies(sampler: str) -> Callable[[Any, int], Found]:
+def studies(sampler: str) -> Callable[[Any, int, int], Found]:
     """A study of ours with this sampler."""
 
-    def run(task: Any, seed: int) -> Found:
+    def run(task: Any, seed: int, most: int) -> Found:
         def measure(node: Node, step: int) -> e.Metrics:
             return {"loss": task.value(node.hp, step)}
 
-        most = BUDGETS[-1] * task.steps
-        tuner = {"kind": "asha", "num_trials": most, "min_steps": task.steps, "max_steps": task.steps}
+        most *= task.steps
+        tuner = {
+            "kind": "asha",
+            "num_trials": BUDGETS[-1] * task.steps,
+            "min_steps": task.steps,
+            "max_steps": task.steps,
+        }
         fields = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "space": task.space, "seed": seed}
         study = StudySpec.from_dict(
             {**fields, "tuner": {**tuner, "sampler": sampler, "sampling_seed": seed}}, limits=None
@@ -160,16 +166,16 @@ def studies(sampler: str) -> Callable[[Any, int], Found]:
     return run
 
 
-def optunas(kind: str) -> Callable[[Any, int], Found]:
+def optunas(kind: str) -> Callable[[Any, int, int], Found]:
     """Optuna by itself."""
 
-    def run(task: Any, seed: int) -> Found:
+    def run(task: Any, seed: int, most: int) -> Found:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         sampler = optuna.samplers.TPESampler(seed=seed) if kind == "tpe" else optuna.samplers.GPSampler(seed=seed)
         study, space, found = optuna.create_study(sampler=sampler), Space(task.space, steps=task.steps), Found()
-        for number in range(BUDGETS[-1]):
+        for number in range(most):
             trial = study.ask()
             hp = space.compose(lambda place, free, trial=trial: suggested(trial, place, free))
             study.tell(trial, task.value({name: each.to_json() for name, each in hp.items()}, task.steps))
@@ -189,18 +195,19 @@ def suggested(trial: Any, place: str, free: Any) -> Any:
     return trial.suggest_float(place, free.low, free.high, log=free.is_log)
 
 
-METHODS: dict[str, Callable[[Any, int], Found]] = {
+METHODS: dict[str, Callable[[Any, int, int], Found]] = {
     **{name: studies(name) for name in ("trunks", "gp", "tpe", "random")},
     **{f"optuna-{kind}": optunas(kind) for kind in ("tpe", "gp")},
 }
 
 
-def regrets(asked: tuple[str, str, int]) -> list[float]:
+def regrets(asked: tuple[str, str, int, int]) -> list[float]:
     """By budget, in parts of the distance from the best value to the median of random trials."""
-    name, method, seed = asked
+    name, method, seed, most = asked
     task, (best, middle) = TASKS[name](seed), scale(name, seed)
-    found = METHODS[method](task, seed)
-    by = [min((value for steps, value in found if steps <= budget * task.steps), default=middle) for budget in BUDGETS]
+    found = METHODS[method](task, seed, most)
+    budgets = [budget for budget in BUDGETS if budget <= most]
+    by = [min((value for steps, value in found if steps <= budget * task.steps), default=middle) for budget in budgets]
     return [max(0.0, min(value, middle * 2) - best) / (middle - best) for value in by]
 
 
@@ -237,17 +244,21 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="tasks with this in their name")
     parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--most", type=int, default=BUDGETS[-1], help="the largest budget")
     parser.add_argument("--record", action="store_true", help="train the recorded task anew")
     arguments = parser.parse_args()
     if arguments.record:
         record()
         return
-    print(f"{'task':<12} {'method':<12}" + "".join(f"{f'{budget} trials':>17}" for budget in BUDGETS))
+    print(
+        f"{'task':<12} {'method':<12}"
+        + "".join(f"{f'{budget} trials':>17}" for budget in BUDGETS if budget <= arguments.most)
+    )
     with ProcessPoolExecutor(arguments.jobs) as pool:
         for name in (each for each in TASKS if arguments.only in each):
             for method in arguments.methods.split(","):
                 seeds = range(arguments.first, arguments.first + arguments.seeds)
-                found = list(pool.map(regrets, [(name, method, seed) for seed in seeds]))
+                found = list(pool.map(regrets, [(name, method, seed, arguments.most) for seed in seeds]))
                 print("".join(row(name, method, found)), flush=True)
 
 

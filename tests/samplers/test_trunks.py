@@ -18,9 +18,11 @@ from app.domain.terms import TrialEventKind
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
 from app.tuning.samplers import SAMPLERS, gaussian, trunks
+from app.tuning.samplers.cube import Cube, spread
 from app.tuning.tuners.base import context_of
 from app.tuning.tuners.driver import TunerDriver
 from stagetree.sequences import parse
+from stagetree.space import Space
 from stagetree.spec import StudySpec
 from tests.tuners.worlds import STUDY
 
@@ -162,17 +164,51 @@ def test_the_process_goes_through_what_it_saw_and_knows_how_sure_it_is(rows: lis
     process = gaussian.fitted(seen, losses, np.array([0, 1, 2]))
     mean, deviation = process.at(seen)
     assert np.allclose(mean, process.losses, atol=0.5) and (deviation < 0.9).all()
-    assert 0 <= process.skill() <= 1
     far = process.believing(seen[:1] + 5)
     assert far.at(seen[:1] + 5)[1][0] < process.at(seen[:1] + 5)[1][0]
 
 
-def test_lengths_and_skill_tell_what_matters_from_what_does_not() -> None:
+def test_lengths_tell_what_matters_from_what_does_not() -> None:
     seen = np.random.default_rng(0).random((30, 2))
     process = gaussian.fitted(seen, np.sin(6 * seen[:, 0]), np.array([0, 1]))
-    assert process.lengths[0] < process.lengths[1] / 3 and process.skill() > 0.9
-    noise = gaussian.fitted(seen, np.random.default_rng(1).random(30), np.array([0, 1]))
-    assert noise.skill() < 0.5
+    assert process.lengths[0] < process.lengths[1] / 3
+
+
+def test_a_sum_is_learnt_from_few_points() -> None:
+    """Of four parameters each goes up and down by itself: a process of all distances knows nothing of other places."""
+    chance = np.random.default_rng(0)
+    seen, other = chance.random((24, 4)), chance.random((60, 4))
+    process = gaussian.fitted(seen, np.sin(6 * seen).sum(axis=1), np.arange(4))
+    assert process.share > 0.5
+    assert np.corrcoef(process.at(other)[0], np.sin(6 * other).sum(axis=1))[0, 1] > 0.9
+
+
+def test_the_unit_of_losses_makes_no_difference() -> None:
+    seen = np.random.default_rng(2).random((9, 2))
+    losses = np.sin(4 * seen[:, 0]) + seen[:, 1] ** 2
+    best = gaussian.fitted(seen, losses, np.array([0, 1]))
+    again = gaussian.fitted(seen, losses * 7 + 3, np.array([0, 1]))
+    assert np.allclose(best.lengths, again.lengths, rtol=0.05) and best.share == pytest.approx(again.share, abs=0.05)
+
+
+def test_numbers_to_choose_from_are_numbers_and_words_are_not() -> None:
+    choices = {"wd": {"choice": [0.01, 0.1, 0.05]}, "kind": {"choice": ["a", "b"]}}
+    cube = Cube(Space({**choices, "lr": {"loguniform": [0.01, 1]}}).parameters())
+    assert list(cube.groups) == [0, 1, 1, 2] and cube.width == 4
+    rows = [(0, 1, 0.1), (1, 0, 1.0), (2, 0, 0.01)]
+    points = cube.points([{"wd": wd, "kind": kind, "lr": lr} for wd, kind, lr in rows])
+    assert np.allclose(points[:, 0], [0, 1, 0.5]) and np.allclose(points[:, 3], [0.5, 1, 0])
+    assert np.linalg.norm(points[0, 1:3] - points[1, 1:3]) == pytest.approx(0.99, abs=0.01)
+
+
+@given(st.integers(0, 50))
+@settings(max_examples=10)
+def test_the_first_trials_lie_apart(seed: int) -> None:
+    """Each quarter of a range has one of four."""
+    space = Space({"lr": {"uniform": [0, 1]}, "wd": {"uniform": [0, 1]}})
+    made = [space.compose(spread(f"{seed}", number, 4)) for number in range(4)]
+    for name in ("lr", "wd"):
+        assert sorted(int(each[name].at(0) * 4) for each in made) == [0, 1, 2, 3]
 
 
 def test_the_improvement_is_the_mean_of_what_may_come() -> None:

@@ -1,24 +1,29 @@
 """A Gaussian process over points of the unit cube, and the improvement that it expects.
 
-Matérn 5/2 with a length of its own for each parameter (Snoek et al. 2012, §3.1). Lengths, and the noise, are the most
-probable ones; that lengths grow with the square root of the number of parameters is the prior of Hvarfner et al. 2024
-(arXiv 2402.02229, eq. 7), with which few points are enough. Losses are standardised, and the worst
-pulled in: how bad they are says nothing of where the best is.
+Matérn 5/2 with a length of its own for each parameter (Snoek et al. 2012, §3.1), as one process of all parameters and
+a sum of one for each (Duvenaud et al. 2011, arXiv 1112.4394): what one does by itself is learnt from few points.
+Lengths, noise, and the share of the sum, are the most probable ones; that lengths grow with the square root of the
+number of parameters is the prior of Hvarfner et al. 2024 (arXiv 2402.02229, eq. 7). Losses are standardised, and the
+worst pulled in: how bad they are says nothing of where the best is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx, expit, ndtr
 
 Numbers = npt.NDArray[np.float64]
 
 LENGTH_SD = 3**0.5
+LENGTH = 2**0.5 - LENGTH_SD**2
+"""Of a length's logarithm, for one parameter: where the density of the length, and not of its logarithm, is largest."""
+SHARE_SD, MOST_SHARE = 2.0, 4.0
+"""Of the log-odds of the sum's share: its deviation, and how far it may be from 0."""
 NOISE, NOISE_SD, LEAST_NOISE = -8.0, 2.0, -12.0
 """Of the noise's logarithm, in parts of the variance of the losses: its mean and deviation, and its least."""
 FENCE = 1.5
@@ -32,14 +37,17 @@ MOST = 1e100
 class GaussianProcess:
     """Fitted to losses. points: [n, p], in the unit cube; groups: of each column, the number of its parameter.
 
-    losses: [n], as the model has them; center, scale: what makes real losses of them.
+    losses: [n], as the model has them; center, scale: what makes real losses of them. lengths: by parameter. share: of
+    the sum.
     """
 
     points: Numbers
     losses: Numbers
     center: float
     scale: float
+    groups: npt.NDArray[np.int64]
     lengths: Numbers
+    share: float
     noise: float
     factor: Numbers
     weights: Numbers
@@ -51,26 +59,16 @@ class GaussianProcess:
 
     def at(self, points: Numbers) -> tuple[Numbers, Numbers]:
         """Mean and standard deviation of the loss at points [m, p], as the model has it: each [m]."""
-        across = _matern(_squares(points, self.points) @ self.lengths**-2)
+        across = _kernel(_squares(points, self.points, self.groups), self.lengths, self.share)
         within = solve_triangular(self.factor, across.T, lower=True)
         return across @ self.weights, np.sqrt(np.maximum(1e-12, 1 - (within**2).sum(axis=0)))
-
-    def skill(self) -> float:
-        """How much of the losses' variance it foretells, each from all the others: 1 for all, at worst 0.
-
-        Leave-one-out errors have a closed form (Rasmussen and Williams 2006, eq. 5.12).
-        """
-        inverse = cho_solve((self.factor, True), np.eye(len(self.losses)))
-        errors = self.weights / np.diag(inverse)
-        spread = self.losses - self.losses.mean()
-        return float(np.clip(1 - (errors @ errors) / max(1e-12, float(spread @ spread)), 0.0, 1.0))
 
     def believing(self, points: Numbers) -> GaussianProcess:
         """The process that has seen its own means at these points: they are under way (Ginsbourger et al. 2010)."""
         if not len(points):
             return self
         losses = np.concatenate([self.losses, self.at(points)[0]])
-        return _made(np.vstack([self.points, points]), losses, self.center, self.scale, self.lengths, self.noise)
+        return _made(replace(self, points=np.vstack([self.points, points]), losses=losses))
 
     def log_improvement(self, points: Numbers) -> Numbers:
         """The logarithm of the expected improvement on the best loss, at points [m, p] (Ament et al. 2023, eq. 9)."""
@@ -84,43 +82,51 @@ def fitted(points: Numbers, losses: Numbers, groups: npt.NDArray[np.int64]) -> G
     low, high = np.quantile(losses, [0.25, 0.75])
     pulled = np.minimum(losses, high + FENCE * (high - low)) if high > low else losses
     center, scale = float(pulled.mean()), float(pulled.std()) or 1.0
-    ours, squares = (pulled - center) / scale, _squares(points, points)
-    count = int(groups.max(initial=-1)) + 1
-    grouped = np.stack([squares[:, :, groups == each].sum(axis=2) for each in range(count)], axis=2)
-    usual = 2**0.5 + np.log(max(1, count)) / 2
-    start = np.append(np.full(count, usual), NOISE)
-    bounds = [(-3.0, 6.0)] * count + [(LEAST_NOISE, 0.0)]
-    optimum = minimize(_cost, start, args=(grouped, ours, usual), jac=True, method="L-BFGS-B", bounds=bounds)
-    return _made(points, ours, center, scale, np.exp(optimum.x[:-1])[groups], float(np.exp(optimum.x[-1])))
+    ours, count = (pulled - center) / scale, int(groups.max(initial=-1)) + 1
+    usual = np.append(np.full(count, LENGTH + np.log(max(1, count)) / 2), [NOISE, 0.0])
+    bounds = [(-3.0, 6.0)] * count + [(LEAST_NOISE, 0.0), (-MOST_SHARE, MOST_SHARE)]
+    squares = _squares(points, points, groups)
+    optimum = minimize(_cost, usual, args=(squares, ours, usual), jac=True, method="L-BFGS-B", bounds=bounds).x
+    lengths, noise, share = np.exp(optimum[:-2]), float(np.exp(optimum[-2])), float(expit(optimum[-1]))
+    none = np.empty(0)
+    return _made(GaussianProcess(points, ours, center, scale, groups, lengths, share, noise, none, none))
 
 
-def _made(
-    points: Numbers, losses: Numbers, center: float, scale: float, lengths: Numbers, noise: float
-) -> GaussianProcess:
-    kernel = _matern(_squares(points, points) @ lengths**-2) + (noise + 1e-8) * np.eye(len(points))
+def _made(process: GaussianProcess) -> GaussianProcess:
+    """With what follows from its points and losses."""
+    squares = _squares(process.points, process.points, process.groups)
+    kernel = _kernel(squares, process.lengths, process.share) + (process.noise + 1e-8) * np.eye(len(squares))
     factor = cholesky(kernel, lower=True)
-    return GaussianProcess(points, losses, center, scale, lengths, noise, factor, cho_solve((factor, True), losses))
+    return replace(process, factor=factor, weights=cho_solve((factor, True), process.losses))
 
 
-def _cost(at: Numbers, squares: Numbers, losses: Numbers, usual: float) -> tuple[float, Numbers]:
-    """The negative logarithm of how probable lengths and noise are, and its slopes."""
-    lengths, noise = np.exp(at[:-1]), np.exp(at[-1])
-    square = squares @ lengths**-2
-    kernel = _matern(square) + (noise + 1e-8) * np.eye(len(losses))
-    factor = cholesky(kernel, lower=True)
+def _cost(at: Numbers, squares: Numbers, losses: Numbers, usual: Numbers) -> tuple[float, Numbers]:
+    """The negative logarithm of how probable lengths, noise and share are, and its slopes."""
+    rates, noise, share = np.exp(-2 * at[:-2]), np.exp(at[-2]), expit(at[-1])
+    jointly, apart = squares @ rates, squares * rates
+    joint, single = _matern(jointly), _matern(apart).mean(axis=2)
+    factor = cholesky((1 - share) * joint + share * single + (noise + 1e-8) * np.eye(len(losses)), lower=True)
     weights = cho_solve((factor, True), losses)
     inner = np.outer(weights, weights) - cho_solve((factor, True), np.eye(len(losses)))
-    steep = _matern_slope(square) * inner
-    slopes = np.append(-np.einsum("ij,ijk->k", steep, squares) / lengths**2, -np.trace(inner) * noise / 2)
-    away = np.append((at[:-1] - usual) / LENGTH_SD, (at[-1] - NOISE) / NOISE_SD)
-    sds = np.append(np.full(len(lengths), LENGTH_SD), NOISE_SD)
+    by_length = (1 - share) * np.einsum("ij,ijk->k", _matern_slope(jointly) * inner, apart)
+    by_length += share / max(1, len(rates)) * np.einsum("ij,ijk->k", inner, _matern_slope(apart) * apart)
+    by_share = (inner * (single - joint)).sum() * share * (1 - share) / 2
+    slopes = -np.append(by_length, [np.trace(inner) * noise / 2, by_share])
+    sds = np.append(np.full(len(rates), LENGTH_SD), [NOISE_SD, SHARE_SD])
+    away = (at - usual) / sds
     value = losses @ weights / 2 + np.log(np.diag(factor)).sum() + away @ away / 2
     return float(value), slopes + away / sds
 
 
-def _squares(one: Numbers, other: Numbers) -> Numbers:
-    """The squares of the differences, by column: [n, m, p]."""
-    return np.asarray((one[:, None, :] - other[None, :, :]) ** 2)
+def _squares(one: Numbers, other: Numbers, groups: npt.NDArray[np.int64]) -> Numbers:
+    """The squares of the differences, by parameter: [n, m, parameters]."""
+    squares = (one[:, None, :] - other[None, :, :]) ** 2
+    return np.asarray(squares @ (groups[:, None] == np.arange(groups.max(initial=-1) + 1)))
+
+
+def _kernel(squares: Numbers, lengths: Numbers, share: float) -> Numbers:
+    scaled = squares / lengths**2
+    return np.asarray((1 - share) * _matern(scaled.sum(axis=2)) + share * _matern(scaled).mean(axis=2))
 
 
 def _matern(square: Numbers) -> Numbers:

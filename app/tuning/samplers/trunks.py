@@ -2,18 +2,16 @@
 
 A Gaussian process foretells the loss of any configuration. Some hundred are looked at: fresh draws, neighbours of the
 best, and branches, which have another trial's values but for some that change nothing until late. Each has a price in
-steps, by the names of the nodes that it would pass. The largest expected improvement over price^alpha is
-proposed (per unit of cost: Snoek et al. 2012, §3.2). alpha is 0 as long as the model foretells nothing, and rises with
-its skill to `MOST_ALPHA`: a model that knows nothing would ask for cheap trials alone.
+steps, by the names of the nodes that it would pass. The largest expected improvement over the square root of the price
+is proposed (per unit of cost: Snoek et al. 2012, §3.2): over the price itself, a bad model would ask for cheap trials
+alone. The first trials lie apart from each other, so that the model has seen some of every range.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -22,12 +20,12 @@ from app.domain import schedule
 from app.domain.pricing import NOTHING, TrainedTree
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
-from app.tuning.samplers.base import Knowledge, Maker, Proposal, Values, to_json
+from app.tuning.samplers.base import Knowledge, Made, Maker, Proposal, Values, to_json
+from app.tuning.samplers.cube import Cube, near, spread
 from app.tuning.samplers.gaussian import GaussianProcess, Numbers, fitted
 from app.tuning.samplers.learning import Learned
-from stagetree.space import Choice, Choose, Distribution, drawing
+from stagetree.space import Choose, drawing
 from stagetree.space.distinct import Configuration
-from stagetree.space.distributions import Range
 from stagetree.spec import StudySpec
 
 FIRST = 4
@@ -36,11 +34,9 @@ FRESH, BRANCHES, NEIGHBOURS = 200, 200, 60
 """How many candidates of each kind are looked at."""
 BASES, BEST = 10, 3
 """The best trials: how many have branches among the candidates, and how many have neighbours there."""
-NEAR = 0.15
-"""The standard deviation of what distinguishes a neighbour, in parts of a range."""
 LATE = 0.25
 """A value is late in a trial if another one changes nothing for such a share of its steps."""
-MOST_ALPHA = 0.5
+ALPHA = 0.5
 MOST_POINTS = 100
 """The model learns of no more trials, the best ones."""
 
@@ -74,7 +70,7 @@ class TrunkSampler:
     """Proposals are a function of the study file, its history, and the tree that was looked at last.
 
     With each trial is recorded `sample`: the values it was made of; and, where the model was asked, its `price` in
-    steps and `alpha`.
+    steps.
     """
 
     adaptive = True
@@ -142,19 +138,24 @@ class TrunkSampler:
         process, ranked = self._model()
         if process is None:
             return None
-        alpha = MOST_ALPHA * process.skill()
-        best = self._best(Random(f"{self._seed}/{number}"), process, ranked, alpha)
+        best = self._best(Random(f"{self._seed}/{number}"), process, ranked)
         if best is None:
             return None
-        reason = {"sample": best.sample, "price": best.price, "alpha": round(alpha, 3)}
-        return Proposal(to_json(best.configuration), reason)
+        return Proposal(to_json(best.configuration), {"sample": best.sample, "price": best.price})
 
     def _proposed(self, number: int) -> Proposal | None:
         if (guided := self._guided(number)) is not None:
             return guided
-        if (drawn := self._maker.by_chance(number)) is None:
+        if (drawn := self._apart(number) or self._maker.by_chance(number)) is None:
             return None
         return Proposal(to_json(drawn[1]), {} if drawn[0] is None else {"sample": drawn[0]})
+
+    def _apart(self, number: int) -> Made | None:
+        """One of the first trials, if it can be."""
+        if number >= FIRST:
+            return None
+        made = self._maker.made(spread(f"{self._seed}/first", number, FIRST))
+        return made if made is not None and self._maker.is_new(made[1]) else None
 
     def _level(self) -> int | None:
         """The highest step at which there are enough results for a model; None while there are nowhere.
@@ -166,7 +167,8 @@ class TrunkSampler:
         return max(enough, default=None)
 
     def knowledge(self) -> Knowledge:
-        return Knowledge(at := self._level(), sum(at in trial.losses for trial in self._known.values()), FIRST)
+        level = self._level()
+        return Knowledge(level, sum(level in trial.losses for trial in self._known.values()), FIRST)
 
     def _model(self) -> tuple[GaussianProcess | None, list[KnownTrial]]:
         """What the results tell, and the trials that have one, the best first. A trial that failed is as the worst."""
@@ -185,28 +187,26 @@ class TrunkSampler:
     def _points(self, samples: Iterable[KnownTrial | Candidate]) -> Numbers:
         return self._cube.points([each.sample for each in samples])
 
-    def _best(
-        self, chance: Random, process: GaussianProcess, ranked: list[KnownTrial], alpha: float
-    ) -> Candidate | None:
+    def _best(self, chance: Random, process: GaussianProcess, ranked: list[KnownTrial]) -> Candidate | None:
         """Of all candidates, and then of the neighbours of the best of them; None where nothing new was found."""
 
         def scores(candidates: list[Candidate]) -> Numbers:
             prices = np.array([max(1, candidate.price) for candidate in candidates])
-            return np.asarray(process.log_improvement(self._points(candidates)) - alpha * np.log(prices))
+            return np.asarray(process.log_improvement(self._points(candidates)) - ALPHA * np.log(prices))
 
         best = list(self._candidates(chance, ranked))
         for _ in range(2):
             order = np.argsort(-scores(best), kind="stable")[:BEST] if best else np.array([], int)
             best = [best[place] for place in order]
-            near = [self._near(chance, candidate.sample) for candidate in best for _ in range(NEIGHBOURS // BEST)]
-            best += self._made(near)
+            moved = [near(chance, candidate.sample) for candidate in best for _ in range(NEIGHBOURS // BEST)]
+            best += self._made(moved)
         return best[int(np.argmax(scores(best)))] if best else None
 
     def _candidates(self, chance: Random, ranked: list[KnownTrial]) -> Iterator[Candidate]:
         """Fresh draws, neighbours of the best trials, and branches of them."""
         yield from self._made(drawing(chance) for _ in range(FRESH))
-        near = (self._near(chance, trial.sample) for trial in ranked[:BEST] for _ in range(NEIGHBOURS // BEST))
-        yield from self._made(near)
+        moved = (near(chance, trial.sample) for trial in ranked[:BEST] for _ in range(NEIGHBOURS // BEST))
+        yield from self._made(moved)
         bases = [(trial, late) for trial in ranked[:BASES] if (late := self._late(trial))]
         for trial, late in bases:
             yield from self._made(self._branch(chance, trial, late) for _ in range(BRANCHES // len(bases)))
@@ -217,9 +217,6 @@ class TrunkSampler:
             drawn = self._maker.made(choose, self._fixed)
             if drawn is not None and self._maker.is_new(drawn[1]):
                 yield Candidate(*drawn, self._tree.price(to_json(drawn[1]), self._steps))
-
-    def _near(self, chance: Random, sample: Values) -> Choose:
-        return lambda place, free: _moved(chance, free, sample[place]) if place in sample else free.at(chance.random())
 
     def _branch(self, chance: Random, base: KnownTrial, late: tuple[str, ...]) -> Choose:
         """The values of a trial, but for one late value or more."""
@@ -252,49 +249,3 @@ def parting(hp: Mapping[str, Any], other: Mapping[str, Any], steps: int) -> int:
             return int(min(one[1], two[1]))
     shorter, longer = sorted(ways, key=len)
     return longer[len(shorter)][1] if len(shorter) < len(longer) else steps
-
-
-class Cube:
-    """The unit cube of a space's parameters: a column for each number, and one for each option of a choice.
-
-    groups: of each column, the number of its parameter.
-    """
-
-    def __init__(self, free: Mapping[str, Distribution]) -> None:
-        self._free = free
-        columns = [len(each.options) if isinstance(each, Choice) else 1 for each in free.values()]
-        self.width = sum(columns)
-        self.groups = np.repeat(np.arange(len(columns)), columns)
-
-    def points(self, samples: Iterable[Values]) -> Numbers:
-        """[n, width]; what has no say in a sample stands in the middle."""
-        rows = [
-            [u for place, free in self._free.items() for u in _columns(free, sample.get(place))] for sample in samples
-        ]
-        return np.array(rows, float).reshape(-1, self.width)
-
-
-def _columns(free: Distribution, value: Any) -> list[float]:
-    if isinstance(free, Choice):
-        return [0.7 * (number == value) for number in range(len(free.options))]  # two options are 1 apart
-    return [0.5 if value is None else _share(free, value)]
-
-
-def _share(free: Range, value: float) -> float:
-    """Where a value stands in its range, from 0 to 1, in the scale of the range."""
-    low, high, at = (math.log(each) if free.is_log else each for each in (free.low, free.high, value))
-    return float((at - low) / (high - low))
-
-
-def _deviation(chance: Random) -> float:
-    """Of a neighbour's number from the original; every other one stays. `Random.gauss` may change with Python."""
-    return NEAR * NormalDist().inv_cdf(chance.random() or 0.5) * (chance.random() < 0.5)
-
-
-def _moved(chance: Random, free: Distribution, value: Any) -> Any:
-    """The value, or another one not far from it."""
-    if isinstance(free, Choice):
-        return free.at(chance.random()) if chance.random() < NEAR else value
-    share = min(1.0, max(0.0, _share(free, value) + _deviation(chance)))
-    low, high = (math.log(each) if free.is_log else each for each in (free.low, free.high))
-    return free.near(math.exp(low + share * (high - low)) if free.is_log else low + share * (high - low))
