@@ -234,7 +234,7 @@ class Proposed(Answer):
     reason: Json = Field(description="as it would be in the trial's `reason`: values drawn, a price, a suggestion")
 
 
-class SamplerState(Answer, needs=("sampler", "next")):
+class SamplerState(Answer, needs=("sampler",)):
     """How much a study's sampler knows, and its next proposal; nothing is changed by asking."""
 
     sampler: str = Field(description="its kind; empty where the tuner itself says what its trials are")
