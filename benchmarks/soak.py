@@ -7,6 +7,8 @@ no step repeated but those that were under way, every named checkpoint there, no
 
 `--hours H` plays one study of so many virtual hours, with a fault or two a minute, in half a minute of CPU each.
 
+`--crash-points` plays the seeds, and each crash point that they pass once more, where a process is killed at it.
+
 `--seed N` plays one and tells its story. `--without GUARD ...` takes guards away, one at a time, and ends well if some
 history shows each. A history that does not hold is told with as few kinds of faults as show it; the others go on, and
 the exit code is 1.
@@ -47,7 +49,7 @@ class Tally:
     """What happened in all histories so far."""
 
     def __init__(self) -> None:
-        self.faults, self.crash_points = Counter[str](), Counter[str]()
+        self.faults, self.crash_points, self.moments = Counter[str](), Counter[str](), set[str]()
         self.histories, self.seconds, self.gangs = 0, 0.0, 0
         self.wrong: list[int] = []
 
@@ -57,9 +59,10 @@ class Tally:
         self.gangs += world.gangs
         self.faults += world.faults.counts
         self.crash_points += world.faults.crash_points
+        self.moments |= world.faults.moments
 
     def __str__(self) -> str:
-        never = sorted(RATES.keys() - self.faults.keys())
+        never, safe = sorted(RATES.keys() - self.faults.keys()), sorted(self.moments - self.crash_points.keys())
         return "\n".join(
             [
                 f"{self.histories} histories, {self.seconds / 3600:.1f} virtual hours, "
@@ -67,16 +70,17 @@ class Tally:
                 f"{sum(self.faults.values())} faults: "
                 + ", ".join(f"{n} {what}" for what, n in self.faults.most_common()),
                 *([f"never: {', '.join(never)}"] if never else []),
-                f"{sum(self.crash_points.values())} kills at {len(self.crash_points)} crash points",
+                f"{self.crash_points.total()} kills at {len(self.crash_points)} of {len(self.moments)} crash points",
+                *([f"no kill: {', '.join(safe)}"] if safe else []),
                 f"{self.gangs} chains had more than one slot",
             ]
         )
 
 
-def violation(seed: int, faults: Sequence[str] | None = None) -> Violation | None:
+def violation(seed: int, faults: Sequence[str] | None = None, kill_at: str = "") -> Violation | None:
     """What does not hold in that history."""
     try:
-        play(seed, faults)
+        play(seed, faults, kill_at)
     except Violation as broken:
         return broken
     return None
@@ -105,6 +109,25 @@ def soak(seeds: Iterable[int], until: float) -> int:
             print(f"\nAgain: python benchmarks/soak.py --seed {seed}\n", flush=True)
     print(tally)
     return 1 if tally.wrong else 0
+
+
+def soak_crash_points(seeds: Iterable[int]) -> int:
+    """Kill a process at each crash point that these histories pass, the first that comes by, and play the rest."""
+    tally, places = Tally(), dict[str, int]()
+    for seed in seeds:
+        tally.add(world := play(seed))
+        for point in sorted(world.faults.moments):
+            places.setdefault(point, seed)
+    for point, seed in places.items():
+        try:
+            tally.add(play(seed, kill_at=point))
+        except Violation as broken:
+            tally.wrong.append(seed)
+            print(broken)
+            print(f"\nAgain: python benchmarks/soak.py --seed {seed} --kill-at '{point}'\n", flush=True)
+    tally.moments = set(places)  # a kill may lead to others
+    print(tally)
+    return 1 if tally.wrong or places.keys() - tally.crash_points.keys() else 0
 
 
 def soak_long(seed: int, hours: float) -> int:
@@ -137,8 +160,8 @@ def without(guards: Iterable[str], first: int, last: int) -> int:
     return code
 
 
-def tell(seed: int) -> int:
-    broken = violation(seed)
+def tell(seed: int, kill_at: str) -> int:
+    broken = violation(seed, kill_at=kill_at)
     print(broken or f"seed {seed}: all holds")
     return 0 if broken is None else 1
 
@@ -149,6 +172,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="go on for so long, from the first of the seeds")
     parser.add_argument("--hours", type=float, help="one study of so many virtual hours, of the first of the seeds")
     parser.add_argument("--seed", type=int, help="play one, and tell it")
+    parser.add_argument("--kill-at", default="", metavar="POINT", help="with --seed: kill who passes this crash point")
+    parser.add_argument("--crash-points", action="store_true", help="a kill at each crash point that the seeds pass")
     parser.add_argument("--without", choices=sorted(GUARDS), nargs="+", help="take guards away, one at a time")
     given = parser.parse_args()
     know_results(0)  # torch imports much when it is first used
@@ -156,10 +181,12 @@ def main() -> int:
     gc.set_threshold(20_000, 20, 20)
     logging.getLogger().addHandler(logging.NullHandler())  # errors are part of the verdict; the rest is expected
     if given.seed is not None:
-        return tell(given.seed)
+        return tell(given.seed, given.kill_at)
     first, last = map(int, given.seeds.split(":"))
     if given.hours:
         return soak_long(first, given.hours)
+    if given.crash_points:
+        return soak_crash_points(range(first, last))
     if given.without:
         return without(given.without, first, last)
     if given.minutes:

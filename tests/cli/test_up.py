@@ -16,9 +16,10 @@ import pytest
 from commandline import Stagetree
 from stacks import ROOT, wait_for
 
-from app.cli import stacks
+from app.cli import running, serving, stacks
 from app.embedded import StackFailed, machine
 from app.embedded.machine import reserve, url, url_for_others
+from app.settings import Settings
 from stagetree.client import Client
 
 TRAINER = """
@@ -53,6 +54,18 @@ def test_another_address_is_listened_at(tmp_path: Path) -> None:
         finally:
             up.send_signal(signal.SIGINT)
             wait_for("its end", lambda: up.poll() is not None)
+
+
+@pytest.mark.parametrize(("insecure", "access"), [(True, "open"), (False, "always")])
+def test_only_insecure_lets_everybody_in(insecure: bool, access: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGETREE_ACCESS", "always")
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: said.append(Settings().access))
+    monkeypatch.setattr("app.cli.stacks.own_stack", lambda *_, **__: said.append(Settings().access))
+    said = list[str]()
+    serving.api(host="0.0.0.0", insecure=insecure)
+    with pytest.raises(TypeError, match="context manager"):  # there is no stack
+        running.up(host="0.0.0.0", insecure=insecure)
+    assert said == [access, access]
 
 
 @pytest.mark.parametrize(

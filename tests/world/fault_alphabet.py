@@ -95,14 +95,18 @@ MOST = {
 class Faults:
     """chosen: names of `RATES`. until: when the last one may happen. share: of the rates, how often they happen.
 
-    told: what has happened, and when.
+    told: what has happened, and when. kill_at: the process that passes this crash point first is killed there.
+    moments: the crash points that were passed by processes that come back.
     """
+
+    kill_at = ""
 
     def __init__(self, time: Time, chosen: Iterable[str], until: float, share: float = 1.0) -> None:
         self._time, self._chosen, self.until, self._share = time, frozenset(chosen), until, share
         self.told: list[str] = []
         self.counts = Counter[str]()
         self.crash_points = Counter[str]()
+        self.moments = set[str]()
 
     def may_strike(self, name: str) -> bool:
         """Whether it is one that this history has."""
@@ -125,12 +129,19 @@ class Faults:
         return most * float(self._time.chance.random()) ** 3
 
 
+def crash_point(what: str) -> str:
+    """The name of a moment: of events that are appended together, each kind once."""
+    kinds = dict.fromkeys(what.split(", "))
+    return ", ".join(kinds)
+
+
 class Effects:
     """What one process does to the world."""
 
     def __init__(self, process: Process, faults: Faults) -> None:
         self.process, self.faults, self._time = process, faults, process.time
         self._accidents = self._possible()
+        self._comes_back = f"{process.name.partition('-')[0]} is killed" in RATES
 
     def moment(self, what: str) -> None:
         """It takes a moment, in which the process may be killed or paused."""
@@ -138,6 +149,13 @@ class Effects:
         self._time.wait(self._time.chance.expovariate(1 / LATENCY))
 
     def _accident(self, what: str) -> None:
+        if self._comes_back:
+            self.faults.moments.add(point := crash_point(what))
+            if point == self.faults.kill_at:
+                self.faults.kill_at = ""
+                self.faults.tell(f"{self.process.name} is killed at {point}, as was asked for")
+                self._die(what)
+                return
         for name, happens in self._accidents:
             if self.faults.strikes(name, f"{self.process.name} at {what}"):
                 happens(what)
@@ -157,7 +175,7 @@ class Effects:
         return [(name, happens) for name, happens in accidents.items() if self.faults.may_strike(name)]
 
     def _die(self, what: str) -> None:
-        self.faults.crash_points[what] += 1
+        self.faults.crash_points[crash_point(what)] += 1
         self.process.kill()
 
     def _die_alone(self, what: str) -> None:

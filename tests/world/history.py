@@ -40,10 +40,10 @@ def faults_of(seed: int) -> list[str]:
     return [fault for fault in chosen(chance) if fault not in never]
 
 
-def play(seed: int, faults: Sequence[str] | None = None) -> World:
-    """The history of a seed. faults: instead of those that it chooses. Raises `Violation`."""
+def play(seed: int, faults: Sequence[str] | None = None, kill_at: str = "") -> World:
+    """The history of a seed. faults: instead of those that it chooses. kill_at: as in `Faults`. Raises `Violation`."""
     chance = Random(seed)
-    return _played(seed, chance, setting(chance), faults_of(seed) if faults is None else faults)
+    return _played(seed, chance, setting(chance), faults_of(seed) if faults is None else faults, kill_at)
 
 
 def play_long(seed: int, hours: float) -> World:
@@ -51,9 +51,10 @@ def play_long(seed: int, hours: float) -> World:
     return _played(seed, Random(seed), long_setting(hours), list(RATES))
 
 
-def _played(seed: int, chance: Random, its: Setting, wrong: Sequence[str]) -> World:
+def _played(seed: int, chance: Random, its: Setting, wrong: Sequence[str], kill_at: str = "") -> World:
     with tempfile.TemporaryDirectory() as folder, errors() as said, names(chance):
         world = World(seed, its, wrong, Path(folder))
+        world.faults.kill_at = kill_at
         try:
             _play(world)
             check(world, said)

@@ -40,5 +40,11 @@ def test_without_a_guard_some_history_is_wrong() -> None:
     assert [line.split(",")[0] for line in said.splitlines()] == [f"without {guard}" for guard in sorted(GUARDS)]
 
 
+@pytest.mark.night
+def test_a_process_may_be_killed_at_each_crash_point() -> None:
+    said = soak("--seeds", "0:60", "--crash-points")
+    assert "no kill" not in said and " histories, " in said
+
+
 def test_a_seed_is_one_history() -> None:
     assert soak("--seeds", "0:3") == soak("--seeds", "0:3")
