@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from app.domain import events as e
 from app.domain.terms import StudyId
 from app.events import Snapshots
+from app.processes import Bounds, compute_apart
 from app.service.services import Services
 from tests.api.world import STUDY, Workers
 
@@ -109,6 +110,21 @@ def test_what_if_is_worked_out_over_what_there_is(http: TestClient, tuned: str, 
     assert (same["trials"], same["requested"], same["saved"]) == (2, 80, 0)
     shorter = http.post(f"/studies/{tuned}:what-if", json={"changes": {"tuner.max_steps": 20}}).json()
     assert shorter["requested"] == 40 and shorter["saved"] > 0
+
+
+def test_what_takes_too_much_is_refused_in_a_sentence(
+    http: TestClient, tuned: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(compute_apart.__kwdefaults__, "bounds", Bounds(seconds=0))
+    monkeypatch.setattr("app.api.routes.studies.PREVIEW_SECONDS", -1)
+    too_much = "this takes more than 0 s of a processor, or 2 GiB of memory"
+    too_long = "the study must be smaller to be previewed: it takes too long, try fewer trials"
+    asked = [(f"{tuned}:what-if", {"changes": {"tuner.max_steps": 20}}), (f"{tuned}:replay", None)]
+    for path, body in asked:
+        said = http.post(f"/studies/{path}", json=body)
+        assert (said.status_code, said.json()["detail"]) == (422, f"{too_much}.")
+    said = http.post("/studies:preview", json=STUDY)
+    assert (said.status_code, said.json()["detail"]) == (422, f"{too_long}.")
 
 
 NOT_OF_A_MOMENT = {
