@@ -100,6 +100,20 @@ def test_a_study_under_way(http: TestClient, tuned: str, workers: Workers) -> No
     assert shown["wall_seconds"] >= 0
 
 
+def test_one_step_of_many_says_nothing_of_the_time_that_is_left(http: TestClient, workers: Workers) -> None:
+    """It took a second and a half, most of it a start. The steps under way say more, when they are done."""
+    trials = [{"hp": {"lr": 0.1, "bs": 64}, "steps": 1}, {"hp": {"lr": 0.2, "bs": 64}, "steps": 1000}]
+    study = changed(tuner={"kind": "trials", "trials": trials})
+    del study["space"]
+    name = http.post("/studies", json=study).json()["study"]
+    workers.tune(name)
+    workers.finish(name, workers.assign(name, 0), {"accuracy": 0.9})
+    workers.beat(workers.assign(name, 1), 0, 500)
+    progress = http.get(f"/studies/{name}").json()["progress"]
+    assert progress["steps"] == {"done": 501, "expected": 1001}
+    assert progress["seconds_left"] is None
+
+
 def test_a_study_with_results(http: TestClient, tuned: str, workers: Workers) -> None:
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.9})
     workers.finish(tuned, workers.assign(tuned, 1), {"accuracy": 0.95})

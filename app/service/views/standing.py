@@ -231,10 +231,10 @@ def _outstanding(plan: SearchPlan, study: Study) -> int:
 
 
 def _seconds_left(study: Study, steps: StepsDone, slots: int) -> float | None:
-    """At the pace so far, on so many slots; None as long as too little is done to say it."""
-    if study.is_final or not study.executed or not slots or 20 * steps.done < steps.expected:
-        return None  # the first steps, and their start, would decide it
+    """At the pace of its completed stages, on so many slots; None as long as these are too few to say it."""
     left = steps.expected - steps.done
+    if study.is_final or not study.executed or not slots or 20 * study.executed < study.executed + left:
+        return None  # the first steps, and their start, would decide it
     return float(round(left * study.gpu_seconds / study.executed / slots, 1))
 
 
