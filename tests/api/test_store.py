@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import httpx
 import pytest
 
 from app.cli.finding import Documents
 from app.cli.store import Store
-from app.domain.terms import Unknown
+from app.domain.search_plan import Trial
+from app.domain.terms import StudyId, TrialState, Unknown
 from app.events.database import Database
+from app.service.exporting import answers as answers_of_report
+from app.service.services import Services
 from stagetree.client import Client
 from tests.api.world import MakeApp, Workers, changed, serving
 
@@ -66,6 +71,64 @@ def test_a_store_and_a_server_on_it_give_equal_documents(pair: Pair) -> None:
     client, store = pair
     assert len(answers(store)) == 5
     assert answers(store) == answers(client)
+
+
+TUNERS: list[dict[str, Any]] = [
+    {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3},
+    {"kind": "pbt", "population_size": 3, "ready_steps": 4, "max_steps": 12},
+    {"kind": "median", "num_trials": 6, "max_steps": 12, "interval": 4},
+]
+
+
+def play(workers: Workers, study: str, chance: Random) -> None:
+    """Tuner and slots take turns until the study is over; results are by chance."""
+    workers.tune(study)
+    while waiting := [each.number for each in trials_of(workers, study) if each.state == TrialState.ACTIVE]:
+        workers.finish(study, workers.assign(study, waiting[0]), {"accuracy": chance.random()})
+        workers.tune(study)
+    workers.close(study)
+
+
+def trials_of(workers: Workers, study: str) -> Sequence[Trial]:
+    return workers.plan(study).studies[StudyId(study)].trials
+
+
+@pytest.mark.parametrize("tuner", TUNERS, ids=lambda tuner: str(tuner["kind"]))
+def test_every_face_tells_the_numbers_of_the_log(tuner: dict[str, Any], make_app: MakeApp, tmp_path: Path) -> None:
+    """REST, SDK, command line and saved report of a played study agree, with each other and with a plain count."""
+    url = f"sqlite:///{tmp_path / 'stagetree.db'}"
+    database = Database(url)
+    database.create()
+    database.dispose()
+    app = make_app(url)
+    use: Services = app.state.services
+    space = {"lr": {"choice": [0.1, 0.2, 0.4]}, "wd": {"uniform": [0.0, 0.1]}}
+    with serving(app) as address, Client(address) as client, Store(tmp_path) as store:
+        study = str(client.submit(changed(space=space, tuner=tuner))["study"])
+        play(Workers(use), study, Random(str(tuner)))
+        shown, trials = client.study(study), list(client.trials(study))
+        assert shown.to_json() == store.study(study)
+        assert [trial.to_json() for trial in trials] == list(store.trials(study))
+        for path, answer in answers_of_report(use, use.find(study)).items():
+            if path != "events" and not path.endswith("/film"):
+                said = httpx.get(f"{address}/api/v1/{path}").json()
+                assert said | {"next_cursor": None} == answer | {"next_cursor": None}, path
+        log = list(store.events(study))
+
+    def data(kind: str) -> list[dict[str, Any]]:
+        return [each["data"] for each in log if each["type"] == kind]
+
+    stages = {each["chain"]: each["stages"] for each in data("ChainAssigned")}
+    done = [stages[each["chain"]][each["index"]] for each in data("StageCompleted")]
+    assert shown.state == "completed"
+    assert shown.steps.executed == sum(stage["end"] - stage["start"] for stage in done)
+    assert shown.gpu_seconds == sum(each["seconds"] for each in data("StageCompleted"))
+    assert len(trials) == len(data("TrialAdded")) == sum(shown.counts.values())
+    measured = [each["metrics"]["accuracy"] for each in data("Evaluated")]
+    assert max(trial.best.value for trial in trials if trial.best) == max(measured)
+    assert shown.best is not None and shown.best.value == max(
+        trial.value for trial in trials if trial.value is not None
+    )
 
 
 def test_following_a_study_that_is_over_ends(pair: Pair) -> None:

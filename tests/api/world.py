@@ -136,7 +136,9 @@ def serving(app: FastAPI) -> Iterator[str]:
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    app.state.services.stopping.set()
-    server.should_exit = True
-    thread.join()
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:  # or a test that fails would keep pytest from its end
+        app.state.services.stopping.set()
+        server.should_exit = True
+        thread.join()
