@@ -50,7 +50,7 @@ def values(answer: Json) -> list[tuple[str, float]]:
 def study(
     example: str, folder: Path, victim: str, *changes: str, examples: Path = ROOT / "examples", slots: int = 1
 ) -> Json:
-    """The answer of `stagetree run`; a process of that name that it has started is killed while it trains."""
+    """The answer of `stagetree run`; a process of that name that it has started is killed."""
     place = examples / example
     command = [
         sys.executable,
@@ -65,16 +65,16 @@ def study(
     with (folder.parent / f"{folder.name}.log").open("wb") as log:
         running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         if victim:
-            kill_one(running.pid, victim, Path(log.name))
+            if example != "ema":  # which is trained before anybody can look
+                wait_for("steps", lambda: "steps · best" in Path(log.name).read_text(), 600)
+            kill_one(running.pid, victim)
         answer, _ = running.communicate(timeout=900)
     assert running.returncode == 0, Path(log.name).read_text()
     found: Json = json.loads(answer)
     return found
 
 
-def kill_one(owner: int, name: str, log: Path) -> None:
-    """Once steps were trained."""
-    wait_for("steps", lambda: "steps · best" in log.read_text(), 600)
+def kill_one(owner: int, name: str) -> None:
     (pid, *_) = wait_for("such a process", lambda: processes(owner, name))
     os.kill(pid, signal.SIGKILL)
 
