@@ -16,8 +16,8 @@ EQUIVALENT = {
         "who is due nothing is written down once more to be due nothing"
     ),
     "app/workers/scheduler/retention.py _free: always: if chosen": "to release nothing is a transaction without events",
-    "app/workers/slot/checkpoint_store.py _hashed: never: if state.size <= SMALL": (
-        "what is small is hashed by another thread as well"
+    "app/workers/slot/checkpoint_store.py _hashed_image: never: if state.size > SMALL": (
+        "a large state is hashed before it is written, instead of meanwhile"
     ),
     "app/workers/slot/slot.py _claim: without: for ... if other != chain": "what is claimed is not claimed once more",
     "app/workers/slot/slot.py _prune: without: for ... if lane not in over": "what is over only takes memory",
