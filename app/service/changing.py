@@ -140,8 +140,14 @@ def label(
     who: Principal = ANYBODY,
 ) -> None:
     """Tag the study, and set attributes, of which None takes one away. Raises `Refused`."""
-    tags, at, study = {"add": tuple(add), "remove": tuple(remove)}, use.clock(), StudyId(row.id)
-    command = c.LabelStudy(study=study, **tags, attributes=attributes, at=at, by=who.name)
+    command = c.LabelStudy(
+        study=StudyId(row.id),
+        add=tuple(add),
+        remove=tuple(remove),
+        attributes=attributes,
+        at=use.clock(),
+        by=who.name,
+    )
     write(row.stream, lambda plan: decide(plan, command, use.limits))
 
 
