@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from locks import alone
@@ -24,7 +25,7 @@ EXPECTED = ("Failed to load resource", "net::ERR_", "EventSource")
 """What a browser says by itself of a server that is away, where a test takes it away."""
 
 
-def missing(what: str) -> None:
+def missing(what: str) -> NoReturn:
     """In CI a failure, elsewhere a skip: either says what to do."""
     if os.environ.get("CI"):
         pytest.fail(what, pytrace=False)
