@@ -22,7 +22,7 @@ demo: .venv/.installed  ## run the main job: a grid on the digits data, shared b
 	@echo "  stagetree trials last --sort value                        the trials of what you just ran"
 	@echo "  stagetree preview examples/charlm/study.yaml --slots 2    what another study would cost"
 	@echo "  stagetree up                                              a server to submit studies to"
-	@echo "docs/quick-start.md goes on from here."
+	@echo "docs/first-hour.md goes on from here."
 
 up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot), stays up
 	@$(BIN)/stagetree up

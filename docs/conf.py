@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,21 @@ import plots  # noqa: E402
 
 project = "stagetree"
 author = "the stagetree maintainers"
-html_title = "stagetree"
+release = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["version"]
+html_title = f"stagetree {release}"
 html_theme = "furo"
 html_show_copyright = False
 html_show_sourcelink = False
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 highlight_language = "none"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 myst_heading_anchors = 3
+myst_enable_extensions = ["substitution"]
+myst_substitutions = {"version": release}
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
 
 
 def as_rst(app: Any, what: str, name: str, object: Any, options: Any, lines: list[str]) -> None:

@@ -82,6 +82,8 @@ UNNAMED = "the name of this trainer goes here"
 
 def definition_of(value: type | FunctionType, user: str) -> str:
     """The text of a class or function, as it was written. Raises `StagetreeError`."""
+    if value.__name__ == "<lambda>":
+        raise StagetreeError(f"{user} is given a lambda, whose source cannot be taken alone: write it as a def")
     if "<locals>" in value.__qualname__:
         raise StagetreeError(f"{value.__name__} is defined inside a function: define it at the top of a cell or a file")
     for file, line in _places(value):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from random import Random
 from typing import Any
 
 from stagetree.sequences import is_fraction, is_mix
-from stagetree.space.distributions import Choice, Distribution, Range, weights_of
+from stagetree.space.distributions import Choice, Distribution, Range, SpaceError, weights_of
 from stagetree.space.notation import canonical, read_choice, read_range, written_name
 
 _END = object()
+_LOOKS_LIKE_A_RANGE = re.compile(r"\s*({0})\s*(?::|\.\.|,)\s*({0})\s*".format(r"\d*\.?\d+(?:e[+-]?\d+)?"))
+"""As other tools and command lines have it. A constant of this form, such as 16:9, is written as a choice of one."""
 
 Choose = Callable[[str, Distribution], Any]
 """Gives the value of a distribution, named by its place in the space."""
@@ -25,6 +28,9 @@ def drawing(rng: Random) -> Choose:
 
 def read_pattern(value: Any, path: str) -> Any:
     """The pattern of a hyper-parameter: at the top, and only there, a list is a choice. Raises `SpaceError`."""
+    if isinstance(value, str) and (ends := _LOOKS_LIKE_A_RANGE.fullmatch(value)):
+        written = f"{{uniform: [{ends[1]}, {ends[2]}]}}"
+        raise SpaceError(path, f"must be a value or a distribution: a study has ranges as {written}, got {value!r}")
     value = canonical(value, path)
     return _choice({"choice": value}, path, path) if isinstance(value, list) else _read(value, path)
 

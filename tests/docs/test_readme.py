@@ -13,27 +13,29 @@ from docs_pages import DOCS, PAGES, ROOT, blocks, prose
 README = ROOT / "README.md"
 WALKED = {
     "README.md": "test_readme.py",
-    "quick-start.md": "test_quick_start.py",
-    "rest-api.md": "test_quick_start.py",
-    "trainers.md": "test_quick_start.py",
+    "first-hour.md": "test_first_hour.py",
+    "rest-api.md": "test_first_hour.py",
+    "trainers.md": "test_first_hour.py",
     "adapters.md": "../examples/test_ported.py",
-    "several-gpus.md": "test_quick_start.py",
-    "sequences.md": "test_quick_start.py",
-    "spaces-and-studies.md": "test_quick_start.py",
+    "several-gpus.md": "test_first_hour.py",
+    "sequences.md": "test_first_hour.py",
+    "spaces-and-studies.md": "test_first_hour.py",
     "sdk.md": "test_python_pages.py",
     "coming-from-optuna.md": "test_python_pages.py",
     "coming-from-ray-tune.md": "test_python_pages.py",
     "coming-from-wandb.md": "test_python_pages.py",
     "curves.md": "test_readme.py",
     "sinks.md": "../cli/test_commands.py",
-    "trunk.md": "../examples/test_flagship.py",
+    "which-decay.md": "../examples/test_flagship.py",
+    "index.md": "test_guide.py",
+    "sharing.md": "test_guide.py",
     "writing.md": "../tuners/test_custom.py",
     "slurm-and-kubernetes.md": "../cli/test_slurm.py",
 }
 """Where the programs and commands of each page are run. Study files without more are parsed in test_pages.py."""
 
 OTHER_TERMINAL = ("stagetree up", "stagetree submit", "stagetree watch", "stagetree open")
-"""What the README does with a server, as the quick start does."""
+"""What the README does with a server, as the first hour does."""
 
 
 def test_every_page_is_walked() -> None:
@@ -95,8 +97,8 @@ def test_what_the_readme_and_the_demo_propose(ran: Path) -> None:
         assert _stagetree(ran, *command.split()[1:]).stdout, command
 
 
-def test_what_the_readme_shows_is_run_as_a_part_of_the_quick_start() -> None:
-    walked = {block.text for block in blocks(DOCS / "quick-start.md")}
+def test_what_the_readme_shows_is_run_in_the_first_hour() -> None:
+    walked = {block.text for block in blocks(DOCS / "first-hour.md")}
     shown = [block.text for block in blocks(README) if block.language in ("python", "yaml")]
     assert len(shown) == 2 and walked.issuperset(shown)
 

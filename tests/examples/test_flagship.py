@@ -1,4 +1,4 @@
-"""The study of the README and of trunk.md, made small: all its numbers, and its soup, are those of trainings alone."""
+"""The longer study of which-decay.md, made small: its numbers, and its soup, are those of trainings alone."""
 
 from __future__ import annotations
 

@@ -234,3 +234,14 @@ def test_a_prompt_without_sources(monkeypatch: pytest.MonkeyPatch) -> None:
         StagetreeError, match="the source of Walk cannot be had, which Walk needs: define it in a noteb"
     ):
         source_of(vars(main)["Walk"])
+
+
+def test_a_lambda_is_answered_with_what_to_write(cell: Cell) -> None:
+    text = """
+from stagetree import function_trainer
+def build(seed, device): return {"x": 1.0}
+def step(state, hp): state["x"] -= hp["lr"]
+Walk = function_trainer("walk", build, step, lambda state: {"x": state["x"]})
+"""
+    with pytest.raises(StagetreeError, match="walk is given a lambda, whose source"):
+        source_of(cell(text)["Walk"])

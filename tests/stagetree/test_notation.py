@@ -223,3 +223,14 @@ def test_a_study_that_says_a_thing_twice(written: dict[str, Any], problem: str) 
     with pytest.raises(SpecError) as caught:
         StudySpec.from_dict(whole)
     assert any(line.startswith(problem) for line in str(caught.value).splitlines())
+
+
+@pytest.mark.parametrize("text", ["0.1:0.2", "1e-4 : 1e-1", "16..64", "0.1,0.2"])
+def test_a_range_as_other_tools_have_it_is_refused_with_the_one_meant(text: str) -> None:
+    with pytest.raises(SpaceError, match=r"a study has ranges as \{uniform: \["):
+        read_pattern(text, "lr")
+
+
+@pytest.mark.parametrize("entry", ["cuda:0", "adam", ["16:9", "4:3"], "v1.2"])
+def test_a_constant_that_is_no_range_stays(entry: Any) -> None:
+    read_pattern(entry, "kind")

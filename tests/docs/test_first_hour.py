@@ -89,25 +89,25 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 
 @pytest.fixture(scope="module")
-def quick_start(reader: Reader) -> str:
-    return reader.do("quick-start.md")
+def first_hour(reader: Reader) -> str:
+    return reader.do("first-hour.md")
 
 
-def test_quick_start(quick_start: str) -> None:
-    preview = next(block.text for block in blocks(DOCS / "quick-start.md") if block.language == "text")
-    assert quick_start.startswith(preview)
-    assert "48  if every trial were trained alone" in quick_start
-    assert "- 24  shared by trials of the study" in quick_start
-    assert "no server" not in quick_start
+def test_first_hour(first_hour: str) -> None:
+    preview = next(block.text for block in blocks(DOCS / "first-hour.md") if block.language == "text")
+    assert first_hour.startswith(preview)
+    assert "60  if every trial were trained alone" in first_hour
+    assert "- 18  shared by trials of the study" in first_hour
+    assert "no server" not in first_hour
 
 
-def test_rest_api(reader: Reader, quick_start: str) -> None:
+def test_rest_api(reader: Reader, first_hour: str) -> None:
     said = reader.do("rest-api.md")
     assert '"state":"cancelled"' in said.replace(" ", "")
     assert "stagetree_log_head" in said
 
 
-def test_the_client_in_python(reader: Reader, quick_start: str) -> None:
+def test_the_client_in_python(reader: Reader, first_hour: str) -> None:
     [example] = [block.text for block in blocks(DOCS / "rest-api.md") if block.language == "python"]
     (reader.folder / "client.py").write_text(example.replace("Client()", f'Client("{reader.url}")'))
     said = reader.run("python client.py")

@@ -1,0 +1,70 @@
+"""The guide's first pages: their previews, the messages that they name, the program of the home page, their order."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from docs_pages import DOCS, ROOT, blocks, rows
+
+from app.simulation.preview import preview
+from stagetree.spec import StudySpec
+
+TABLES = ("message", "what you see")
+SOURCES = "\n".join(
+    path.read_text() for package in ("app", "stagetree") for path in sorted((ROOT / package).rglob("*.py"))
+)
+OTHERS = ("ModuleNotFoundError", "does not have a deterministic implementation")
+"""Messages of Python and torch."""
+
+
+def messages() -> list[str]:
+    """The parts in code of the first cells of the tables of messages, cut where something stands for another."""
+    page = DOCS / "troubleshooting.md"
+    cells = [row[0] for table in TABLES for row in rows(page, table)]
+    return [part for cell in cells for code in re.findall(r"`([^`]+)`", cell) for part in code.split(" ... ")]
+
+
+def spoken(source: str) -> str:
+    """Source with the strings of a call put together, as they are printed."""
+    return re.sub(r'"\s*\n\s*f?"', "", source)
+
+
+def test_every_message_is_one_that_the_product_prints() -> None:
+    said = spoken(SOURCES)
+    assert len(messages()) > 40
+    missing = [message for message in messages() if message not in said and message not in OTHERS]
+    assert not missing
+
+
+def test_the_preview_of_a_space_that_shares(tmp_path: Path) -> None:
+    [study] = [block for block in blocks(DOCS / "sharing.md") if block.file]
+    [shown] = [block.text for block in blocks(DOCS / "sharing.md") if block.language == "text"]
+    (tmp_path / "sharing.yaml").write_text(study.text)
+    command = [sys.executable, "-m", "stagetree", "preview", "sharing.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.startswith(shown)
+
+
+@pytest.mark.parametrize(("file", "page"), [("decay", "which-decay.md"), ("trunk", "which-decay.md")])
+def test_a_problem_is_as_large_as_its_page_says(file: str, page: str) -> None:
+    path = ROOT / "examples" / "charlm" / f"{file}.yaml"
+    found = preview(StudySpec.from_file(path), slots=2)
+    for text in ((DOCS / page).read_text(), path.read_text()):
+        assert f"{found['requested']} steps" in text and f"{found['unique']}" in text
+
+
+def test_the_home_page_has_a_program_that_runs(tmp_path: Path) -> None:
+    [program] = [block.text for block in blocks(DOCS / "index.md") if block.language == "python"]
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0 and "value=" in done.stdout, done.stderr
+
+
+def test_questions_come_first_and_records_last() -> None:
+    captions = re.findall(r"^:caption: (.*)$", (DOCS / "index.md").read_text(), re.MULTILINE)
+    assert (captions[0], captions[-1]) == ("Begin", "Records")
