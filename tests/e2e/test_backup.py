@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -62,17 +63,27 @@ def test_a_backup_of_a_running_study_goes_on_elsewhere_to_the_same_values(tmp_pa
     second.stop()
 
 
-@pytest.fixture
-def backed_up(tmp_path: Path) -> tuple[Path, str]:
-    """A backup of a study that is over, and its id."""
-    here, kept = tmp_path / "here", tmp_path / "kept"
+@pytest.fixture(scope="module")
+def over(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a study that is over, in which `here` is its store and `kept` a backup of it; and its id."""
+    folder = tmp_path_factory.mktemp("over")
+    here, kept = folder / "here", folder / "kept"
     stack = Embedded(here, 1, TOYS)
     stack.start()
     with Client(stack.url) as client:
         study = str(Service(client).run(grid("over"))["study"])
     stack.stop()
     assert command("backup", kept, "--dir", here).returncode == 0
-    return kept, study
+    return folder, study
+
+
+@pytest.fixture
+def backed_up(over: tuple[Path, str], tmp_path: Path) -> tuple[Path, str]:
+    """A copy of that backup, of which a test may damage what it likes, and the study's id."""
+    folder, study = over
+    for name in ("here", "kept"):
+        shutil.copytree(folder / name, tmp_path / name)
+    return tmp_path / "kept", study
 
 
 def test_what_is_damaged_or_lost_in_a_backup_is_said_and_trained_again(

@@ -31,7 +31,7 @@ LONG = 30.0
 """Seven of the cluster's leases, and longer than any process waits for one answer."""
 
 
-@pytest.fixture(params=["refuse", "demoted"])
+@pytest.fixture
 def outage(request: pytest.FixtureRequest, cluster: Cluster, postgres_admin: Engine) -> Outage:
     """How the database is away."""
     if request.param == "demoted":
@@ -145,7 +145,20 @@ def is_past(cluster: Cluster, before: ChainRecord) -> bool:
 # ------------------------------------------------------------------------------------------------ the tests
 
 
-@pytest.mark.parametrize("moment", [at_a_claim, in_training, between_stages, while_saving_and_closing])
+@pytest.mark.parametrize(
+    "outage, moment",
+    [
+        ("refuse", at_a_claim),
+        ("demoted", in_training),
+        ("refuse", between_stages),
+        ("demoted", while_saving_and_closing),
+        pytest.param("demoted", at_a_claim, marks=pytest.mark.night),
+        pytest.param("refuse", in_training, marks=pytest.mark.night),
+        pytest.param("demoted", between_stages, marks=pytest.mark.night),
+        pytest.param("refuse", while_saving_and_closing, marks=pytest.mark.night),
+    ],
+    indirect=["outage"],
+)
 def test_an_outage_at_a_moment_of_a_chain_costs_no_step(
     cluster: Cluster, expected: list[Json], outage: Outage, moment: Moment, request: pytest.FixtureRequest
 ) -> None:

@@ -115,6 +115,7 @@ def test_ctrl_c_leaves_the_service_up_and_nothing_is_left_behind(tmp_path: Path)
     program.stdout.close()
 
 
+@pytest.mark.night
 def test_a_run_that_is_killed_three_times_in_a_stage_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has no more battery, or a machine that is taken away, has no poisoned trial."""
     begun = tmp_path / "begun"

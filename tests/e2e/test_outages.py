@@ -26,7 +26,7 @@ MISSING = 2.0
 """What is not there for longer than the cluster's five seconds of patience is struck, as it should be."""
 
 
-@pytest.mark.parametrize("server", ["database", "broker", "store"])
+@pytest.mark.parametrize("server", ["database", "broker", pytest.param("store", marks=pytest.mark.night)])
 def test_connections_that_a_firewall_forgot(cluster: Cluster, expected: list[Json], server: str) -> None:
     """Of every process at once, and again when new ones were made."""
     study, _ = begin(cluster, f"forgotten-{server}")
@@ -37,7 +37,7 @@ def test_connections_that_a_firewall_forgot(cluster: Cluster, expected: list[Jso
     check(cluster, study, expected)
 
 
-@pytest.mark.parametrize("kind", ["refuse", "freeze"])
+@pytest.mark.parametrize("kind", [pytest.param("refuse", marks=pytest.mark.night), "freeze"])
 def test_a_broker_that_is_away(cluster: Cluster, expected: list[Json], kind: str) -> None:
     study, _ = begin(cluster, f"broker-{kind}")
     with cluster.fault("broker", kind):
@@ -68,7 +68,16 @@ def bad_store(cluster: Cluster, how: str) -> Iterator[None]:
             proxy.heal()
 
 
-@pytest.mark.parametrize("how", ["refuse", "freeze", "503", "404", "truncated"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("refuse", marks=pytest.mark.night),
+        "freeze",
+        pytest.param("503", marks=pytest.mark.night),
+        "404",
+        "truncated",
+    ],
+)
 def test_a_store_that_is_away(cluster: Cluster, expected: list[Json], how: str) -> None:
     study, _ = begin(cluster, f"store-{how}")
     with bad_store(cluster, how):
@@ -87,7 +96,10 @@ def test_a_training_process_that_dies_while_the_database_is_away(cluster: Cluste
     check(cluster, study, expected)
 
 
-@pytest.mark.parametrize("server", ["database", pytest.param("broker", marks=pytest.mark.night), "store"])
+@pytest.mark.parametrize(
+    "server",
+    ["database", pytest.param("broker", marks=pytest.mark.night), pytest.param("store", marks=pytest.mark.night)],
+)
 def test_whoever_is_asked_to_end_does(cluster: Cluster, server: str) -> None:
     study, slot = begin(cluster, f"end-{server}")
     names = (slot, "api", "scheduler")

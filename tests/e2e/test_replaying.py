@@ -83,6 +83,7 @@ def test_pop_with_a_slot_killed(cluster: Cluster, tmp_path: Path) -> None:
     assert judged and all(trial["prediction"]["p"] is None for trial in judged)  # nothing was foretold and came true
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("slots", [8])
 def test_eight_slots(slots: int, tmp_path: Path) -> None:
     embedded = Embedded(tmp_path / "stack", slots, TRAINERS)

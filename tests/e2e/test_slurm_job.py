@@ -109,8 +109,9 @@ def job(cluster: Cluster, tmp_path: Path) -> Iterator[Job]:
     cluster.start("gpu0", "gpu1")
 
 
+@pytest.mark.parametrize("ends", [["limit"], pytest.param(["limit", "preempt"], marks=pytest.mark.night)], ids=len)
 def test_a_job_comes_back_after_its_time_limit_and_when_it_is_preempted_while_a_study_runs(
-    cluster: Cluster, job: Job, tmp_path: Path
+    cluster: Cluster, job: Job, tmp_path: Path, ends: list[str]
 ) -> None:
     go_on = tmp_path / "slow"
     go_on.touch()
@@ -123,14 +124,15 @@ def test_a_job_comes_back_after_its_time_limit_and_when_it_is_preempted_while_a_
         found = [each["step"] for each in cluster.running(study) if each["slot"] in SLOTS]
         return found if len(found) == len(SLOTS) and min(found) >= least + 2 else []
 
-    for life, event in enumerate(["limit", "preempt"]):
+    for life, event in enumerate(ends):
         wait_for(f"life {life}", lambda life=life: f"life {life} with loaded modules" in job.output())
         least = max(wait_for("work on both nodes", steps))
         (job.state / event).touch()
-    wait_for("life 2", lambda: "life 2 with loaded modules" in job.output())
+    last = len(ends)
+    wait_for(f"life {last}", lambda: f"life {last} with loaded modules" in job.output())
     go_on.unlink()
     assert cluster.wait(study)["state"] == "completed"
     assert executed(cluster, study) == cluster.client.study(study)["steps"]["unique"] == 160
     (job.state / "limit").touch()
     assert job.process.wait(PATIENCE) == 0, job.output()
-    assert "life 3" not in job.output(), "no study runs any more"
+    assert f"life {last + 1}" not in job.output(), "no study runs any more"

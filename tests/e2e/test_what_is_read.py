@@ -56,6 +56,7 @@ STUDY: Json = {
     "tuner": {"kind": "grid", "max_steps": 2},
 }
 BEGIN: Json = {"begin_from": {"file": "read.bin"}}
+UNCHECKED = ("--no-check",)
 INPUTS: Json = {"inputs": ["read.bin"], "runtime_args": {"data": "read.bin"}}
 
 
@@ -86,14 +87,14 @@ def brief(study: Json) -> tuple[float, int]:
     return study["best"]["value"], study["steps"]["executed"]
 
 
-@pytest.mark.parametrize("fields", [BEGIN, INPUTS], ids=["begin_from", "inputs"])
+@pytest.mark.parametrize("fields", [BEGIN, pytest.param(INPUTS, marks=pytest.mark.night)], ids=["begin_from", "inputs"])
 def test_a_run_sees_that_a_file_was_replaced_and_that_it_is_back(tmp_path: Path, fields: Json) -> None:
     (tmp_path / "trainer.py").write_text(TRAINER)
     (tmp_path / "study.json").write_text(json.dumps({**STUDY, **fields}))
     told = []
-    for value in (10.0, 20.0, 10.0):
+    for value, checked in ((10.0, ()), (20.0, UNCHECKED), (10.0, UNCHECKED)):
         write(tmp_path, fields, value)
-        told.append(brief(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")))
+        told.append(brief(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q", *checked)))
     assert told == [(11.0, 3), (21.0, 3), (11.0, 0)]
     if "begin_from" in fields:
         said = stagetree(tmp_path, "trial", "last", "1")
