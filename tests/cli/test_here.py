@@ -54,7 +54,7 @@ def test_what_a_run_found_is_here_afterwards(stagetree: Stagetree, here: Path, w
     (here / ".stagetree" / "logs" / found["study"]).mkdir(exist_ok=True)
     (here / ".stagetree" / "logs" / found["study"] / "3.log").write_text("loss \x1b[2J0.2\n")
     assert stagetree("logs", "last", 3).out == "loss \\x1b[2J0.2\n"
-    again = stagetree("run", write(grid("kept")), "--slots", 1, "--trainers", TOYS[0], "--quiet")
+    again = stagetree("run", write(grid("kept")), "--slots", 1, "--trainers", TOYS[0], "--quiet", "--no-check")
     assert "0  run\nsaved   100% by sharing: " in again.out and again.err == ""
 
 
@@ -212,7 +212,7 @@ def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, write: 
     study = write(
         spec | {"tuner": {"kind": "sha", "num_trials": 3, "min_steps": 1, "max_steps": 3, "reduction_factor": 3}}
     )
-    command = "run", study, "--slots", 1, "--trainers", here / "brittle.py", "-o", "json"
+    command = "run", study, "--slots", 1, "--trainers", here / "brittle.py", "--no-check", "-o", "json"
     before = stagetree(*command).json
     assert (before["state"], before["failed"]) == ("completed", 1)
     (failed,) = [trial["trial"] for trial in before["trials"] if trial["state"] == "failed"]
@@ -300,7 +300,7 @@ def test_suggestions_are_listed_and_withdrawn_where_the_study_is(
     asha = {"kind": "asha", "num_trials": 2, "min_steps": 2, "max_steps": 2}
     rates = grid("told")["space"]["lr"][:2]
     study = grid("told") | {"tuner": asha, "suggestions": [{"lr": lr} for lr in rates], "max_total_steps": 2}
-    assert stagetree("run", write(study), "--slots", 1, "--trainers", TOYS[0], "--quiet").code == 0
+    assert stagetree("run", write(study), "--slots", 1, "--trainers", TOYS[0], "--quiet", "--no-check").code == 0
     late = stagetree("suggest", "last", "--withdraw", 0)
     assert late.code != 0 and "suggestion 0 is trial 0 already: cancel that trial instead" in late.err
     assert stagetree("suggest", "last", "--withdraw", 1).out.endswith(" is withdrawn\n")

@@ -13,6 +13,8 @@ from stagetree.runtime.model import HpTimeline, Model
 from stagetree.spec import StudySpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = {"digits": {}, "charlm": {"batches_per_step": 2}}
+"""What a trainer keeps is no other after few batches."""
 
 
 @pytest.mark.parametrize("folder", ["digits", "charlm"])
@@ -20,7 +22,7 @@ def test_what_examples_keep_comes_back(folder: str) -> None:
     spec = StudySpec.from_file(EXAMPLES / folder / "study.yaml", limits=None)
     kind = load_trainer(str(EXAMPLES / folder / "trainer.py"), spec.trainer)
     hp = {name: each.to_json() for name, each in next(spec.configurations()).items()}
-    model, timeline = Model.build(kind, spec.trainer_args, spec.seed, "cpu"), HpTimeline(hp)
+    model, timeline = Model.build(kind, {**spec.trainer_args, **SMALL[folder]}, spec.seed, "cpu"), HpTimeline(hp)
     model.advance(timeline)
     (fd, _), first = model.save(), attributes.of_trainer(model.trainer)
     model.advance(timeline)

@@ -33,7 +33,7 @@ def hyperparameters(draw: Any) -> dict[str, Any]:
     return {**hp, "momentum": draw(st.sampled_from([0.0, 0.9]))}
 
 
-@settings(max_examples=30 * MORE)
+@settings(max_examples=15 * MORE)
 @given(
     mine=st.sampled_from([STEADY, {"lr": DECAY, "bs": 4, "optimizer": "adamw"}, {**STEADY, "data_seed": OTHER_DATA}]),
     neighbours=st.lists(hyperparameters(), max_size=WIDTH - 1),
@@ -57,7 +57,7 @@ def test_a_lane_is_the_same_to_the_bit_whoever_else_is_there(
     assert_same(weights(among_others[lane]), weights(by_itself[0]))
 
 
-@settings(max_examples=4 * MORE)
+@settings(max_examples=3 * MORE)
 @given(
     width=st.integers(2, 9),
     size=st.integers(2, 9) | st.sampled_from([16, 29, 32]),

@@ -213,7 +213,7 @@ def test_an_error_between_steps_leaves_the_loop_as_it_is(build: Any) -> None:
     ("forgotten", "cause"),
     [
         ('"optimizer": optimizer.state_dict(), ', "optimizer"),
-        (', "batch": list(batch)', "batch"),
+        pytest.param(', "batch": list(batch)', "batch", marks=pytest.mark.night),
     ],
 )
 def test_a_script_that_forgets_is_found(tmp_path: Path, forgotten: str, cause: str) -> None:

@@ -71,7 +71,7 @@ def test_pop_is_no_later_than_by_rank(name: str, is_told: bool) -> None:
     assert pop.simulator.now <= rank.simulator.now
 
 
-@pytest.mark.parametrize("least", [0.05, 0.0])
+@pytest.mark.parametrize("least", [0.05, pytest.param(0.0, marks=pytest.mark.night)])
 def test_the_p_that_is_shown_is_no_worse_than_the_last_value(least: float) -> None:
     """Over all recorded curves: of one study alone, few trials come true, and the scores are mostly of their luck."""
     judged = [each for name in RECORDED for each in shown(name, played(name, is_told=False, lower_bound=least))]
