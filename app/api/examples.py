@@ -264,7 +264,7 @@ EXAMPLES: dict[str, Json] = {
     "Branch": {"steps": 30, "shared": 20, "new": 10, "again": 0, "trial": TRIAL_DETAIL},
     "StageTree": {"stages": [STAGE], "critical_path_steps": 20},
     "Study": STUDY,
-    "SamplerState": {"sampler": "tpe", "step": 5, "results": 12, "next": None, "text": ["tpe models 12 results"]},
+    "SamplerState": {"sampler": "tpe", "step": 5, "results": 12, "next": None, "text": ["..."], "refuses": ""},
     "Suggestions": {"items": [{"suggestion": 0, "hp": {"lr": 0.1}, "by": "ann", "at": 1789000000.0, "trial": 7}]},
     "StudyPage": _page(LISTED, "digits-grid-3f9c1a"),
     "SideBySide": {"slots": 1, "seconds_per_step": 0.5, "shared": BLOCKS, "alone": BLOCKS, "text": "With sharing, ..."},

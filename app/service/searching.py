@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from app.domain import commands as c
+from app.domain.accounting import steps_left
 from app.domain.decide import decide
 from app.domain.remarks import SUGGESTION, ResultsLearned, learned_text
 from app.domain.search_plan import SearchPlan, Study
@@ -57,9 +58,9 @@ def withdraw(use: Services, row: StudyRecord, write: Write, suggestion: int, who
     write(row.stream, lambda plan: decide(plan, command, use.limits))
 
 
-def suggestions(use: Services, row: StudyRecord) -> Suggestions:
-    """All that was suggested to a study, with the trials that came of it."""
-    with use.open_study(row) as (_, study):
+def suggestions(use: Services, row: StudyRecord, at: int | None = None) -> Suggestions:
+    """All that was suggested to a study, now or until an event, with the trials that came of it."""
+    with use.open_study(row, at) as (_, study):
         return Suggestions(items=_shown(study))
 
 
@@ -76,6 +77,8 @@ def sampler_state(use: Services, row: StudyRecord, at: int | None = None) -> Sam
         except TunerFailed as problem:
             raise StateConflict(f"study {row.id}: {problem}") from None
         learned = [learned_text(each) for each in study.learned]
+        budget = _budget_texts(plan, study, spec)
+        refuses = "it is over" if study.finished_at is not None else _why_no_more(study, spec, 1)
     try:
         known, proposal = driver.next_proposal()
     except TunerFailed as problem:
@@ -85,7 +88,8 @@ def sampler_state(use: Services, row: StudyRecord, at: int | None = None) -> Sam
         step=None if known is None else known.step,
         results=None if known is None else known.results,
         next=None if proposal is None else Proposed(hp=dict(proposal.hp), reason=dict(proposal.reason)),
-        text=[*_known_texts(spec, known), *learned, *_next_texts(proposal)],
+        text=[*_known_texts(spec, known), *learned, *budget, *_next_texts(proposal)],
+        refuses=refuses,
     )
 
 
@@ -100,6 +104,15 @@ def _known_texts(spec: StudySpec, known: Knowledge | None) -> Iterator[str]:
         count = f"{known.results} result{'' if known.results == 1 else 's'} {where}"
         chance = f"draws by chance until it has {known.enough} results, and has"
         yield f"{sampler} {'models' if known.results >= known.enough else chance} {count}"
+
+
+def _budget_texts(plan: SearchPlan, study: Study, spec: StudySpec) -> list[str]:
+    """How much of each limit of the search is used."""
+    most = places(spec.tuner)
+    texts = [] if most is None else [f"{len(study.trials):,} of {most:,} trials have begun"]
+    if spec.max_total_steps is not None:
+        texts.append(f"{steps_left(plan, study):,.0f} of {spec.max_total_steps:,} steps may still begin")
+    return texts
 
 
 def _next_texts(proposal: Proposal | None) -> Iterator[str]:
@@ -128,9 +141,8 @@ def _shown(study: Study) -> list[Suggestion]:
 
 def _check(study: Study, command: c.SuggestConfigurations) -> None:
     spec = StudySpec.from_dict(dict(study.spec), limits=None)  # it was accepted once
-    if (problem := why_none(spec.tuner)) is not None:
-        raise StateConflict(f"study {study.id} takes no suggestions: {problem}")
-    _check_places(study, spec, len(command.configurations))
+    if problem := _why_no_more(study, spec, len(command.configurations)):
+        raise StateConflict(f"study {study.id} does not take the suggestions: {problem}")
     try:
         earlier = [trial.hp for trial in study.trials]
         check_configurations(spec, command.configurations, earlier, len(study.suggestions))
@@ -138,18 +150,19 @@ def _check(study: Study, command: c.SuggestConfigurations) -> None:
         raise InvalidField(error.field, error.problem) from None
 
 
-def _check_places(study: Study, spec: StudySpec, number: int) -> None:
-    """Raises `StateConflict` where the tuner will ask for fewer configurations than are suggested."""
+def _why_no_more(study: Study, spec: StudySpec, number: int) -> str:
+    """Why a study takes no further suggestions, of this number; empty where it does."""
+    if (problem := why_none(spec.tuner)) is not None:
+        return problem
     sampler = sampler_of(spec)
     counted = [most for most in (places(spec.tuner), None if sampler is None else sampler.size()) if most is not None]
-    if not counted:
-        return
     begun = sum(trial.reason.get("by") == "tuner" and trial.cooldown_of is None for trial in study.trials)
     waiting = len(study.suggested()) - len(study.trials_by_suggestion())
-    if number > (left := max(0, min(counted) - begun - waiting)):
-        state = f"{begun} of its {min(counted)} trials have begun, and {waiting} suggestions wait"
-        more = "reopen it with more trials when it is over, or add a trial of your own"
-        raise StateConflict(f"study {study.id} has {left} places left for suggestions, got {number}: {state}; {more}")
+    if not counted or number <= (left := max(0, min(counted) - begun - waiting)):
+        return ""
+    places_left = f"it has {left} places left, got {number}" if left else "it has no place left"
+    state = f"{begun} of its {min(counted)} trials have begun, and {waiting} suggestions wait"
+    return f"{places_left}: {state}; reopen it with more trials when it is over, or add a trial of your own"
 
 
 def learned(use: Services, spec: StudySpec, study: StudyId, who: Principal = ANYBODY) -> tuple[ResultsLearned, ...]:

@@ -222,6 +222,7 @@ class StudyAnswer(Answer, needs=("study", "state")):
     mode: str
     value: str = Field(description="last or best: which of a trial's results is its value")
     tuner: str = Field(description="the tuner's kind")
+    sampler: str = Field(default="", description="the kind of its sampler; empty where it has none")
     grows_by: str | None = Field(
         default=None, description="the field of its tuner by which it can go on when it is completed; null: it cannot"
     )

@@ -242,6 +242,7 @@ class SamplerState(Answer, needs=("sampler",)):
     results: int | None = Field(description="how many, of other studies too; null for a sampler that does not learn")
     next: Proposed | None = Field(description="null where there is none")
     text: list[str] = Field(description="the same in sentences, with reasons")
+    refuses: str = Field(description="why no further suggestion is taken; empty where one is")
 
 
 class Suggestions(Answer):

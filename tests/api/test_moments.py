@@ -134,7 +134,6 @@ NOT_OF_A_MOMENT = {
     "/environment": "what a plan is trained with is what the first slot of each kind of device saw",
     "/checkpoint": "the weights that are kept now: those of then may be deleted",
     "/log": "it is the log itself, each event with its position",
-    "/suggestions": "they wait for places that are still to come; the log has the earlier ones",
     "/report": "it is a copy of the page as it is now, which has all moments",
 }
 """What cannot be looked at as it was, and why."""

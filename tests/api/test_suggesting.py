@@ -54,7 +54,7 @@ def test_what_is_refused(http: TestClient, workers: Workers, study: str) -> None
     assert [suggested(http, study, *bad).status_code for bad in ((), (3,), ({},))] == [422, 422, 422]
     many = suggested(http, study, *({"lr": 0.5 + n / 100} for n in range(4)))
     assert many.status_code == 409
-    assert "has 3 places left for suggestions, got 4: 0 of its 4 trials have begun, and 1 suggestions wait" in many.text
+    assert "it has 3 places left, got 4: 0 of its 4 trials have begun, and 1 suggestions wait" in many.text
     assert len(http.get(f"/studies/{study}/suggestions").json()["items"]) == 1, "all or nothing"
     http.post(f"/studies/{study}:cancel")
     assert suggested(http, study, {"lr": 0.5}).status_code == 409
@@ -68,25 +68,36 @@ def test_what_is_withdrawn_is_listed_as_that(http: TestClient, workers: Workers,
     assert [(each["trial"], each["withdrawn_at"] is None) for each in listed] == [(None, False), (0, True)]
     assert [http.delete(f"/studies/{study}/suggestions/{number}").status_code for number in (1, 2)] == [409, 404]
     assert suggested(http, study, {"lr": 0.2}, {"lr": 0.3}, {"lr": 0.4}).status_code == 201, "its place is free"
+    assert http.get(f"/studies/{study}/sampler").json()["refuses"].startswith("it has no place left: 1 of its 4 trials")
+    events = http.get(f"/studies/{study}/events").json()["items"]
+    then = next(each["position"] for each in events if each["type"] == "SuggestionWithdrawn") - 1
+    before = http.get(f"/studies/{study}/suggestions?at={then}").json()["items"]
+    assert [each["withdrawn_at"] for each in before] == [None, None]
 
 
 def test_what_a_sampler_knows_and_would_propose(http: TestClient, workers: Workers, study: str) -> None:
     """A learning sampler is in `test_learning_from_studies.py`."""
     state = http.get(f"/studies/{study}/sampler").json()
     assert (state["sampler"], state["results"]) == ("random", None)
-    assert state["text"] == ["random goes by no results", "suggestion 0 takes the next place"]
+    assert state["text"] == [
+        "random goes by no results",
+        "0 of 4 trials have begun",
+        "suggestion 0 takes the next place",
+    ]
+    assert state["refuses"] == ""
     workers.tune(study)
     [trial] = workers.plan(study).studies[StudyId(study)].trials
     assert state["next"]["hp"] == trial.hp and "suggestion" in state["next"]["reason"]
     grid = http.post("/studies", json=changed()).json()["study"]
     state = http.get(f"/studies/{grid}/sampler").json()
     assert (state["sampler"], state["next"]) == ("", None) and "asks no sampler" in state["text"][0]
+    assert state["refuses"].startswith("the trials of grid are those")
 
 
 def test_a_tuner_that_takes_none(http: TestClient) -> None:
     grid = http.post("/studies", json=changed()).json()["study"]
     said = suggested(http, grid, {"lr": 0.1})
-    assert said.status_code == 409 and "takes no suggestions: the trials of grid are those that" in said.text
+    assert said.status_code == 409 and "does not take the suggestions: the trials of grid are those that" in said.text
 
 
 def test_what_a_trial_has_is_not_suggested(http: TestClient, workers: Workers) -> None:

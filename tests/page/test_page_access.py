@@ -13,31 +13,32 @@ from app.domain.terms import Scope
 from app.main import create_app
 from app.service.access import create
 from app.settings import Settings
-from tests.api.world import STUDY, serving
+from tests.api.world import STUDY, changed, serving
 
 TRAINER = 'from stagetree import Trainer\n\nclass Digits(Trainer):\n    name = "digits"\n    version = "1"\n'
 
 
 @pytest.fixture
-def guarded(sqlite_url: str, tmp_path: Path, built: Path) -> Iterator[tuple[str, str]]:
-    """The address of a server that needs a token of everybody, and a token of a study's owner."""
+def guarded(sqlite_url: str, tmp_path: Path, built: Path) -> Iterator[tuple[str, str, str]]:
+    """The address of a server that needs a token of everybody, a token of a study's owner, and one to read."""
     import httpx
 
     (tmp_path / "trainer.py").write_text(TRAINER)
     how = {"database_url": sqlite_url, "broker_url": "memory://", "trainers": str(tmp_path / "trainer.py")}
     app = create_app(Settings(access="always", **how))
     token = create(app.state.services.records, "anna", Scope.SUBMIT, "", 1, time.time())
+    reading = create(app.state.services.records, "ben", Scope.READ, "", 1, time.time())
     with serving(app) as url:
         headers = {"Authorization": f"Bearer {token}"}
         answer = httpx.post(f"{url}/api/v1/studies", json=STUDY, headers=headers)
         assert answer.status_code == 201, answer.text
-        yield url, token
+        yield url, token, reading
 
 
 def test_an_address_with_a_token_signs_in_and_forgets_it(
-    open_page: Callable[..., Page], guarded: tuple[str, str]
+    open_page: Callable[..., Page], guarded: tuple[str, str, str]
 ) -> None:
-    url, token = guarded
+    url, token, _ = guarded
     page = open_page(f"{url}/#token={token}")
     page.get_by_role("link", name="digits-again").click()
     expect(page.get_by_role("heading", name="digits-again")).to_be_visible()
@@ -53,8 +54,8 @@ def test_an_address_with_a_token_signs_in_and_forgets_it(
     expect(page.locator("ol.events")).to_contain_text("by anna")
 
 
-def test_without_one_the_page_asks_for_it(open_page: Callable[..., Page], guarded: tuple[str, str]) -> None:
-    url, token = guarded
+def test_without_one_the_page_asks_for_it(open_page: Callable[..., Page], guarded: tuple[str, str, str]) -> None:
+    url, token, _ = guarded
     page = open_page(url)
     box = page.get_by_role("textbox", name="Token")
     box.fill("nonsense")
@@ -63,3 +64,24 @@ def test_without_one_the_page_asks_for_it(open_page: Callable[..., Page], guarde
     box.fill(token)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("link", name="digits-again")).to_be_visible()
+
+
+def test_who_may_only_read_sees_suggestions_and_no_buttons(
+    open_page: Callable[..., Page], guarded: tuple[str, str, str]
+) -> None:
+    import httpx
+
+    url, token, reading = guarded
+    tuner = {"kind": "asha", "num_trials": 4, "min_steps": 10, "max_steps": 40}
+    body = changed(name="searched", space={"lr": {"loguniform": [0.1, 1]}}, tuner=tuner, suggestions=[{"lr": 0.5}])
+    headers = {"Authorization": f"Bearer {token}"}
+    assert httpx.post(f"{url}/api/v1/studies", json=body, headers=headers).status_code == 201
+    for holder, number in ((token, 1), (reading, 0)):
+        page = open_page(f"{url}/#token={holder}")
+        page.get_by_role("link", name="searched").click()
+        page.get_by_role("link", name="Sampler", exact=True).click()
+        suggestions = page.get_by_role("region", name="Suggestions")
+        expect(suggestions).to_contain_text("0.5")
+        expect(page.get_by_role("region", name="Next proposal")).to_contain_text("Suggestion 0")
+        expect(suggestions.get_by_role("button", name="Suggest", exact=True)).to_have_count(number)
+        expect(suggestions.get_by_role("button", name="Withdraw")).to_have_count(number)

@@ -104,9 +104,9 @@ def suggest(row: StudyRowDep, body: SuggestionsBody, use: ServicesDep, write: Wr
     response_model=Suggestions,
     responses=refusals(404),
 )
-def list_suggestions(row: StudyRowDep, use: ServicesDep) -> Suggestions:
+def list_suggestions(row: StudyRowDep, use: ServicesDep, at: At = None) -> Suggestions:
     """In the order in which their places come, each with the trial that came of it."""
-    return searching.suggestions(use, row)
+    return searching.suggestions(use, row, at)
 
 
 @router.get(

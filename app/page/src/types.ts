@@ -27,6 +27,9 @@ export type Slot = Schemas["Slot"];
 export type Preview = Schemas["Preview"];
 export type Problem = Schemas["Problem"];
 export type Imagined = Schemas["Imagined"];
+export type SamplerState = Schemas["SamplerState"];
+export type Suggestion = Schemas["Suggestion"];
+export type Suggestions = Schemas["Suggestions"];
 export type Importance = Schemas["Importance"];
 
 /** How many trials a study has so far, in whatever state. */

@@ -75,6 +75,7 @@ def study(
         mode=folded.mode,
         value=folded.value,
         tuner=folded.tuner.get("kind", ""),
+        sampler=folded.tuner.get("sampler", ""),
         grows_by=GROWS_BY.get(folded.kind),
         best=outcomes.best(plan, folded),
         counts=_counts(plan, folded),

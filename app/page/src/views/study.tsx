@@ -22,6 +22,7 @@ import { PlanTree } from "./plan_tree.tsx";
 import type { ViewProps } from "./props.ts";
 import { Relations } from "./relations.tsx";
 import { RungTreeView } from "./rung_tree.tsx";
+import { Sampler } from "./sampler.tsx";
 import { Scrubber } from "./scrubber.tsx";
 import { SlotsView } from "./slots.tsx";
 import { TrialPage } from "./trial.tsx";
@@ -36,6 +37,7 @@ const VIEWS: [string, string][] = [
   ["tree", "Tree"],
   ["slots", "Slots"],
   ["relations", "Relations"],
+  ["sampler", "Sampler"],
   ["events", "Events"],
 ];
 
@@ -63,7 +65,7 @@ export function StudyPage({ study, view }: { study: string; view: string[] }) {
       ) : (
         <h1>{study}</h1>
       )}
-      <Views study={study} view={view[0] ?? ""} />
+      <Views study={study} view={view[0] ?? ""} hasSampler={!isReport && Boolean(shown?.sampler)} />
       <div class="view">
         {shown && <Guarded key={view.join("/")}>{viewOf(view, { study: shown, at })}</Guarded>}
       </div>
@@ -92,6 +94,8 @@ function viewOf([name = "", number]: string[], props: ViewProps): ComponentChild
       return <SlotsView {...props} />;
     case "relations":
       return <Relations {...props} />;
+    case "sampler":
+      return <Sampler {...props} />;
     case "events":
       return <Events {...props} />;
     case "compare":
@@ -180,10 +184,10 @@ function trialsDone({ progress: { trials } }: Study): string {
   return isMore ? `${count(trials.done)} of ${plural(trials.expected!, "trial")}` : plural(trials.done, "trial");
 }
 
-function Views({ study, view }: { study: string; view: string }) {
+function Views({ study, view, hasSampler }: { study: string; view: string; hasSampler: boolean }) {
   return (
     <nav class="views" aria-label="Views of the study">
-      {VIEWS.map(([name, title]) => (
+      {VIEWS.filter(([name]) => name !== "sampler" || hasSampler).map(([name, title]) => (
         <a
           key={name}
           href={studyLink(study, name ? [name] : [])}
