@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from app.domain import commands as c
-from app.domain.accounting import steps_left
 from app.domain.decide import decide
 from app.domain.remarks import SUGGESTION, ResultsLearned, learned_text
 from app.domain.search_plan import SearchPlan, Study
@@ -77,7 +76,7 @@ def sampler_state(use: Services, row: StudyRecord, at: int | None = None) -> Sam
         except TunerFailed as problem:
             raise StateConflict(f"study {row.id}: {problem}") from None
         learned = [learned_text(each) for each in study.learned]
-        budget = _budget_texts(plan, study, spec)
+        budget = _budget_texts(study, spec)
         refuses = "it is over" if study.finished_at is not None else _why_no_more(study, spec, 1)
     try:
         known, proposal = driver.next_proposal()
@@ -106,12 +105,12 @@ def _known_texts(spec: StudySpec, known: Knowledge | None) -> Iterator[str]:
         yield f"{sampler} {'models' if known.results >= known.enough else chance} {count}"
 
 
-def _budget_texts(plan: SearchPlan, study: Study, spec: StudySpec) -> list[str]:
+def _budget_texts(study: Study, spec: StudySpec) -> list[str]:
     """How much of each limit of the search is used."""
     most = places(spec.tuner)
     texts = [] if most is None else [f"{len(study.trials):,} of {most:,} trials have begun"]
     if spec.max_total_steps is not None:
-        texts.append(f"{steps_left(plan, study):,.0f} of {spec.max_total_steps:,} steps may still begin")
+        texts.append(f"{study.executed:,} steps of its max_total_steps {spec.max_total_steps:,} are trained")
     return texts
 
 

@@ -59,7 +59,7 @@ def study(
     more: dict[str, Any] = {"spec": folded.spec, "trials": trials(plan, folded)} if with_trials else {}
     if plan.packing or plan.packing_reason:
         more["packing"] = packing(plan)
-    more |= front_fields(plan, folded)
+    more |= front_fields(plan, folded) | {"sampler": folded.tuner.get("sampler", "")}
     return StudyAnswer(
         study=folded.id,
         name=folded.name,
@@ -75,7 +75,6 @@ def study(
         mode=folded.mode,
         value=folded.value,
         tuner=folded.tuner.get("kind", ""),
-        sampler=folded.tuner.get("sampler", ""),
         grows_by=GROWS_BY.get(folded.kind),
         best=outcomes.best(plan, folded),
         counts=_counts(plan, folded),
