@@ -1,4 +1,4 @@
-"""Whether comments and docstrings are written as engineers write them: `python -m tools.prose`, a part of `make check`.
+"""Whether code and guide are written as engineers write them: `python -m tools.prose`, a part of `make check`.
 
 Each rule is a turn of phrase to be avoided, with what to write in its place. Sentences from before the rules are still
 there, so each rule has a bound, the number of its places today: it may only fall. `--places RULE` lists them.
@@ -50,6 +50,26 @@ RULES = {
 }
 
 
+PAGES = {
+    "percentile": Rule(r"\b(for )?9\d(\.\d)? of 100\b", "at p99", 0),
+    "to-the-bit": Rule(r"\bto the bit\b(?!`)", "bit for bit", 0),
+    "as-the-system": Rule(r"\bas the system\b", "like the system's setting", 0),
+    "as-many-as-it-has": Rule(r"\b[Ss]o many [a-z]+ as\b", "as many", 0),
+}
+"""Riddles that the guide is free of; decisions and the changelog, which are records, are left as they were written."""
+
+
+def pages() -> list[tuple[str, int, str]]:
+    """The lines of the guide and the README."""
+    files = [
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs" / "tuners").glob("*.md")),
+    ]
+    lines = ((path, number, text) for path in files for number, text in enumerate(path.read_text().splitlines(), 1))
+    return [(str(path.relative_to(ROOT)), number, text) for path, number, text in lines]
+
+
 def texts() -> list[tuple[str, int, str]]:
     """The lines of all comments and docstrings: file, number of the line, text."""
     files = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -70,15 +90,17 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--places", metavar="RULE", choices=RULES, help="list the places of one rule")
-    asked, found = parser.parse_args().places, texts()
+    parser.add_argument("--places", metavar="RULE", choices=RULES | PAGES, help="list the places of one rule")
+    asked, code, guide = parser.parse_args().places, texts(), pages()
+    places = {name: [*rule.places(code)] for name, rule in RULES.items()}
+    places |= {name: [*rule.places(guide)] for name, rule in PAGES.items()}
     if asked is not None:
-        print(*RULES[asked].places(found), sep="\n")
+        print(*places[asked], sep="\n")
         return
-    counts = {name: len([*rule.places(found)]) for name, rule in RULES.items()}
-    over = {name: count for name, count in counts.items() if count > RULES[name].most}
-    for name, count in over.items():
-        print(f"{name}: in {count} places, {RULES[name].most} may be; write {RULES[name].instead}")
+    rules = RULES | PAGES
+    over = {name: lines for name, lines in places.items() if len(lines) > rules[name].most}
+    for name, lines in over.items():
+        print(f"{name}: in {len(lines)} places, {rules[name].most} may be; write {rules[name].instead}")
         print(f"  python -m tools.prose --places {name}")
     sys.exit(bool(over))
 
