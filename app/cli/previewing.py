@@ -23,38 +23,35 @@ Json = dict[str, Any]
 
 
 @contextmanager
-def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterator[Json]:
-    """What the studies in a folder have measured of the trainer that a study file would be run with."""
+def known_here(spec: StudySpec, study: Path, folder: Path | None) -> Iterator[tuple[Json, list[str]]]:
+    """What the studies in a folder have measured of the trainer that a study file would be run with; and what the study
+    would learn from others, in sentences. The store is opened once, if there is something to ask of it.
+
+    Raises `SpecError` where the study cannot learn from the studies that it names.
+    """
     from app.cli import stacks
     from app.registry import Catalogue
 
     where = folder or DEFAULT_DIR
     source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
-    if source is None or not (folder or is_store(where)):
-        yield {}
+    if not (folder or is_store(where)) or not (source or spec.learn_from):
+        no_store = "learn_from is looked at when the study is submitted: there is no store here"
+        yield {}, [no_store] if spec.learn_from else []
         return
     from app.cli.store import Store
     from app.service.submitting import opened
 
-    plan = opened(spec, source)
     with Store(where) as store:
-        yield {
+        learned = store.learned(spec) if spec.learn_from else []
+        if source is None:
+            yield {}, learned
+            return
+        plan = opened(spec, source)
+        measured = {
             "measured": lambda batch, kind: store.profile(plan, batch, kind, spec.devices),
             "costs": store.costs(plan),
         }
-
-
-def learned_here(spec: StudySpec, folder: Path | None) -> list[str]:
-    """What the study would learn from others, in sentences. Raises `SpecError` where it cannot."""
-    where = folder or DEFAULT_DIR
-    if not spec.learn_from:
-        return []
-    if not (folder or is_store(where)):
-        return ["learn_from is looked at when the study is submitted: there is no store here"]
-    from app.cli.store import Store
-
-    with Store(where) as store:
-        return store.learned(spec)
+        yield measured, learned
 
 
 def look_at_arguments(spec: StudySpec, study: Path) -> None:
@@ -149,9 +146,9 @@ def preview(
     limits = settings().limits
     spec = specs.load(study, changes or (), limits)
     look_at_arguments(spec, study)
-    with measured_before(spec, study, store) as measured:
+    with known_here(spec, study, store) as (measured, learned):
         costs = previewed(spec, slots=slots, limits=limits, **measured)
-    costs["advice"] += learned_here(spec, store)
+    costs["advice"] += learned
     if output is Format.json:
         print_json(costs)
         return
