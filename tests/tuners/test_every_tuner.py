@@ -102,7 +102,7 @@ def drawn(**given_by: Any) -> Callable[[Callable[..., None]], Callable[..., None
     """Examples of a property of every tuner: fewer of those that fit curves."""
 
     def decorate(law: Callable[..., None]) -> Callable[..., None]:
-        few, many = (tried(examples)(given(**given_by)(law)) for examples in (1, 2))
+        few, many = (tried(examples)(given(**given_by)(law)) for examples in (1, 3))
 
         @wraps(many)
         def on_examples(tuner: dict[str, Any], **others: Any) -> None:
