@@ -295,6 +295,14 @@ def test_what_another_tuner_would_have_decided(open_page: Callable[..., Page], s
     expect(panel.get_by_role("alert")).to_contain_text("reduction_factor")
 
 
+def test_a_study_without_rungs_has_nothing_to_choose_there(open_page: Callable[..., Page], stack: Service) -> None:
+    """It said to choose a trial, and asked what a factor that it does not have would have changed."""
+    page = open_page(f"{stack.url}/#/studies/{stack.run(grid('page-no-rungs'))['study']}/rungs")
+    expect(page.get_by_text("The tuner grid compares no trials at rungs")).to_be_visible()
+    expect(page.get_by_text("Choose a trial")).to_have_count(0)
+    expect(page.get_by_role("region", name="What if")).to_have_count(0)
+
+
 def test_slots_give_a_trace(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/slots")
     with page.expect_download() as trace:

@@ -4,10 +4,10 @@ const MINUS = "−";
 
 export function number(value: number | null | undefined, digits = 4): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  if (Number.isInteger(value) && Math.abs(value) < 1e15) return count(value);
   const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1e9) return count(value);
   const text = size >= 1e6 || size < 1e-4 ? value.toExponential(digits - 2) : String(Number(value.toPrecision(digits)));
-  return text.replace("-", MINUS);
+  return text.replace(/\.?0+(?=e)/, "").replace("e+", "e").replace("-", MINUS);
 }
 
 /** Beside a mean of repeats, their deviation and how many they are: ± 0.0012 (3). */

@@ -136,7 +136,8 @@ test("events and reasons in words", () => {
 });
 
 test("numbers and durations are short", () => {
-  assert.deepEqual([number(0.123456), number(-2), number(1e-7), number(null), number(12345)], ["0.1235", "−2", "1.00e−7", "–", "12,345"]);
+  assert.deepEqual([number(0.123456), number(-2), number(1e-7), number(null), number(12345)], ["0.1235", "−2", "1e−7", "–", "12,345"]);
+  assert.deepEqual([1e12, -1.93752e36, 999_999_999, 1.25e-5, 10.5e6].map((value) => number(value)), ["1e12", "−1.94e36", "999,999,999", "1.25e−5", "10,500,000"]);
   assert.deepEqual([duration(59.6), duration(3725), duration(90061)], ["1:00", "1:02:05", "1 d 01:01"]);
 });
 

@@ -42,7 +42,7 @@ export function Ladder(props: ViewProps) {
       </Panel>
       <Told {...props} rungs={answer.data?.items ?? []} />
       <Chosen {...props} />
-      <WhatIf {...props} />
+      {answer.data?.items.length !== 0 && <WhatIf {...props} />}
     </>
   );
 }
@@ -124,6 +124,7 @@ function Told({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
   const history = useAnswer<History>(about(study.study, "/history", at));
   const events = useMemo(() => lastDecisions(history.data), [history.data]);
   const shown = chosen.value.filter((trial) => rungs.some((rung) => rung.trials.includes(trial)));
+  if (rungs.length === 0) return null;
   if (shown.length === 0) return <p class="quiet told">Choose a trial to read why it went on, or did not.</p>;
   return (
     <ul class="told" aria-live="polite">
