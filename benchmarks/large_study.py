@@ -40,6 +40,7 @@ def _database(path: Path, tuner: dict[str, object], events: float) -> str:
         database = Database(url)
         database.create()
         _copy(simulator, SqlLog(database), STREAM)
+        database.dispose()  # all of it is in the one file
     return url
 
 
@@ -55,7 +56,7 @@ def _submitted(name: StudyId, tuner: dict[str, object], slots: int) -> Simulator
     simulator = Simulator(slots=slots, measure=_loss)
     opened = e.PlanOpened(trainer="none", trainer_version=name, trainer_args={}, seed=0)
     study = StudySpec.from_dict(spec).to_json()
-    simulator.give(c.SubmitStudy(plan=opened, study=name, spec=study, at=1e9))
+    simulator.give(c.SubmitStudy(plan=opened, study=name, spec=study, at=0.0))
     return simulator
 
 

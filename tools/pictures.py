@@ -2,14 +2,16 @@
 
     make pictures
 
-On the embedded stack, with a study of the digits example that takes about a minute, and while it runs. The README's
-first one is the rung tree of a report that is in the guide: its study takes seven minutes of two cores.
+On the embedded stack: a store with nothing in it, a study of the digits example that takes about a minute, while it
+runs and after that, and one of two objectives of which some trials fail; then a simulated study of 2,000 trials. The
+README's first one is the rung tree of a report that is in the guide: its study takes seven minutes of two cores.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from app.embedded import Embedded, embedded
+from benchmarks.large_study import whole
 from stagetree.client import Client
 
 ROOT = Path(__file__).parents[1]
@@ -53,12 +56,25 @@ STUDY: dict[str, Any] = {
         "sampling_seed": 3,
     },
 }
+TWO_OBJECTIVES: dict[str, Any] = {
+    "name": "two-objectives",
+    "trainer": "digits",
+    "trainer_args": {"width": 32},
+    "metrics": [{"name": "val_accuracy", "mode": "max"}, {"name": "val_loss", "mode": "min"}],
+    "space": {"lr": [0.01, 0.1, 1.0, 1e12], "bs": [64, 100_000], "momentum": [0.0, 0.9]},
+    "tuner": {"kind": "grid", "max_steps": 4},
+}
+"""A learning rate and a batch size with which trials fail."""
+LARGE = 2000
 LOOKS = {
     "light": {"width": 1440, "height": 900},
     "dark": {"width": 1440, "height": 900},
     "narrow": {"width": 360, "height": 780},
 }
-VIEWS = ("", "rung-tree", "trials", "curves", "rungs", "tree", "slots", "relations", "events", "moments?a=60")
+VIEWS = (
+    *("", "rung-tree", "trials", "curves", "rungs", "tree", "slots", "relations", "sampler", "events"),
+    "moments?a=60",
+)
 CHOSEN = ("compare?trials=0,1,2", "trials/0")
 MOST_PIXELS = 2400
 REPORT = ROOT / "docs" / "_static" / "charlm-trunk.html"
@@ -67,16 +83,23 @@ README = {"light-overview": "page-overview", "dark-rung-tree": "page-rung-tree"}
 
 def main() -> None:
     INTO.mkdir(exist_ok=True)
-    trainer = str(ROOT / "examples" / "digits" / "trainer.py")
     chromium = shutil.which("chromium") or sys.exit("pictures need Chromium: apt-get install chromium")
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        embedded(Embedded(Path(folder), 2, [trainer])) as running,
-        Client(running.url) as client,
-        sync_playwright() as playwright,
-    ):
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         trunk(browser)
+        of_a_stack(browser, Path(folder))
+        of_many_trials(browser, Path(folder) / "large")
+        browser.close()
+    for name, shown in README.items():
+        shutil.copy(INTO / f"{name}.png", SHOWN / f"{shown}.png")
+    print(f"{len(list(INTO.glob('*.png')))} pictures in {INTO.relative_to(ROOT)}/")
+
+
+def of_a_stack(browser: Browser, folder: Path) -> None:
+    """With nothing in it, with a study under way, and with two that are over."""
+    trainer = str(ROOT / "examples" / "digits" / "trainer.py")
+    with embedded(Embedded(folder, 2, [trainer])) as running, Client(running.url) as client:
+        look_at_all(browser, running.url, "empty", ("", "slots"))
         study = client.submit(STUDY).study
         client.add_note(study, "Is a decayed learning rate worth it on so little data?")
         page = browser.new_page()
@@ -84,15 +107,32 @@ def main() -> None:
         expect(page.locator("header.study")).to_contain_text(re.compile("[12][0-9] of 40 trials"), timeout=300_000)
         look(browser, f"{running.url}/#/studies/{study}", "running", "light")
         expect(page.locator("header.study")).to_contain_text("completed", timeout=300_000)
-        for theme in LOOKS:
-            for view in (*VIEWS, *CHOSEN):
-                look(browser, f"{running.url}/#/studies/{study}/{view}", name_of(view), theme)
-            for room in ("studies", "slots", "submit"):
-                look(browser, f"{running.url}/#/{room.removeprefix('studies')}", f"all-{room}", theme)
-        browser.close()
-    for name, shown in README.items():
-        shutil.copy(INTO / f"{name}.png", SHOWN / f"{shown}.png")
-    print(f"{len(list(INTO.glob('*.png')))} pictures in {INTO.relative_to(ROOT)}/")
+        fronts = client.submit(TWO_OBJECTIVES).study
+        look_at_all(browser, running.url, "", tuple(f"studies/{study}/{view}" for view in (*VIEWS, *CHOSEN)))
+        page.goto(f"{running.url}/#/studies/{fronts}")
+        expect(page.locator("header.study")).to_contain_text("completed", timeout=300_000)
+        look_at_all(browser, running.url, "fronts", tuple(f"studies/{fronts}/{view}" for view in VIEWS))
+        look_at_all(browser, running.url, "all", ("", "slots", "submit"))
+
+
+def of_many_trials(browser: Browser, folder: Path) -> None:
+    folder.mkdir()
+    whole(folder, LARGE)
+    (folder / "log.db").rename(folder / "stagetree.db")
+    command = [sys.executable, "-c", "from app.cli import main; main()", "open", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            look_at_all(browser, url, "large", tuple(f"studies/scale/{view}" for view in VIEWS))
+        finally:
+            process.terminate()
+
+
+def look_at_all(browser: Browser, url: str, kind: str, hashes: tuple[str, ...]) -> None:
+    for theme in LOOKS:
+        for hash in hashes:
+            look(browser, f"{url}/#/{hash}", "-".join(filter(None, (kind, name_of(hash)))), theme)
 
 
 def trunk(browser: Browser) -> None:
@@ -107,7 +147,11 @@ def trunk(browser: Browser) -> None:
     page.close()
 
 
-def name_of(view: str) -> str:
+def name_of(hash: str) -> str:
+    """As the page names the view, without the study: `rung-tree`, `trials-0`."""
+    if not hash.startswith("studies/"):
+        return hash or "studies"
+    view = hash.split("/", 2)[2]
     return view.partition("?")[0].replace("/", "-") or "overview"
 
 
