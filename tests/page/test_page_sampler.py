@@ -31,8 +31,8 @@ def test_what_a_sampler_proposed_and_would_propose(open_page: Callable[..., Page
     expect(page.get_by_role("dialog")).to_contain_text("Trials in all")
     page.get_by_role("button", name="Leave it").click()
     expect(page.get_by_role("region", name="Suggestions")).to_contain_text("No more are taken: it is over.")
-    expect(page.get_by_role("region", name="Proposed so far")).to_contain_text("suggestion 0")
-    expect(page.get_by_role("region", name="Proposed so far")).to_contain_text("priced at")
+    expect(page.get_by_role("region", name="Proposed so far")).to_contain_text("Suggestion 0")
+    expect(page.get_by_role("region", name="Proposed so far")).to_contain_text("Priced at")
     expect(page.get_by_role("button", name="Suggest")).to_have_count(0)
     assert complaints(page, axe) == []
     turn_to(page, f"#/studies/{study}/sampler?at=2")

@@ -47,9 +47,10 @@ function Proposed({ hp, why }: { hp: Reason; why: Reason }) {
   );
 }
 
+/** The rung where a trial begins is that of all others: it says nothing of why. */
 function told_of(why: Reason): string {
   const price = typeof why["price"] === "number" ? `priced at ${plural(why["price"], "new step")}` : "";
-  return [reason(why), price].filter(Boolean).join(", ");
+  return [reason({ ...why, rung: undefined }), price].filter(Boolean).join(", ");
 }
 
 function Values({ values }: { values: Reason }) {
@@ -198,12 +199,13 @@ interface RowsProps {
 }
 
 function Rows({ study, table, proposals }: RowsProps) {
+  const isTold = proposals.some(({ why }) => why);
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label="The last proposals">
       <table class="list">
         <thead>
           <tr>
-            {["trial", ...table.parameters.map(titleOf), "why"].map((name) => (
+            {["trial", ...table.parameters.map(titleOf), ...(isTold ? ["why"] : [])].map((name) => (
               <th key={name}>{name}</th>
             ))}
           </tr>
@@ -217,7 +219,7 @@ function Rows({ study, table, proposals }: RowsProps) {
               {table.parameters.map((name) => (
                 <td key={name}>{cell(table.get(trial, name))}</td>
               ))}
-              <td class="words">{capital(why) || "–"}</td>
+              {isTold && <td class="words">{capital(why) || "–"}</td>}
             </tr>
           ))}
         </tbody>
