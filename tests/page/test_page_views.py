@@ -186,6 +186,14 @@ def test_the_rung_tree_is_told_by_arrow_keys(open_page: Callable[..., Page], sta
     expect(page).to_have_url(re.compile(f"trials={best}"))
 
 
+def test_the_line_of_a_trial_with_repeats_is_told_from_its_mean(open_page: Callable[..., Page], stack: Service) -> None:
+    """The value at its end was shown as the result, and is that of one repeat of several."""
+    study = stack.run(grid("page-repeats", repeats=2))["study"]
+    page = open_page(f"{stack.url}/#/studies/{study}/rung-tree")
+    page.get_by_role("img", name="Rung tree").press("ArrowRight")
+    expect(page.locator(".tip")).to_contain_text("in its first repeat")
+
+
 def test_trials_are_sorted_filtered_and_compared(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/trials")
     rows = page.get_by_role("row")

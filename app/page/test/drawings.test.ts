@@ -4,6 +4,7 @@ import { test } from "node:test";
 import { icicle, savedBy } from "../src/layout/icicle.ts";
 import { commonValues, isOn, pathOf, rungTree, wayOf } from "../src/layout/rungtree.ts";
 import { logarithmic, logTicks, robust, spansOrders, steps, ticks, timeTicks } from "../src/layout/scales.ts";
+import { drawEnds } from "../src/parts/rung_tree_painting.ts";
 import { randomTree } from "./trees.ts";
 
 const SEEDS = Array.from({ length: 60 }, (_, seed) => seed);
@@ -76,4 +77,14 @@ test("scales begin and end where they should, and ticks are round", () => {
   assert.deepEqual(ticks([3, 3], 5), [3]);
   assert.deepEqual(timeTicks([2.5, 31], 6), [5, 10, 15, 20, 25, 30]);
   assert.deepEqual(timeTicks([0, 7200], 4), [0, 1800, 3600, 5400, 7200]);
+});
+
+test("the best trial of repeats stands with the mean, not with the value of the line that is drawn", () => {
+  const said: string[] = [];
+  const context = new Proxy({}, { get: (_, name) => (name === "fillText" ? (text: string) => said.push(text) : () => 0), set: () => true });
+  const end = { trial: 2, step: 9, value: 1.485, state: "completed", node: 0 };
+  const marks = { x: Number, y: Number, ink: {}, marked: [], colours: null, states: [], most: 1, best: 2, bestMean: "1.4843 ± 0.0007 (3)" };
+  drawEnds(context as CanvasRenderingContext2D, [end], marks as unknown as Parameters<typeof drawEnds>[2]);
+  drawEnds(context as CanvasRenderingContext2D, [end], { ...marks, bestMean: null } as unknown as Parameters<typeof drawEnds>[2]);
+  assert.deepEqual(said.filter((text) => text !== "★"), ["trial 2: 1.4843 ± 0.0007 (3)", "trial 2: 1.485"]);
 });

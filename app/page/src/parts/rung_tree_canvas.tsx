@@ -17,6 +17,8 @@ interface Props {
   height: number;
   rungs: { step: number; name: string }[];
   best: number | null;
+  /** The result that stands beside the best trial, where it is a mean; nothing: the value at the end of its line. */
+  bestMean: string | null;
   chosen: number[];
   isLog: boolean;
   isWhole: boolean;
@@ -35,7 +37,7 @@ interface Place extends Near {
 }
 
 export function RungTreeCanvas(props: Props) {
-  const { tree, height, isLog, isWhole, chosen, best, rungs, values } = props;
+  const { tree, height, isLog, isWhole, chosen, best, bestMean, rungs, values } = props;
   const drawing = useMemo(() => rungTree(tree), [tree]);
   const measured = useMemo(() => drawing.points.map(([, value]) => value), [drawing]);
   const isLogY = props.isLogY !== false && measured.every((value) => value > 0) && (props.isLogY || spansOrders(measured));
@@ -60,10 +62,10 @@ export function RungTreeCanvas(props: Props) {
       drawAxes(context, size, ink, { x, y, metric: props.metric, rungs, ...frame });
       drawLines(context, drawing.segments, { x, y, ink, colours, lit, won, all: tree.trials.node.length, thickest: Math.max(...tree.nodes.trials, 1) });
       drawLinks(context, drawing.links, { x, y, ink });
-      drawEnds(context, drawing.ends, { x, y, ink, marked, colours, states: props.states, most: drawing.ends.length, best });
+      drawEnds(context, drawing.ends, { x, y, ink, marked, colours, states: props.states, most: drawing.ends.length, best, bestMean });
       context.globalAlpha = 1;
     },
-    [drawing, frame, colours, marked, lit, won, rungs, props.metric, props.states, best],
+    [drawing, frame, colours, marked, lit, won, rungs, props.metric, props.states, best, bestMean],
   );
 
   const scales = scalesOf(frame, { width, height });

@@ -173,10 +173,11 @@ interface Marks {
   states: string[];
   most: number;
   best: number | null;
+  bestMean: string | null;
 }
 
 export function drawEnds(context: CanvasRenderingContext2D, ends: End[], marks: Marks): void {
-  const { x, y, ink, marked, colours, states, best } = marks;
+  const { x, y, ink, marked, colours, states, best, bestMean } = marks;
   context.textAlign = "center";
   context.font = "11px system-ui, sans-serif";
   const isDot = marks.most > MANY;
@@ -185,15 +186,14 @@ export function drawEnds(context: CanvasRenderingContext2D, ends: End[], marks: 
     const isBest = end.trial === best;
     context.globalAlpha = marked.length && !marked.includes(end.trial) && !isBest ? 0.2 : 1;
     context.fillStyle = isBest ? ink.accent : state === "failed" ? ink.bad : (colours?.[end.node] ?? ink.ink);
-    if (isBest) drawBest(context, x(end.step), y(end.value), end, ink);
+    if (isBest) drawBest(context, x(end.step), y(end.value), `trial ${end.trial}: ${bestMean ?? number(end.value)}`, ink);
     else if (isDot && !marked.includes(end.trial)) context.fillRect(x(end.step) - 1, y(end.value) - 1, 2, 2);
     else context.fillText(MARKS[state] ?? "●", x(end.step), y(end.value) + 1);
   }
 }
 
 /** The best trial by name, on paper of its own, so that it can be read above whatever ends there, below the names of rungs. */
-function drawBest(context: CanvasRenderingContext2D, x: number, y: number, end: End, ink: Palette): void {
-  const text = `trial ${end.trial}: ${number(end.value)}`;
+function drawBest(context: CanvasRenderingContext2D, x: number, y: number, text: string, ink: Palette): void {
   context.font = "600 12px system-ui, sans-serif";
   context.textAlign = "right";
   context.lineWidth = 4;

@@ -1,7 +1,7 @@
 /** Why that one: the rung tree, with what there is to choose about it. */
 import { useMemo } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
-import { number, plural } from "../format.ts";
+import { number, plural, spread } from "../format.ts";
 import { lastDecisions, rungLines } from "../layout/rungs.ts";
 import type { End } from "../layout/rungtree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
@@ -111,6 +111,7 @@ function Drawn({ study, at, height }: ViewProps & { height: number }) {
             height={height}
             rungs={lines}
             best={study.best?.trial ?? null}
+            bestMean={meanOf(study)}
             chosen={chosen.value}
             isLog={x !== "linear"}
             isWhole={y === "all"}
@@ -126,10 +127,17 @@ function Drawn({ study, at, height }: ViewProps & { height: number }) {
   );
 }
 
+/** With its deviation, where the best trial was trained several times. */
+function meanOf({ best, value }: Study): string | null {
+  const result = value === "best" ? best?.best : best?.last;
+  return result && result.repeats > 1 ? `${number(result.value)} ${spread(result)}` : null;
+}
+
 function EndTold({ end, study, table, event }: { end: End; study: Study; table: Table | null; event: number | undefined }) {
   return (
     <>
       <b>trial {end.trial}</b> {study.metric} {number(end.value)} at step {end.step}
+      {Number(table?.get(end.trial, "last.repeats") ?? 1) > 1 && " in its first repeat"}
       {table && <p>{String(table.get(end.trial, "standing") ?? "")}</p>}
       {event !== undefined && <p class="quiet">event {event}</p>}
     </>
