@@ -267,7 +267,8 @@ def part_of(owner: type[BaseModel], name: str) -> type[BaseModel] | None:
 def sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
     """What would be right for the field `name` of a model."""
     got = shown(detail["input"])
-    fields = [field for field in owner.model_fields if field != "kind"]
+    own_first = sorted(owner.model_fields, key=lambda field: field not in owner.__annotations__)
+    fields = [field for field in own_first if field != "kind"]
     match detail["type"]:
         case "extra_forbidden" if field := next((field for field in fields if name in OTHER_NAMES.get(field, ())), ""):
             return f"is another name for {field}, which is there already"
