@@ -12,28 +12,47 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import DEFAULT_DIR, Changes, Output, Store, StudyFile, is_store
+from app.cli.options import DEFAULT_DIR, Changes, Output, Store, StudyFile, Trainers, is_store
 from app.cli.output import Format, one_line, plural, print_json
 from stagetree.text import percent, rough
 
 if TYPE_CHECKING:
+    from app.registry import TrainerSource
     from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 
 
+def trainer_here(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSource | None:
+    """The trainer of a study, which takes its arguments. Where it is not here, it says that they were not looked at.
+
+    Raises `SpecError` for arguments that it does not take, and `TrainerFileError` for a file that was named.
+    """
+    from app.cli import stacks
+    from app.registry import Catalogue, TrainerFileError, check_arguments
+
+    try:
+        source = Catalogue(stacks.trainer_files(trainers, folder=study.parent)).describe().get(spec.trainer)
+        why = f"it is not in {stacks.ENTRY} beside the study file; --trainers names another file"
+    except TrainerFileError as error:
+        if trainers:
+            raise
+        source, why = None, one_line(str(error))
+    if source is not None:
+        check_arguments(spec, source)
+    else:
+        print(f"The arguments of trainer {one_line(spec.trainer)} were not looked at: {why}", file=sys.stderr)
+    return source
+
+
 @contextmanager
-def known_here(spec: StudySpec, study: Path, folder: Path | None) -> Iterator[tuple[Json, list[str]]]:
+def known_here(spec: StudySpec, source: TrainerSource | None, folder: Path | None) -> Iterator[tuple[Json, list[str]]]:
     """What the studies in a folder have measured of the trainer that a study file would be run with; and what the study
     would learn from others, in sentences. The store is opened once, if there is something to ask of it.
 
     Raises `SpecError` where the study cannot learn from the studies that it names.
     """
-    from app.cli import stacks
-    from app.registry import Catalogue
-
     where = folder or DEFAULT_DIR
-    source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
     if not (folder or is_store(where)) or not (source or spec.learn_from):
         no_store = "learn_from is looked at when the study is submitted: there is no store here"
         yield {}, [no_store] if spec.learn_from else []
@@ -52,23 +71,6 @@ def known_here(spec: StudySpec, study: Path, folder: Path | None) -> Iterator[tu
             "costs": store.costs(plan),
         }
         yield measured, learned
-
-
-def look_at_arguments(spec: StudySpec, study: Path) -> None:
-    """Raises `SpecError` for arguments that the trainer does not take; says so where the trainer is not here."""
-    from app.cli import stacks
-    from app.registry import Catalogue, TrainerFileError, check_arguments
-
-    try:
-        source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
-    except TrainerFileError as error:
-        why = one_line(str(error))
-    else:
-        if source is not None:
-            check_arguments(spec, source)
-            return
-        why = f"it is not in {stacks.ENTRY} beside the study file"
-    print(f"The arguments of trainer {one_line(spec.trainer)} were not looked at: {why}", file=sys.stderr)
 
 
 def choice_lines(choices: list[Json]) -> Iterator[str]:
@@ -127,9 +129,36 @@ def ranks_text(costs: Json) -> str:
     return f"times faster, by how many devices train a stage: {faster}; {how}"
 
 
+def cost_lines(costs: Json, slots: int) -> Iterator[str]:
+    """What a study would cost, a line for each thing that there is to say."""
+    yield f"trials          {costs['trials']}"
+    different = f"{costs['unique']} different: merge rate {costs['merge_rate']}"
+    yield f"steps           {costs['requested']} asked for, {different}"
+    for number, line in enumerate(saving_lines(costs)):
+        yield f"{'' if number else 'saved':<15} {line}"
+    if cooldowns := costs.get("cooldowns"):
+        yield f"cooldowns       {cooldowns['trials']} of the trials, {cooldowns['steps']} of the steps: values at rungs"
+    alone = "" if "ranks" in costs else ": no number of slots is faster"
+    yield f"critical path   {costs['critical_path_steps']} steps{alone}"
+    yield f"makespan        {costs['makespan_steps']} steps of time on {plural(slots, 'slot')}"
+    if "time" in costs:
+        yield f"time            {time_text(costs['time'], slots)}"
+    for number, line in enumerate(budget_lines(costs)):
+        yield f"{'' if number else 'budget':<15} {line}"
+    if "packed_makespan_steps" in costs:
+        yield f"packing         {packed_text(costs)}"
+    if "ranks" in costs:
+        yield f"ranks           {ranks_text(costs)}"
+    for number, line in enumerate(choice_lines(costs["choices"])):
+        yield f"{'' if number else 'choices':<15} {line}"
+    for each in costs["advice"]:
+        yield f"advice          {each}"
+
+
 def preview(
     study: StudyFile,
     slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Slots to plan for, all of one kind.")] = 1,
+    trainers: Trainers = None,
     store: Store = None,
     changes: Changes = None,
     output: Output = Format.table,
@@ -145,35 +174,12 @@ def preview(
 
     limits = settings().limits
     spec = specs.load(study, changes or (), limits)
-    look_at_arguments(spec, study)
-    with known_here(spec, study, store) as (measured, learned):
+    source = trainer_here(spec, study, trainers or [])
+    with known_here(spec, source, store) as (measured, learned):
         costs = previewed(spec, slots=slots, limits=limits, **measured)
     costs["advice"] += learned
     if output is Format.json:
         print_json(costs)
         return
-    print(f"trials          {costs['trials']}")
-    print(
-        f"steps           {costs['requested']} asked for, {costs['unique']} different: merge rate {costs['merge_rate']}"
-    )
-    for number, line in enumerate(saving_lines(costs)):
-        print(f"{'' if number else 'saved':<15} {line}")
-    if cooldowns := costs.get("cooldowns"):
-        print(
-            f"cooldowns       {cooldowns['trials']} of the trials, {cooldowns['steps']} of the steps: values at rungs"
-        )
-    alone = "" if "ranks" in costs else ": no number of slots is faster"
-    print(f"critical path   {costs['critical_path_steps']} steps{alone}")
-    print(f"makespan        {costs['makespan_steps']} steps of time on {plural(slots, 'slot')}")
-    if "time" in costs:
-        print(f"time            {time_text(costs['time'], slots)}")
-    for number, line in enumerate(budget_lines(costs)):
-        print(f"{'' if number else 'budget':<15} {line}")
-    if "packed_makespan_steps" in costs:
-        print(f"packing         {packed_text(costs)}")
-    if "ranks" in costs:
-        print(f"ranks           {ranks_text(costs)}")
-    for number, line in enumerate(choice_lines(costs["choices"])):
-        print(f"{'' if number else 'choices':<15} {line}")
-    for each in costs["advice"]:
-        print(f"advice          {each}")
+    for line in cost_lines(costs, slots):
+        print(line)

@@ -318,6 +318,28 @@ def test_preview_needs_no_server_and_no_trainer(stagetree: Stagetree, write: Wri
     assert said.err.startswith("The arguments of trainer nobody-has-this were not looked at: it is not in trainer.py")
 
 
+def test_preview_looks_at_the_arguments_of_a_trainer_that_is_named(
+    stagetree: Stagetree, write: Write, tmp_path: Path
+) -> None:
+    file = tmp_path / "elsewhere" / "mine.py"
+    file.parent.mkdir()
+    file.write_text("""from stagetree import Trainer
+
+
+class Mine(Trainer):
+    name = "mine"
+
+    def __init__(self, *, seed: int, device: str, width: int = 3) -> None: ...
+""")
+    spec = grid("preview", trainer="mine", trainer_args={"depth": 3})
+    said = stagetree("preview", write(spec), "--trainers", file)
+    assert said.code == 2 and "trainer_args.depth: is no argument of trainer 'mine'" in said.err
+    spec["trainer_args"] = {"width": 4}
+    assert stagetree("preview", write(spec), "--trainers", file).err == ""
+    file.write_text("class Mine(")
+    assert "mine.py, line 1: " in stagetree("preview", write(spec), "--trainers", file).err
+
+
 def test_doctor(stagetree: Stagetree, served: Service) -> None:
     said = stagetree("doctor")
     assert said.code == 0
