@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stagetree.limits import BATCH_SIZES, DATA_SEED
+from stagetree.limits import BATCH_SIZES, DATA, DATA_SEED
 from stagetree.packing.own_batches import OwnBatches, form_of
 from stagetree.packing.refusals import OURS, NotPackable, refuse
 from stagetree.packing.stack import constants_of, is_composed, is_same
@@ -118,9 +118,12 @@ class Lane:
         """It has been learned from."""
         self.trainer._pass(span)
 
-    def follow(self, lead: Lane) -> None:
-        """Be where another lane is in the data."""
-        self.trainer.epoch, self.trainer.offset = lead.trainer.epoch, lead.trainer.offset
+    def follow(self, lead: Lane, span: BatchSpan) -> None:
+        """Be behind a batch of the size of another lane's, which is behind its own."""
+        if self.is_mixed:
+            self.pass_by(span)
+        else:
+            self.trainer.epoch, self.trainer.offset = lead.trainer.epoch, lead.trainer.offset
 
     def read_ahead(self) -> object:
         """Have the parts of the next batch; equal of lanes that may learn from theirs in one pass."""
@@ -148,8 +151,13 @@ class Lane:
 
     @property
     def has_own_batches(self) -> bool:
-        """Whether a pass has a row of samples for each lane: at the same place others may read in another order."""
-        return DATA_SEED in self.trainer.hp
+        """Whether a pass has a row of samples for each lane: at the same place others may read other ones."""
+        return self.is_mixed or DATA_SEED in self.trainer.hp
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether its samples come from several streams, in shares of its own."""
+        return self.trainer._mixed is not None
 
     @property
     def has_hooks(self) -> bool:
@@ -229,7 +237,8 @@ class Lane:
         """
         if self._batch_key is None:
             owned = {key for group in self.trainer.optimizer.param_groups for key in group}
-            owned = (owned | {*BATCH_SIZES, "optimizer", "momentum", DATA_SEED}) - self._read
+            owned |= {*BATCH_SIZES, "optimizer", "momentum", DATA_SEED, *([DATA] if self.is_mixed else [])}
+            owned -= self._read
             hp = {name: value for name, value in self.trainer.hp.items() if name not in owned}
             modules = [(type(module), _plain(vars(module))) for module in self.trainer.model.modules()]
             self._batch_key = (

@@ -69,7 +69,7 @@ class PackedStep:
                 self._take(lanes, outcome, add=number > 0)
         lead.pass_by(span)
         for lane in bucket[1:]:
-            lane.follow(lead)
+            lane.follow(lead, span)
         return failures
 
     def _take(self, lanes: Sequence[Lane], result: BackwardResult, add: bool) -> None:

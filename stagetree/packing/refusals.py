@@ -53,8 +53,6 @@ def refuse(trainer: Trainer) -> TorchTrainer:
         raise NotPackable("its batches are learned from in shards")
     if trainer._stream is not None:
         raise NotPackable("its data is a stream, in which each model has a place of its own")
-    if trainer._mixed is not None:
-        raise NotPackable("its data is several streams, in each of which each model has a place of its own")
     if trainer._compile:
         raise NotPackable("it is compiled")
     if not any(each.requires_grad for each in trainer.model.parameters()):

@@ -39,7 +39,11 @@ class Tiny(TorchTrainer):
         layers = (nn.Linear(2, 5, bias=False), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(0.3), nn.Linear(5, 1))
         how = {"batches_per_step": batches_per_step, **how}
         model = nn.Sequential(*layers).to(getattr(torch, dtype))
-        super().__init__(seed=seed, device=device, model=model, train_data=data, valid_data=data, **how)
+        streams = self.streams_of(data)
+        super().__init__(seed=seed, device=device, model=model, train_data=streams, valid_data=data, **how)
+
+    def streams_of(self, data: TensorDataset) -> Any:
+        return data
 
     def make_optimizer(self, hp: Hp) -> Optimizer:
         if hp.get("optimizer") == "adamw":  # whose eps of 1e-8 makes large steps of small gradients' rounding

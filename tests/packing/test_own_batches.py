@@ -10,8 +10,11 @@ import torch
 from kinds import Operations, one_batch_each, trainer
 from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, packed, weights
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
+from stagetree.runtime.model import Model
+from stagetree.sequences import parse
 
 WIDTH = 4
 HPS: dict[int, dict[str, Any]] = {
@@ -105,6 +108,52 @@ class Seeing(Tiny):
 
     def loss(self, batch: Any) -> Tensor:
         return super().loss(batch) * (1 + self.data_seed)
+
+
+class Streams(Tiny):
+    """Its samples come from two streams, in shares that are a hyper-parameter."""
+
+    name = "streams"
+
+    def streams_of(self, data: TensorDataset) -> Any:
+        return {"web": TensorDataset(*data[:13]), "code": TensorDataset(*data[13:])}
+
+
+class Telling(Streams):
+    """Its loss depends on the shares themselves."""
+
+    name = "telling"
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return super().loss(batch) * (1 + len(str(self.hp["data"])) / 100)
+
+
+MIXES: dict[int, dict[str, Any]] = {
+    0: {**STEADY, "data": "web"},
+    1: {**STEADY, "data": {"mix": {"web": 0.7, "code": 0.3}}},
+    2: {**STEADY, "data": {"mix": {"web": 1, "code": 1}}, "lr": 0.02, "data_seed": 0},
+    3: {**STEADY, "data": parse({"family": "values", "values": ["web", "code"], "milestones": [1]})},
+}
+
+
+@pytest.mark.parametrize("kind", [Streams, Telling])
+def test_a_lane_learns_from_streams_in_its_own_shares(kind: type[TorchTrainer]) -> None:
+    assert_near_alone(kind, MIXES)
+
+
+def test_lanes_with_shares_of_their_own_take_one_pass() -> None:
+    """Their places in the streams are kept apart, and are in their checkpoints."""
+    kind = one_batch_each(Streams)
+    one, all_ = operations({0: MIXES[0]}, kind), operations({number: MIXES[number] for number in (0, 1)}, kind)
+    assert all_ - one <= 8
+    pack = fresh(WIDTH, MIXES, Streams)
+    assert not packed(pack, MIXES, 3)
+    for number, hp in MIXES.items():
+        assert place(pack[number]) == place(alone(hp, 3, Streams))
+
+
+def place(trained: Model) -> Any:
+    return trained.state()["trainer"]["mix"]
 
 
 @pytest.mark.parametrize("kind", [Tiny, Normed, Ragged, Hidden, Drawing, Seeing])

@@ -18,7 +18,6 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from stagetree import TorchTrainer
-from stagetree.packing.refusals import NotPackable, refuse
 from stagetree.sequences import parse
 from stagetree.trainer.mixing import MixedStream, Mixture
 
@@ -245,13 +244,6 @@ def test_what_data_cannot_be_mixed_is_refused() -> None:
     other_streams.setup({"bs": 4})
     with pytest.raises(ValueError, match="the checkpoint is of the streams code, math, web, not web: begin anew"):
         other_streams.load_state_dict(state)
-
-
-def test_mixes_are_not_packed() -> None:
-    trainer = Mixed()
-    trainer.setup({"data": "web"})
-    with pytest.raises(NotPackable, match="its data is several streams"):
-        refuse(trainer)
 
 
 def test_one_stream_needs_no_word_and_has_the_bits_of_its_name() -> None:
