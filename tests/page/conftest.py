@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
+from browsers import EXPECTED, missing
 from locks import alone
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 from stacks import ROOT
@@ -21,15 +20,6 @@ PATIENCE = 60_000
 
 expect.set_options(timeout=PATIENCE)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-EXPECTED = ("Failed to load resource", "net::ERR_", "EventSource")
-"""What a browser says by itself of a server that is away, where a test takes it away."""
-
-
-def missing(what: str) -> NoReturn:
-    """In CI a failure, elsewhere a skip: either says what to do."""
-    if os.environ.get("CI"):
-        pytest.fail(what, pytrace=False)
-    pytest.skip(what)
 
 
 @pytest.fixture(scope="session")

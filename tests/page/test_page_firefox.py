@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import EXPECTED, missing
+from browsers import EXPECTED, missing
 from firefox import Firefox, firefox
 from stacks import Service
-from test_page_views import ASHA, VIEWS
 from toys import grid
+
+from tests.page.test_page_views import ASHA, VIEWS
 
 pytestmark = pytest.mark.night
 NO_MORE_EVENTS = "can’t establish a connection to the server"

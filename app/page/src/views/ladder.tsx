@@ -42,7 +42,7 @@ export function Ladder(props: ViewProps) {
       </Panel>
       <Told {...props} rungs={answer.data?.items ?? []} />
       <Chosen {...props} />
-      {answer.data?.items.length !== 0 && <WhatIf {...props} />}
+      {answer.data?.items?.length !== 0 && <WhatIf {...props} />}
     </>
   );
 }

@@ -1,0 +1,18 @@
+"""What tests in browsers have in common: what is expected to be told, and what to do where there is no browser."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+import pytest
+
+EXPECTED = ("Failed to load resource", "net::ERR_", "EventSource")
+"""What a browser says by itself of a server that is away, where a test takes it away."""
+
+
+def missing(what: str) -> NoReturn:
+    """In CI a failure, elsewhere a skip: either says what to do."""
+    if os.environ.get("CI"):
+        pytest.fail(what, pytrace=False)
+    pytest.skip(what)
