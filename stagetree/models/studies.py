@@ -226,6 +226,7 @@ class StudyAnswer(Answer, needs=("study", "state")):
     grows_by: str | None = Field(
         default=None, description="the field of its tuner by which it can go on when it is completed; null: it cannot"
     )
+    grows_from: int | None = Field(default=None, description="the value of that field, of which there can be more")
     best: Best | None
     metrics: list[dict[str, str]] = Field(default=[], description="the `name` and `mode` of each of several metrics")
     constraints: list[str] = Field(default=[], description="what a result must keep to, as in the study file")

@@ -164,6 +164,18 @@ def test_more_trials_are_offered_where_the_tuner_can_go_on(
     expect(page.get_by_role("button", name="More trials")).to_have_count(0)
 
 
+def test_more_loops_begin_with_those_that_there_are(open_page: Callable[..., Page], stack: Service) -> None:
+    """Two were offered, whatever the study had, and refused."""
+    tuner = {"kind": "hyperband", "max_steps": 2, "reduction_factor": 2, "loops": 3, "sampling_seed": 1}
+    page = open_page(
+        f"{stack.url}/#/studies/{stack.run(grid('page-loops', tuner=tuner | {'distinct': False}))['study']}"
+    )
+    page.locator(".acts").get_by_role("button", name="More trials").click()
+    wanted = page.get_by_role("dialog").get_by_role("spinbutton")
+    expect(wanted).to_have_attribute("min", "4")
+    expect(wanted).to_have_value("6")
+
+
 def test_why_a_trial_ended_is_one_click_away(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/rungs")
     page.get_by_role("button", name="rank 12 ").click()

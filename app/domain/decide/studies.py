@@ -145,17 +145,23 @@ GROWS_BY = {
 """The tuners that may go on, and the field that says how far: none of their decisions would have differed."""
 
 
+def grows_from(study: Study) -> int | None:
+    """The value of that field now; None of a tuner that cannot go on."""
+    field = GROWS_BY.get(study.kind)
+    return None if field is None else int(study.tuner.get(field, 1))
+
+
 def reopen(study: Study, more: int, at: float, limits: Limits) -> Iterator[e.Event]:
-    tuner = study.tuner
     if study.state != StudyState.COMPLETED:
         raise StateConflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
-    if (field := GROWS_BY.get(study.kind)) is None:
+    if (had := grows_from(study)) is None:
         raise StateConflict(f"a study of kind {study.kind} cannot grow; those that can are {', '.join(GROWS_BY)}")
-    if more <= (had := tuner.get(field, 1)):
+    field = GROWS_BY[study.kind]
+    if more <= had:
         raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")
     if more > limits.trials:
         raise Refused(f"{field}: must be at most {limits.trials:,}, got {more}")
-    yield reopened(study, {**tuner, field: more}, at)
+    yield reopened(study, {**study.tuner, field: more}, at)
 
 
 def reopened(study: Study, tuner: Mapping[str, Any], at: float) -> e.StudyReopened:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any, TypedDict, get_args
 
 from app.domain import accounting, results, search_plan
-from app.domain.decide.studies import GROWS_BY
+from app.domain.decide.studies import GROWS_BY, grows_from
 from app.domain.events import Stage
 from app.domain.failures import Group, group_text, groups
 from app.domain.remarks import learned_text
@@ -75,7 +75,6 @@ def study(
         mode=folded.mode,
         value=folded.value,
         tuner=folded.tuner.get("kind", ""),
-        grows_by=GROWS_BY.get(folded.kind),
         best=outcomes.best(plan, folded),
         counts=_counts(plan, folded),
         failed=sum(trial.state == TrialState.FAILED for trial in folded.trials),
@@ -89,6 +88,7 @@ def study(
         finished_at=folded.finished_at,
         slots=slots,
         progress=progress(plan, folded, reached or {}, expected),
+        **_growth(folded),
         **_remarks(folded),
     ).with_fields(**lineage(folded), **more)
 
@@ -103,6 +103,10 @@ def _remarks(study: Study) -> dict[str, Any]:
     notes = [note(study, each) for each in study.notes]
     learned = [learned_text(each) for each in study.learned]
     return {"learned": learned, "notes": notes, "tags": study.tags, "attributes": json_safe(study.attributes)}
+
+
+def _growth(study: Study) -> dict[str, Any]:
+    return {"grows_by": GROWS_BY.get(study.kind), "grows_from": grows_from(study)}
 
 
 def note(study: Study, note: search_plan.Note) -> Note:

@@ -126,9 +126,7 @@ interface AskedProps {
 function Reopen({ study, path, close }: AskedProps) {
   const field = study.grows_by ?? "num_trials";
   const trials = trialCount(study);
-  // the page asks for studies without their file
-  const tuner = study.spec?.["tuner"] as Record<string, number> | undefined;
-  const now = field === "num_trials" ? trials : (tuner?.[field] ?? 1);
+  const now = study.grows_from ?? trials;
   const unit = field === "num_trials" ? "trials" : field;
   return (
     <Dialog
