@@ -9,9 +9,9 @@ values in `benchmarks/data/charlm_trunks.json`, which `--record` makes from `exa
 
 Every method has one slot, and the same budget in steps that are trained, in numbers of whole trials. `trunks`, `gp`,
 `tpe` and `random` are studies of the product in its simulator, with sharing, and a state kept every tenth step of a
-stage; `optuna-tpe` and `optuna-gp` are Optuna by itself, which trains every trial from the start. Printed is the mean
-regret with its standard error: how far the best value is from the best there is, in parts of the distance from there to
-the median of random trials.
+stage; `optuna-tpe`, `optuna-gp` and `neps-bo` are Optuna and NePS by themselves, which train every trial from the
+start. Printed is the mean regret with its standard error: how far the best value is from the best there is, in parts of
+the distance from there to the median of random trials.
 """
 
 from __future__ import annotations
@@ -195,10 +195,43 @@ def suggested(trial: Any, place: str, free: Any) -> Any:
     return trial.suggest_float(place, free.low, free.high, log=free.is_log)
 
 
+def neps_bo(task: Any, seed: int, most: int) -> Found:
+    """The Gaussian process of NePS by itself."""
+    import neps
+    import torch
+
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # it draws from the global generator
+    space, found, best, free_of = Space(task.space, steps=task.steps), Found(), inf, dict[str, Any]()
+    space.compose(lambda place, free: free_of.setdefault(place, free).at(0.5))
+    asked = neps.SearchSpace({place: _of_neps(free) for place, free in free_of.items() if free.low != free.high})
+    optimizer = neps.AskAndTell(optimizer=neps.algorithms.bayesian_optimization(asked))
+    for number in range(most):
+        trial = optimizer.ask()
+        hp = space.compose(lambda place, free, config=trial.config: config.get(place, free.low))
+        value = task.value({name: each.to_json() for name, each in hp.items()}, task.steps)
+        optimizer.tell(trial, value)
+        best = min(best, value)
+        found.append(((number + 1) * task.steps, best))
+    return found
+
+
+def _of_neps(free: Any) -> Any:
+    import neps
+
+    if isinstance(free, Choice):
+        return neps.HPOCategorical(list(range(len(free.options))))
+    kind = neps.HPOInteger if free.is_whole else neps.HPOFloat
+    return kind(free.low, free.high, log=free.is_log)
+
+
 METHODS: dict[str, Callable[[Any, int, int], Found]] = {
     **{name: studies(name) for name in ("trunks", "gp", "tpe", "random")},
     **{f"optuna-{kind}": optunas(kind) for kind in ("tpe", "gp")},
+    "neps-bo": neps_bo,
 }
+USUAL = [name for name in METHODS if name != "neps-bo"]
+"""NePS is in no environment of ours: `pip install neural-pipeline-search` beside the rest, and `--methods neps-bo`."""
 
 
 def regrets(asked: tuple[str, str, int, int]) -> list[float]:
@@ -243,7 +276,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1000, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="tasks with this in their name")
-    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--methods", default=",".join(USUAL))
     parser.add_argument("--most", type=int, default=BUDGETS[-1], help="the largest budget")
     parser.add_argument("--record", action="store_true", help="train the recorded task anew")
     arguments = parser.parse_args()
