@@ -3,7 +3,7 @@
     make pictures
 
 On the embedded stack: a store with nothing in it, a study of the digits example that takes about a minute, while it
-runs and after that, and one of two objectives of which some trials fail; then a simulated study of 2,000 trials. The
+runs and after that, and one of two objectives with losses that explode; then a simulated study of 2,000 trials. The
 README's first one is the rung tree of a report that is in the guide: its study takes seven minutes of two cores.
 """
 
@@ -64,7 +64,7 @@ TWO_OBJECTIVES: dict[str, Any] = {
     "space": {"lr": [0.01, 0.1, 1.0, 1e12], "bs": [64, 100_000], "momentum": [0.0, 0.9]},
     "tuner": {"kind": "grid", "max_steps": 4},
 }
-"""A learning rate and a batch size with which trials fail."""
+"""With a learning rate at which losses come to 1e36, and a batch size beyond the data."""
 LARGE = 2000
 LOOKS = {
     "light": {"width": 1440, "height": 900},
