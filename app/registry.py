@@ -23,7 +23,8 @@ from types import ModuleType
 
 from app.tuning.tuners.base import REGISTERED, Registered, Tuner
 from stagetree.sequences import did_you_mean
-from stagetree.source.discovery import ENTRIES, Arguments, arguments, classes, scripts, single_rank, without
+from stagetree.source.definitions import Arguments
+from stagetree.source.discovery import ENTRIES, arguments, classes, scripts, single_rank, without
 from stagetree.source.versions import SourceError, candidates, module_files, version_of
 from stagetree.spec import Problem, SpecError, StudySpec
 
@@ -194,7 +195,10 @@ def _versions(path: str, files: Mapping[str, bytes]) -> dict[str, str]:
     named = dict(classes(path, files))
     if not named:
         there = [node.name for node in ast.parse(Path(path).read_bytes()).body if isinstance(node, ast.ClassDef)]
-        expected = 'a subclass of Trainer with name = "..." in its body, or stagetree.attach("...") of a script'
+        expected = (
+            'a subclass of Trainer with name = "..." in its body, X = stagetree.function_trainer("...", ...), '
+            'or stagetree.attach("...") of a script'
+        )
         raise TrainerFileError(f"{path} holds no trainer: {expected}; its classes are {', '.join(there) or 'none'}")
     whole = version_of(files)
     return {name: declared or whole for name, declared in named.items()}

@@ -11,6 +11,7 @@ import pytest
 from app import registry
 from app.registry import Catalogue, TrainerFileError, check_arguments, describe
 from app.service.submitting import opened
+from stagetree.source.definitions import Arguments
 from stagetree.spec import SpecError, StudySpec
 
 TRAINER = "from stagetree import Trainer\nclass {}(Trainer):\n    name = {!r}\n"
@@ -229,3 +230,22 @@ def test_a_trainer_whose_files_know_of_ranks_is_not_refused(tmp_path: Path, help
 def test_a_class_that_goes_round_in_a_circle_is_left_alone(tmp_path: Path) -> None:
     text = "from stagetree import Trainer\nclass A(B): pass\nclass B(A): pass\n" + TRAINER.format("C", "c")
     assert Catalogue([write(tmp_path / "circle.py", text)]).describe().keys() == {"c"}
+
+
+FUNCTIONS = """\
+import stagetree
+
+def build(seed, device, start=4.0):
+    raise AssertionError("it is read, not run")
+
+Line = stagetree.function_trainer("line", build, step, measure)
+stagetree.function_trainer("unbound", build, step, measure)
+"""
+
+
+def test_functions_make_a_trainer_that_a_study_may_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "functions.py", FUNCTIONS)
+    assert list(describe([path])) == ["line"]
+    source = Catalogue([path]).find("line")
+    assert source is not None and source.takes == Arguments(("start",), (), is_open=False)
+    assert source.lacks == {"begin", "average"}

@@ -15,12 +15,33 @@ import symtable
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from stagetree.errors import StagetreeError
 from stagetree.source.versions import root
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The trainer_args and runtime_args that a trainer's constructor takes. is_open: any others as well."""
+
+    names: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    is_open: bool = True
+
+    @classmethod
+    def of(cls, function: ast.FunctionDef, bound: int = 1) -> Arguments:
+        """Those of an `__init__`, without `self` and what the runner gives; of a plain function, with `bound` 0."""
+        supplied, args = {"seed", "device"}, function.args
+        plain = [each.arg for each in [*args.posonlyargs, *args.args][bound:]]
+        optional = {*plain[len(plain) - len(args.defaults) :]} if args.defaults else set[str]()
+        optional |= {each.arg for each, value in zip(args.kwonlyargs, args.kw_defaults, strict=True) if value}
+        names = [name for name in [*plain, *(each.arg for each in args.kwonlyargs)] if name not in supplied]
+        required = tuple(name for name in names if name not in optional)
+        return cls(tuple(names), required, is_open=args.kwarg is not None)
 
 
 def is_imported(value: Any, name: str) -> bool:

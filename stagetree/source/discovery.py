@@ -11,10 +11,10 @@ import ast
 import builtins
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stagetree.source.definitions import Arguments
 from stagetree.source.versions import root
 from stagetree.trainer.program import placeholders
 
@@ -32,48 +32,32 @@ MOST_BASES = 20
 """A class that has so many above it goes round in a circle."""
 
 ATTACH = ("stagetree.attach", "stagetree.functions.attach")
+MAKERS = ("stagetree.function_trainer", "stagetree.functions.function_trainer")
 COMMANDS = ("stagetree.CommandTrainer", "stagetree.trainer.command.CommandTrainer")
 TRAINERS = ("stagetree.Trainer", "stagetree.trainer.Trainer", *COMMANDS)
 WHOLE_BATCH = {"train_batch", "accumulate"}
 """Methods of `TorchTrainer` whose place a trainer by shards takes: see `stagetree.trainer.sharding`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """The trainer_args and runtime_args that a trainer's constructor takes. is_open: any others as well."""
-
-    names: tuple[str, ...] = ()
-    required: tuple[str, ...] = ()
-    is_open: bool = True
-
-    @classmethod
-    def of(cls, function: ast.FunctionDef) -> Arguments:
-        """Those of an `__init__`, without `self` and what the runner gives."""
-        supplied, args = {"seed", "device"}, function.args
-        plain = [each.arg for each in [*args.posonlyargs, *args.args][1:]]
-        optional = {*plain[len(plain) - len(args.defaults) :]} if args.defaults else set[str]()
-        optional |= {each.arg for each, value in zip(args.kwonlyargs, args.kw_defaults, strict=True) if value}
-        names = [name for name in [*plain, *(each.arg for each in args.kwonlyargs)] if name not in supplied]
-        required = tuple(name for name in names if name not in optional)
-        return cls(tuple(names), required, is_open=args.kwarg is not None)
-
-
 def arguments(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Arguments]:
     """What each trainer's constructor takes, by the trainer's name; of one that is not in its body, anything."""
-    file = Path(path).resolve()
-    tree = ast.parse(files[file.relative_to(root(file)[0]).as_posix()])
-    named = {_literals(node).get("name"): node for node in tree.body if isinstance(node, ast.ClassDef)}
-    return {name: _constructor(node) for name, node in named.items() if name is not None}
+    sources, module = _opened(path, files)
+    body = sources.tree(module).body
+    named = {_literals(node).get("name"): node for node in body if isinstance(node, ast.ClassDef)}
+    written = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+    builds = {name: written.get(_dotted(call.args[1]) or "") for name, call in _made(path, files) if len(call.args) > 1}
+    return {
+        **{name: _constructor(node) for name, node in named.items() if name is not None},
+        **{name: Arguments.of(build, bound=0) for name, build in builds.items() if build is not None},
+    }
 
 
 def without(path: str | Path, files: Mapping[str, bytes], method: str) -> frozenset[str]:
     """The names of the trainers that certainly have no such method: neither they nor a base, up to `Trainer`."""
-    file = Path(path).resolve()
-    sources = _Sources(root(file)[0], files)
-    module = file.relative_to(root(file)[0]).as_posix()
+    sources, module = _opened(path, files)
     nodes = [node for node in sources.tree(module).body if isinstance(node, ast.ClassDef)]
     names = {_literals(node)["name"] for node in nodes if "name" in _literals(node) and sources.lacks(node, method)}
-    return frozenset(names) | scripts(path, files).keys()
+    return frozenset(names) | scripts(path, files).keys() | functions(path, files)
 
 
 def _constructor(node: ast.ClassDef) -> Arguments:
@@ -103,14 +87,12 @@ def _sets(node: ast.Assign, name: str) -> bool:
 
 def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, str | None]]:
     """The name and the literal version, if any, of each trainer in the file; `files` is what `module_files` gave."""
-    file = Path(path).resolve()
-    sources = _Sources(root(file)[0], files)
-    module = file.relative_to(root(file)[0]).as_posix()
+    sources, module = _opened(path, files)
     for node in sources.tree(module).body:
         literals = _literals(node) if isinstance(node, ast.ClassDef) else {}
         if isinstance(node, ast.ClassDef) and "name" in literals and sources.is_trainer(module, node.name):
             yield literals["name"], literals.get("version")
-    yield from ((name, None) for name in sorted(scripts(path, files)))
+    yield from ((name, None) for name in sorted(scripts(path, files).keys() | functions(path, files)))
 
 
 def scripts(path: str | Path, files: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
@@ -118,28 +100,41 @@ def scripts(path: str | Path, files: Mapping[str, bytes]) -> dict[str, dict[str,
 
     With each, the arguments of that call that are literals.
     """
-    file = Path(path).resolve()
-    sources = _Sources(root(file)[0], files)
-    module = file.relative_to(root(file)[0]).as_posix()
+    sources, module = _opened(path, files)
     if b"attach" not in files[module]:  # most files, and each model that is built asks
         return {}
-    calls = (node for node in ast.walk(sources.tree(module)) if isinstance(node, ast.Call) and node.args)
+    calls = (node for node in ast.walk(sources.tree(module)) if isinstance(node, ast.Call))
     return {
-        call.args[0].value: {
+        name: {
             each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant) and each.arg
         }
         for call in calls
-        if sources.absolute(module, call.func) in ATTACH
-        and isinstance(call.args[0], ast.Constant)
-        and isinstance(call.args[0].value, str)
+        if sources.absolute(module, call.func) in ATTACH and (name := _name_in(call))
     }
+
+
+def functions(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str]:
+    """The names of the trainers that functions make: `Line = function_trainer("line", ...)` at the top of the file."""
+    return frozenset(name for name, _ in _made(path, files))
+
+
+def _made(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, ast.Call]]:
+    sources, module = _opened(path, files)
+    values = (node.value for node in sources.tree(module).body if isinstance(node, ast.Assign | ast.AnnAssign))
+    for call in values:
+        if isinstance(call, ast.Call) and sources.absolute(module, call.func) in MAKERS and (name := _name_in(call)):
+            yield name, call
+
+
+def _name_in(call: ast.Call) -> str:
+    """The trainer's name, a call's first argument or the one called `name`; empty where it is no literal."""
+    named = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "name")]
+    return next((each.value for each in named if isinstance(each, ast.Constant) and isinstance(each.value, str)), "")
 
 
 def single_rank(path: str | Path, files: Mapping[str, bytes]) -> dict[str, str]:
     """Why several devices cannot train a trainer, by its name, where its source tells: it follows "trainer 'x'"."""
-    file = Path(path).resolve()
-    sources = _Sources(root(file)[0], files)
-    module = file.relative_to(root(file)[0]).as_posix()
+    sources, module = _opened(path, files)
     trees = [sources.tree(each) for each in files if each.endswith(".py")]
     uses = any(isinstance(node, ast.Attribute) and node.attr == "ranks" for tree in trees for node in ast.walk(tree))
     why = "is a script that owns its loop, which one process runs"
@@ -179,6 +174,13 @@ def _literals(node: ast.ClassDef) -> dict[str, str]:
             if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
                 literals[target.id] = value.value
     return literals
+
+
+def _opened(path: str | Path, files: Mapping[str, bytes]) -> tuple[_Sources, str]:
+    """The modules of a trainer's file, and which of them is the file."""
+    file = Path(path).resolve()
+    base = root(file)[0]
+    return _Sources(base, files), file.relative_to(base).as_posix()
 
 
 class _Sources:

@@ -22,7 +22,8 @@ from stagetree.runtime import state_format, suspects
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.model import HpTimeline, Model
-from stagetree.source.discovery import Arguments, arguments
+from stagetree.source.definitions import Arguments
+from stagetree.source.discovery import arguments
 from stagetree.source.versions import module_files, version_of
 from stagetree.trainer.program import FOLDERS
 
