@@ -7,7 +7,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,11 +74,26 @@ def print_advice(spec: StudySpec) -> None:
 
 
 def print_afterthoughts(spec: StudySpec, study: dict[str, Any]) -> None:
-    """Where a study is over and none of its trials came to its last step."""
+    """Where none of the trials of a completed study reached its last step, or training on made them worse."""
     from stagetree.advice import afterthoughts
 
     if study["state"] == "completed":
-        _print(afterthoughts(spec, max((trial["trained"] for trial in study["trials"]), default=0)))
+        furthest = max((trial["trained"] for trial in study["trials"]), default=0)
+        _print([*afterthoughts(spec, furthest), *worsened(study, furthest)])
+
+
+def worsened(study: Json, furthest: int) -> Iterator[str]:
+    """Where the trials that were trained furthest had been better before, and a shorter one is the best."""
+    longest = [trial for trial in study["trials"] if trial["trained"] == furthest and trial["last"]]
+    is_judged_at_its_end = study["value"] == "last" and not study.get("metrics") and study["best"]
+    if not is_judged_at_its_end or not longest or study["best"]["steps"] >= furthest:
+        return
+    if all(trial["best"]["step"] < trial["last"]["step"] for trial in longest):
+        trial = longest[0]
+        yield (
+            f"training longer made it worse: trial {trial['trial']} had its best {study['metric']} at step "
+            f"{trial['best']['step']} of {furthest}; value: best takes each trial's best result, fewer steps cost less"
+        )
 
 
 def submitted(study: Json, *, is_quiet: bool = False) -> str:

@@ -11,6 +11,7 @@ from app.cli.following import code_of
 from app.cli.history import brief
 from app.cli.looking import print_trial
 from app.cli.result import print_failures, print_result
+from app.cli.specs import worsened
 
 TORCH = "2 stages went on under another torch (2.13.0 after 2.12.0)"
 
@@ -129,3 +130,14 @@ def test_an_event_in_a_line_names_the_first_trial_and_the_first_stage() -> None:
 def test_hyper_parameters_stand_further_apart_than_their_words(capsys: pytest.CaptureFixture[str]) -> None:
     print_trial("digits", TRIAL_DETAIL | {"hp": {"lr": {"family": "warmup", "steps": 5, "then": 0.1}, "note": "a\n b"}})
     assert "values    lr=warmup(steps=5, then=0.1)  note=a b\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "best_of_longest", "says"), [("last", 2, True), ("best", 2, False), ("last", 54, False)]
+)
+def test_a_study_whose_longest_trials_grew_worse_says_so(value: str, best_of_longest: int, says: bool) -> None:
+    last, best = {"step": 54, "value": 47.0}, {"step": best_of_longest, "value": 41.0}
+    trials = [{"trial": 8, "trained": 54, "last": last, "best": best}, {"trial": 1, "trained": 6, "last": None}]
+    study = {"value": value, "metric": "mae", "best": {"steps": 6}, "trials": trials}
+    sentence = "training longer made it worse: trial 8 had its best mae at step 2 of 54; "
+    assert [each.startswith(sentence) for each in worsened(study, 54)] == [True] * says
