@@ -187,7 +187,7 @@ class SinkThread(threading.Thread):
 
         with Client(self._url) as client:
             if not self._has_got_all(client):
-                follow(client, self._study, [open_sink(self._address, self._positions)])
+                follow(client, self._study, [open_sink(self._address, self._positions)], self._say)
 
     def _has_got_all(self, client: Client) -> bool:
         """Whether it was written up to the end at which the study is now."""
@@ -250,7 +250,7 @@ class SinksThread(threading.Thread):
 
         try:
             with reading(*self._place) as client:
-                follow(client, self._study, [self._sink])
+                follow(client, self._study, [self._sink], to_stderr)
         except BaseException as error:  # `check` raises it where it can be told
             self._error = error
 

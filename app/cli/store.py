@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,14 @@ from app.cli.errors import FAILED, fail
 from app.cli.opened_folder import is_at_work, services_of
 from app.domain.events import PlanOpened, Profile
 from app.domain.remarks import learned_text
-from app.domain.terms import StudyId
+from app.domain.terms import StudyId, Unknown
 from app.events import Decide, StoredEvent, Write, last_profile, transact
+from app.object_store import open_store
 from app.scheduling.costs import Costs
 from app.service import changing, drawing, exporting, reading, searching, slot_use, submitting
-from app.service.files import trial_metrics
+from app.service.files import kept_state, trial_metrics, write_state
 from app.service.services import Services
+from stagetree.errors import NotFound
 from stagetree.models.pages import EventPage, SlotPage, StudyPage, TrialPage
 from stagetree.spec import StudySpec
 
@@ -64,7 +68,8 @@ class Store:
         return _pages(lambda cursor: reading.trials(self._use, row, limit, cursor))
 
     def trial(self, study: str, number: int) -> Json:
-        return reading.trial(self._use, self._use.find(study), number).to_json()
+        with _not_found():
+            return reading.trial(self._use, self._use.find(study), number).to_json()
 
     def events(self, study: str, after: int = 0, *, limit: int = PAGE) -> Iterator[Json]:
         row = self._use.find(study)
@@ -98,7 +103,15 @@ class Store:
         return "".join(exporting.log(self._use, self._use.find(study)))
 
     def report(self, study: str, *, public: bool = False) -> str:
-        return exporting.report(self._use, self._use.find(study), public=public)
+        with _not_found():
+            return exporting.report(self._use, self._use.find(study), public=public)
+
+    def checkpoint(self, study: str, to: Path, *, trial: int | None = None, step: int | None = None) -> Path:
+        """Write the weights of a trial into a folder; by default of the best one."""
+        with _not_found():
+            with self._use.open_study(self._use.find(study)) as (plan, there):
+                state = kept_state(plan, there, trial, step)
+            return write_state(open_store(self._use.checkpoints), study, state, to, whole=False)
 
     def film(self, study: str, kind: str = "svg") -> bytes:
         return drawing.film_as(self._use, self._use.find(study), kind)
@@ -161,6 +174,15 @@ class Store:
     def _write(self, stream: str, decide: Decide) -> list[StoredEvent]:
         use = self._use
         return transact(use.log, use.plans, Write(stream=stream, decide=decide, at=use.clock()))
+
+
+@contextmanager
+def _not_found() -> Iterator[None]:
+    """Refuse as a server does."""
+    try:
+        yield
+    except Unknown as error:
+        raise NotFound(404, HTTPStatus.NOT_FOUND.phrase, str(error)) from None
 
 
 def _pages(page: Callable[[str | None], StudyPage | TrialPage | EventPage | SlotPage]) -> Iterator[Json]:

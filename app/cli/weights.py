@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -14,7 +12,6 @@ import typer
 
 from app.cli.errors import USAGE, fail
 from app.cli.options import Server, Store, StudyId, Trainers, folder_or_default, open_records, places
-from stagetree.whole_file import whole_file
 
 OF_STATE = re.compile(r"trial-(\d+)-step-(\d+)-state")
 """In the name of a file that holds a whole state."""
@@ -107,7 +104,7 @@ def _from_store(folder: Path | None, id: str, which: _Wanted) -> tuple[Path, str
     from app.domain.terms import StudyId, Unknown
     from app.events import Plans
     from app.object_store import open_store
-    from app.service.files import kept_state, parts
+    from app.service.files import kept_state, write_state
 
     name = _study(id, folder)
     with open_records(folder) as records:
@@ -117,18 +114,9 @@ def _from_store(folder: Path | None, id: str, which: _Wanted) -> tuple[Path, str
             raise Unknown(f"there is no study {name}")
         with Plans(records.log).holding(row.stream) as plan:
             state = kept_state(plan, plan.studies[StudyId(name)], which.trial, which.step)
-    path = which.into / f"{name}-{state.file_name(whole=which.whole)}"
-    _write(path, parts(open_store(places(folder)[1]), state.checkpoint, whole=which.whole))
+    path = write_state(open_store(places(folder)[1]), name, state, which.into, whole=which.whole)
     measured = ", ".join(f"{name} {value}" for name, value in sorted(state.metrics.items()))
     return path, f"  (trial {state.trial} after step {state.step}: {measured or 'not measured there'})"
-
-
-def _write(path: Path, parts: Iterator[memoryview]) -> None:
-    """What is wrong with a checkpoint is known before the file is begun."""
-    first = next(parts)
-    with whole_file(path) as file:
-        for part in chain([first], parts):
-            file.write(part)
 
 
 def _study(meant: str, folder: Path | None) -> str:

@@ -24,7 +24,7 @@ from app.events import StoredEvent, StudyRecord
 from app.events.codec import UnknownEvent, decode, encode
 from app.service import drawing, files, reading
 from app.service.hiding import Hiding, names_here
-from app.service.services import HttpProblem, Services
+from app.service.services import Services
 from app.service.views.ordering import json_safe
 from stagetree.models.pages import Imagined
 from stagetree.models.service import Replay
@@ -47,13 +47,13 @@ META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 
 
 def report(use: Services, row: StudyRecord, *, public: bool = False) -> str:
-    """The HTML. Raises `HttpProblem` where the page was not built.
+    """The HTML. Raises `Unknown` where the page was not built.
 
     public: for others, without paths, hosts, addresses and names of people (`app.service.hiding`).
     """
     index = files.index()
     if index is None:
-        raise HttpProblem(503, f"The report is made of the page, and that is missing here. {files.why_missing()}")
+        raise Unknown(f"The report is made of the page, and that is missing here. {files.why_missing()}")
     text = index.read_text(encoding="utf-8")
     script, style = _asset(text, "js"), _asset(text, "css")
     by_path = _for_others(use, row) if public else answers(use, row)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 
-import app
 from app.away import store_is_away
 from app.domain import keeping, results
 from app.domain.search_plan import Checkpoint, SearchPlan, Study, trial_of
@@ -24,6 +24,7 @@ from app.service.services import Services
 from app.service.trial_logs import logged_points
 from stagetree.models.pages import Logged
 from stagetree.runtime.weight_files import is_divided, joined, weight_parts
+from stagetree.whole_file import whole_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,17 @@ def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool) -> Iterato
                 yield piece[begin : begin + PART]
 
 
+def write_state(store: ObjectStore, study: str, state: KeptState, folder: Path, *, whole: bool) -> Path:
+    """Write such a file into a folder; its path. Raises as `parts`, before the file is begun, and OSError."""
+    content = parts(store, state.checkpoint, whole=whole)
+    first = next(content)
+    path = folder / f"{study}-{state.file_name(whole=whole)}"
+    with whole_file(path) as file:
+        for part in chain([first], content):
+            file.write(part)
+    return path
+
+
 @contextmanager
 def _image(store: ObjectStore, checkpoint: Checkpoint) -> Iterator[mmap.mmap]:
     """The checkpoint in a file of this machine, its own where it can be; one that is divided is put together."""
@@ -121,7 +133,7 @@ def _copied(parts: Iterable[bytes | memoryview]) -> int:
         return os.dup(file.fileno())
 
 
-BUILT = Path(app.__file__).parent / "page" / "dist"
+BUILT = Path(__file__).parents[1] / "page" / "dist"
 NEVER_BUILT = "It was never built: `make page` does it."
 
 

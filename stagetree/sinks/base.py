@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from stagetree.errors import StagetreeError
 
@@ -37,7 +37,7 @@ def run_of(trial: int, is_alone: bool) -> Run:
     return f"{trial}-alone" if is_alone else trial
 
 
-def title_of(record: Record) -> str:
+def title_of(record: RunRecord) -> str:
     """The name of a trial's run for people."""
     return f"trial {record.trial} (alone)" if record.is_alone else f"trial {record.trial}"
 
@@ -164,6 +164,33 @@ class Ended(RunRecord):
 
 
 Record = Began | Link | Point | Struck | Ended
+
+
+@dataclass(frozen=True)
+class Artifact(RunRecord):
+    """Files for the run of a study's best trial, in `folder`, for as long as they are written. at: the study's end.
+
+    kind: `weights`, as `stagetree weights` writes them, or `report`, as `stagetree report --public` does.
+    """
+
+    kind: str
+    folder: Path
+
+    @property
+    def key(self) -> Key:
+        """A study that goes on has another end, and maybe another best trial."""
+        return ("artifact", self.run, self.kind, repr(self.at))
+
+
+@runtime_checkable
+class TakesArtifacts(Protocol):
+    """A sink that has a place for files."""
+
+    artifacts: Sequence[str]
+    """The kinds that it was asked for."""
+
+    def write_artifact(self, artifact: Artifact) -> Mark:
+        """Write the files; what was written before under the same names is replaced. Raises `SinkError`."""
 
 
 class Sink(Protocol):

@@ -7,12 +7,27 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any, Protocol, runtime_checkable
 
 from stagetree.errors import NotFound
-from stagetree.sinks.base import Ended, Json, Key, Logged, Mark, Record, Run, Sink, SinkError, errors_of
+from stagetree.sinks.base import (
+    Artifact,
+    Ended,
+    Json,
+    Key,
+    Logged,
+    Mark,
+    Record,
+    Run,
+    Sink,
+    SinkError,
+    TakesArtifacts,
+    errors_of,
+)
 from stagetree.sinks.runs import Runs, StageRun, Stages, TakesStages
 
 _BEYOND = 2**62
@@ -113,6 +128,10 @@ class StudySource(Protocol):
 
     def study(self, study: str, *, trials: bool = True) -> Any: ...
 
+    def checkpoint(self, study: str, to: Path) -> Any: ...
+
+    def report(self, study: str, *, public: bool = False) -> str: ...
+
 
 @runtime_checkable
 class Onlooker(Protocol):
@@ -124,8 +143,10 @@ class Onlooker(Protocol):
         """Raises `SinkError`, and what the source raises; the next call goes on."""
 
 
-def follow(source: StudySource, study: str, sinks: Sequence[Sink | Onlooker]) -> None:
-    """Write what happens in a study to sinks, until it is over.
+def follow(
+    source: StudySource, study: str, sinks: Sequence[Sink | Onlooker], say: Callable[[str], None] = warnings.warn
+) -> None:
+    """Write what happens in a study to sinks, until it is over. say: is told what a sink asked for and cannot have.
 
     Raises `SinkError`, and what the source raises; the next call goes on from there.
     """
@@ -137,7 +158,7 @@ def follow(source: StudySource, study: str, sinks: Sequence[Sink | Onlooker]) ->
         for sink in sinks:
             if isinstance(sink, Onlooker):
                 raise SinkError("a webhook looks at a study in its own time: follow it in a call of its own")
-            followers.append(Follower(source, study, sink))
+            followers.append(Follower(source, study, sink, say))
         for event in source.follow(study):
             for follower in followers:
                 follower.take(_document(event))
@@ -156,8 +177,8 @@ class Follower:
     small.
     """
 
-    def __init__(self, source: StudySource, study: str, sink: Sink) -> None:
-        self._source, self._study, self._sink = source, study, sink
+    def __init__(self, source: StudySource, study: str, sink: Sink, say: Callable[[str], None]) -> None:
+        self._source, self._study, self._sink, self._say = source, study, sink, say
         with errors_of(str(sink.folder), OSError):
             self._ledger = Ledger(path_in(sink.folder, study))
         self._runs = Runs(study, self._ledger.keys)
@@ -204,6 +225,8 @@ class Follower:
         at = study["finished_at"] or 0.0
         for trial in study["trials"]:
             self._write(None, self._logged(trial["trial"], at))
+        if isinstance(self._sink, TakesArtifacts) and self._sink.artifacts:
+            self._write_artifacts(self._sink, study.get("best"), at)
         self._write(None, [self._ended(trial, at) for trial in study["trials"]])
         self._ledger.completed(at)
 
@@ -216,6 +239,32 @@ class Follower:
         for point in map(_document, self._source.logged(self._study, number)):
             if self._runs.passes(number, point["node"], point["step"]):
                 yield Logged(number, point["step"], point["metrics"], at=at, is_alone=self._runs.is_alone)
+
+    def _write_artifacts(self, sink: TakesArtifacts, best: Json | None, at: float) -> None:
+        """Files go to the run of the best trial. What is not kept any more is no reason to try again."""
+        if best is None:
+            self._say(f"{self._study} has no best trial, whose run would get its {' and '.join(sink.artifacts)}")
+            return
+        with TemporaryDirectory(prefix="stagetree-") as folder:
+            for kind in sink.artifacts:
+                artifact = Artifact(best["trial"], kind, Path(folder, kind), at=at, is_alone=self._runs.is_alone)
+                if artifact.key in self._ledger.keys:
+                    continue
+                try:
+                    self._make(artifact)
+                except NotFound as error:
+                    self._say(f"the run of trial {artifact.trial} of {self._study} gets no {kind}: {error}")
+                else:
+                    self._ledger.wrote_at_end(artifact, sink.write_artifact(artifact))
+
+    def _make(self, artifact: Artifact) -> None:
+        """Write the files. Raises `NotFound`."""
+        artifact.folder.mkdir()
+        if artifact.kind == "weights":
+            self._source.checkpoint(self._study, artifact.folder)
+        else:
+            text = self._source.report(self._study, public=True)  # who may see the tracker may be anybody
+            Path(artifact.folder, f"{self._study}.html").write_text(text, encoding="utf-8")
 
     def _write(self, position: int | None, records: Iterable[Record | StageRun]) -> None:
         """Write what is not written yet of the event at a position, or of the end of the study."""

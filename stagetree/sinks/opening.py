@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
@@ -28,11 +28,43 @@ POSITIONS = Path(STORE, "sinks")
 """Where it is noted what was written to a sink that is no folder."""
 
 
+ARTIFACTS = ("weights", "report")
+"""What MLflow and W&B may be asked for besides, at the end of a study."""
+
+_OPTION = re.compile(r"[?&](artifact\w*)=([^?&]*)$")
+
+
+def parted(address: str) -> tuple[str, tuple[str, ...]]:
+    """An address without the artifacts that it asks for, and these: `mlflow:URI?artifacts=weights+report`.
+
+    Raises `SinkError`.
+    """
+    option = None if address.startswith("webhook:") else _OPTION.search(address)
+    if option is None:
+        return address, ()
+    wanted = option[2].split("+")
+    if option[1] != "artifacts" or not {*wanted} <= {*ARTIFACTS}:
+        forms = " or ".join(f"?artifacts={each}" for each in (*ARTIFACTS, "+".join(ARTIFACTS)))
+        raise SinkError(f"must end with {forms} where it asks for artifacts, got {address!r}")
+    return address[: option.start()], tuple(dict.fromkeys(wanted))
+
+
+def _asking(address: str, artifacts: Sequence[str]) -> str:
+    """An address with these artifacts, if there are any, in place of its own. Raises `SinkError`."""
+    if artifacts:
+        address = f"{parted(address)[0]}?artifacts={'+'.join(artifacts)}"
+        split(address)
+    return address
+
+
 def split(address: str) -> tuple[str, str]:
     """The kind of a sink, and where it writes. Raises `SinkError`."""
+    address, artifacts = parted(address)
     kind, _, where = address.partition(":")
     if f"{kind}:" not in {each[: each.index(":") + 1] for each in KINDS} or not where:
         raise SinkError(f"must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {address!r}")
+    if artifacts and kind not in ("mlflow", "wandb"):
+        raise SinkError(f"must be mlflow:URI or wandb:PROJECT where it asks for artifacts, got {address!r}")
     if kind == "otlp" and not where.startswith(WEB):
         raise SinkError(f"must name a collector by http:// or https://, such as otlp:http://host:4318, got {address!r}")
     if kind == "webhook" and not where.startswith(WEB):
@@ -45,7 +77,7 @@ def check_of_study(address: str) -> None:
 
     Raises `SinkError`.
     """
-    if NAMED.fullmatch(address):
+    if NAMED.fullmatch(parted(address)[0]):
         return
     kind, where = split(address)
     if kind == "webhook":
@@ -84,10 +116,18 @@ class Configured:
         return cls({name: address for name, _, address in pairs}, "*" in parts)
 
     def address(self, name: str) -> str:
-        """Where a sink of a study file writes. Raises `SinkError` where it may not name that."""
-        if name in self.named:
-            return self.named[name]
-        kind = "" if NAMED.fullmatch(name) else split(name)[0]
+        """Where a sink of a study file writes. Raises `SinkError` where it may not name that.
+
+        The artifacts that a study file asks for stand for those of the configured address.
+        """
+        named, artifacts = parted(name)
+        if named in self.named:
+            address = (
+                parted(self.named[named])[0] + f"?artifacts={'+'.join(artifacts)}" if artifacts else self.named[named]
+            )
+            split(address)
+            return address
+        kind = "" if NAMED.fullmatch(named) else split(name)[0]
         if kind == "tensorboard" or (kind not in ("", "webhook") and self.is_open):
             return name
         expected = ", ".join([*self.named, "tensorboard:DIR"])
@@ -110,19 +150,20 @@ def shown(address: str) -> str:
 def open_sink(address: str, positions: Path = POSITIONS) -> Sink | Onlooker:
     """The sink at an address. Raises `SinkError`, which says what is wrong with it or is not installed."""
     kind, where = split(address)
+    artifacts = parted(address)[1]
     path = Path(where.removeprefix("sqlite:///"))
     if kind in ("tensorboard", "mlflow") and any(
         (folder / "stagetree.db").is_file() for folder in (path, *path.parents)
     ):
         raise SinkError(f"{address} lies in a store of stagetree: a sink of its own would write into the log")
     if kind == "tensorboard":
-        from stagetree.sinks.trackers import TensorBoard
+        from stagetree.sinks.tensorboard import TensorBoard
 
         return TensorBoard(Path(where))
     if kind == "wandb":
         from stagetree.sinks.trackers import Wandb
 
-        return Wandb(where, noted_in(address, positions))
+        return Wandb(where, noted_in(address, positions), artifacts)
     if kind == "otlp":
         from stagetree.sinks.traces import OpenTelemetry
 
@@ -133,7 +174,7 @@ def open_sink(address: str, positions: Path = POSITIONS) -> Sink | Onlooker:
         return Webhook(where, noted_in(address, positions))
     from stagetree.sinks.trackers import Mlflow
 
-    return Mlflow(where, noted_in(address, positions))
+    return Mlflow(where, noted_in(address, positions), artifacts)
 
 
 def _as_name(where: str) -> str:

@@ -1,8 +1,7 @@
-"""TensorBoard, W&B and MLflow: a run for each trial, under the study's name.
+"""W&B and MLflow: a run for each trial, under the study's name.
 
-In TensorBoard a run is one event file in a folder of its own. On going on, a file is cut to the length on record, so
-that no point is in it twice. In W&B, runs have names of their own making, so going on resumes them. A run's summary
-holds which point was logged last: after a kill, it tells the point that was logged and not noted.
+In W&B, runs have names of their own making, so going on resumes them. A run's summary holds which point was logged
+last: after a kill, it tells the point that was logged and not noted.
 
 In MLflow, a run of the study's experiment is found by its tags. Its points are asked for once, when it is gone on with:
 a point that was logged and not noted before a kill is not logged again.
@@ -10,11 +9,12 @@ a point that was logged and not noted before a kill is not logged again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from stagetree.sinks.base import (
+    Artifact,
     Began,
     Ended,
     Link,
@@ -22,80 +22,13 @@ from stagetree.sinks.base import (
     Point,
     Record,
     Run,
+    RunRecord,
     SinkError,
     Struck,
     errors_of,
     run_of,
     title_of,
 )
-
-FILE = "events.out.tfevents.0.stagetree"
-
-
-class TensorBoard:
-    """Writes event files below `folder`. Raises `SinkError` where the library is missing."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = self._runs = folder
-        try:
-            import tensorboard.summary.writer.record_writer  # noqa: F401
-        except ImportError:
-            raise SinkError("TensorBoard is not installed: pip install 'stagetree[tensorboard]'") from None
-
-    def resume(self, study: str, marks: Mapping[Run, Mark]) -> None:
-        """Cut the files to what was noted: a mark is a file's length."""
-        self._runs = self.folder / study
-        lengths = {str(run): mark for run, mark in marks.items()}
-        for path in self._runs.glob(f"trial-*/{FILE}"):
-            with path.open("r+b") as file:
-                file.truncate(lengths.get(path.parent.name.removeprefix("trial-"), 0))
-
-    def write(self, record: Record) -> Mark:
-        """Append to the file of the run; its length then."""
-        path = self._runs / f"trial-{record.run}" / FILE
-        with errors_of(str(path), OSError):
-            return self._append_to(path, record)
-
-    def _append_to(self, path: Path, record: Record) -> int:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:  # not kept open: a study may have more trials than a process may have files
-            if file.tell() == 0:
-                _append(file, record.at, file_version="brain.Event:2")
-            for summary in _summaries(record):
-                step = record.step if isinstance(record, Point) else 0
-                _append(file, record.at, step=step, summary=summary)
-        return path.stat().st_size
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def _append(file: IO[bytes], at: float, **fields: Any) -> None:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    RecordWriter(file).write(Event(wall_time=at, **fields).SerializeToString())
-
-
-def _summaries(record: Record) -> list[Any]:
-    """What TensorBoard is shown of a record."""
-    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-    from tensorboard.plugins.scalar.summary_v2 import scalar_pb
-    from tensorboard.plugins.text.summary_v2 import text_pb
-
-    match record:
-        case Began():
-            return [hparams_pb(record.values, trial_id=str(record.run), start_time_secs=record.at)]
-        case Point():
-            return [scalar_pb(name, value) for name, value in record.numbers.items()]
-        case Link():
-            return [text_pb("shared", record.sentence)]
-        case Struck():
-            return [text_pb("struck", record.sentence)]
-        case Ended():
-            marked = [text_pb("exactness", record.exactness)] if record.exactness else []
-            return [text_pb("state", record.state), *marked]
-
 
 STEP = "step"
 """The name of the axis: trials are measured at steps of the study, in whatever order."""
@@ -104,13 +37,18 @@ MOST_OPEN = 32
 """Runs at once: each takes threads and memory."""
 
 _LAST, _SHARED = "stagetree/last", "shared_with"
+_TYPES = {"weights": "model", "report": "report"}
+"""What W&B calls the kinds of artifacts."""
 
 
 class Wandb:
-    """Writes runs to `project`. Raises `SinkError` where the library is missing."""
+    """Writes runs to `project`. Raises `SinkError` where the library is missing.
 
-    def __init__(self, project: str, folder: Path) -> None:
-        self.folder = folder
+    artifacts: the kinds of `Artifact` that are wanted.
+    """
+
+    def __init__(self, project: str, folder: Path, artifacts: Sequence[str] = ()) -> None:
+        self.folder, self.artifacts = folder, artifacts
         self._project, self._study = project, ""
         self._runs: dict[Run, Any] = {}
         self._last: dict[Run, Any] = {}
@@ -128,6 +66,14 @@ class Wandb:
         """Write to the trial's run, which is opened where it is not."""
         with errors_of("W&B", self._wandb.Error):
             self._write(self._run(record), record)
+        return None
+
+    def write_artifact(self, artifact: Artifact) -> Mark:
+        """Log an artifact of the run, `STUDY-KIND`; W&B makes a new version of it where the files are others."""
+        with errors_of("W&B", self._wandb.Error):
+            files = self._wandb.Artifact(f"{self._study}-{artifact.kind}", type=_TYPES[artifact.kind])
+            files.add_dir(str(artifact.folder))
+            self._run(artifact).log_artifact(files)
         return None
 
     def _write(self, run: Any, record: Record) -> None:
@@ -157,7 +103,7 @@ class Wandb:
     def _finish(self, record: Record, exit_code: int) -> None:
         self._runs.pop(record.run).finish(exit_code=exit_code)
 
-    def _run(self, record: Record) -> Any:
+    def _run(self, record: RunRecord) -> Any:
         if record.run not in self._runs:
             self._finish_oldest()
             run = self._wandb.init(
@@ -191,10 +137,13 @@ _LONGEST_VALUE = 6000
 
 
 class Mlflow:
-    """Writes runs to the tracking server, or the folder, at `uri`. Raises `SinkError` where the library is missing."""
+    """Writes runs to the tracking server, or the folder, at `uri`. Raises `SinkError` where the library is missing.
 
-    def __init__(self, uri: str, folder: Path) -> None:
-        self.folder = folder
+    artifacts: the kinds of `Artifact` that are wanted.
+    """
+
+    def __init__(self, uri: str, folder: Path, artifacts: Sequence[str] = ()) -> None:
+        self.folder, self.artifacts = folder, artifacts
         self._experiment = ""
         self._runs: dict[Run, str] = {}
         self._logged: dict[Run, set[tuple[str, int]]] = {}
@@ -226,6 +175,12 @@ class Mlflow:
         """Write to the trial's run, which is made where it is not there."""
         with errors_of("MLflow", self._refusal):
             self._write(self._run(record), record)
+        return None
+
+    def write_artifact(self, artifact: Artifact) -> Mark:
+        """Write the files into a folder of the run's artifacts, which is called as their kind is."""
+        with errors_of("MLflow", self._refusal, OSError):
+            self._client.log_artifacts(self._run(artifact), str(artifact.folder), artifact.kind)
         return None
 
     def _write(self, run: str, record: Record) -> None:
@@ -274,7 +229,7 @@ class Mlflow:
         names = self._client.get_run(run).data.metrics
         return {(name, each.step) for name in names for each in self._client.get_metric_history(run, name)}
 
-    def _run(self, record: Record) -> str:
+    def _run(self, record: RunRecord) -> str:
         if record.run not in self._runs:
             created = self._client.create_run(
                 self._experiment,

@@ -50,4 +50,4 @@ def test_a_report_holds_the_page_and_its_answers(http: TestClient, tuned: str, b
 
 def test_there_is_no_report_without_a_page(http: TestClient, tuned: str, built: Path) -> None:
     answer = http.get(f"/studies/{tuned}/report")
-    assert answer.status_code == 503 and "make page" in answer.json()["detail"]
+    assert answer.status_code == 404 and "make page" in answer.json()["detail"]

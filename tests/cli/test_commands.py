@@ -22,7 +22,7 @@ from app.cli.previewing import time_text
 from app.domain import events as e
 from app.domain.terms import StudyId
 from app.events import Database, SqlRecords
-from stagetree.sinks.trackers import FILE
+from stagetree.sinks.tensorboard import FILE
 from stagetree.text import saved_text
 
 Json = dict[str, Any]

@@ -88,8 +88,11 @@ def test_nobody_waits_for_a_study_that_nobody_runs(
         assert stagetree("wait", study, "--timeout", 0).code == 124
 
 
-def test_what_is_kept_can_be_deleted(stagetree: Stagetree, here: Path, write: Write) -> None:
+def test_what_is_kept_can_be_deleted(
+    stagetree: Stagetree, here: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Checkpoints down to a budget, of which the promised ones stay; then the study, and what it alone had."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
 
     def stored() -> int:
         return len(list((here / ".stagetree" / "checkpoints").rglob("*.safetensors")))
@@ -114,6 +117,18 @@ def test_what_is_kept_can_be_deleted(stagetree: Stagetree, here: Path, write: Wr
     assert said.out.startswith("out  (trial ") and said.out.endswith(": model.safetensors\n"), said
     assert (here / "out/model.safetensors").read_bytes() == next((here / "best").glob("*12.safetensors")).read_bytes()
     assert stagetree("weights", "last", "--export", "out").err == "stagetree: out is not empty: name a new folder\n"
+    runs = f"mlflow:file://{here}/runs?artifacts=weights"
+    assert stagetree("watch", "last", "--to", runs).code == 0
+    [sent] = (here / "runs").rglob("artifacts/weights/*.safetensors")
+    assert sent.read_bytes() == (here / "best" / sent.name).read_bytes()
+    [checkpoint] = (here / ".stagetree" / "checkpoints").rglob("*.safetensors")
+    gone = checkpoint.rename(here / "gone")
+    said = stagetree("watch", "last", "--to", runs.replace("/runs", "/others"))
+    assert (said.code, f"the run of trial {best} of {ran.json['study']} gets no weights: checkpoint " in said.err) == (
+        0,
+        True,
+    )
+    gone.rename(checkpoint)
     study.touch()
     said = stagetree("weights", "last", "-o", study)
     assert (said.code, said.err) == (1, f"stagetree: {study} cannot be written: File exists\n")

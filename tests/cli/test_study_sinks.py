@@ -24,7 +24,7 @@ from stagetree.backoff import Backoff
 from stagetree.client import Client, Conflict
 from stagetree.sinks import follow, open_sink
 from stagetree.sinks.following import completed_at, path_in
-from stagetree.sinks.trackers import FILE
+from stagetree.sinks.tensorboard import FILE
 
 RUNS = "tensorboard:runs"
 

@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from stagetree.sinks import SinkError, follow, open_sink
-from stagetree.sinks.trackers import FILE
+from stagetree.sinks.tensorboard import FILE
 from tests.sinks.scripted import (
     LOGGED,
     LOGGED_ALONE,
