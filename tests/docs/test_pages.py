@@ -137,15 +137,15 @@ def test_every_setting_is_described_as_the_code_does() -> None:
 
 
 def test_every_field_of_a_study_is_described() -> None:
-    described = {cells[0].strip("`"): cells[1] for cells in rows(DOCS / "spaces-and-studies.md", "field")}
+    described = {cells[0].strip("`"): cells[1] for cells in rows(DOCS / "study-fields.md", "field")}
     assert set(described) == set(StudySpec.model_fields)
     for name, field in StudySpec.model_fields.items():
         assert (described[name] == "yes") == field.is_required(), name
 
 
 def test_every_tuner_is_described() -> None:
-    described = {cells[0].strip("`"): cells[1] for cells in rows(DOCS / "spaces-and-studies.md", "kind")}
-    assert set(described) == set(KINDS), "docs/spaces-and-studies.md must have each kind of tuner, and no other"
+    described = {cells[0].strip("`"): cells[1] for cells in rows(DOCS / "study-fields.md", "kind")}
+    assert set(described) == set(KINDS), "docs/study-fields.md must have each kind of tuner, and no other"
     for kind, tuner in KINDS.items():
         assert issubclass(tuner, TunerSpec)
         for field in tuner.model_fields.keys() - {"kind"}:
@@ -153,7 +153,7 @@ def test_every_tuner_is_described() -> None:
 
 
 def test_other_names_of_fields_are_described() -> None:
-    text = prose(DOCS / "spaces-and-studies.md")
+    text = prose(DOCS / "study-fields.md")
     used = {field for tuner in KINDS.values() for field in tuner.model_fields}
     for field, others in OTHER_NAMES.items():
         assert field not in used or all(f"`{other}`" in text for other in others), field
@@ -167,6 +167,20 @@ def test_study_files_in_the_pages_are_valid() -> None:
                 StudySpec.from_dict(yaml.safe_load(block.text))
                 whole += 1
     assert whole >= 3
+
+
+def test_parts_of_a_study_file_fit_the_first_one() -> None:
+    first, *parts = [
+        yaml.safe_load(block.text) for block in blocks(DOCS / "spaces-and-studies.md") if block.language == "yaml"
+    ]
+    checked = [part for part in parts if part.keys() <= StudySpec.model_fields.keys()]
+    assert len(checked) > 10
+    draws = {"kind": "random", "num_trials": 4, "max_steps": 40}
+    for part in checked:
+        part = {"tuner": draws, **part} if "space" in part else part
+        without = {"metric", "mode"} if "metrics" in part else set()
+        without |= {"space"} if part.get("tuner", {}).get("kind") == "trials" else set()
+        StudySpec.from_dict({name: value for name, value in {**first, **part}.items() if name not in without})
 
 
 # --------------------------------------------------------------------------------------------------------- sequences
