@@ -121,7 +121,12 @@ def test_the_trainers_of_the_page_pass_the_test_of_the_page(tmp_path: Path) -> N
     reader = Reader(tmp_path)
     assert "1 passed" in reader.run("python -m pytest -q -p no:cacheprovider --rootdir . test_trainer.py")
     reader.run("""python -c '
+from parabola import Parabola
 from walk import Walk
+two = Parabola(seed=0, device="cpu", start=2.0)
+two.setup({"lr": 0.5})
+two.train()
+assert two.evaluate() == {"loss": 0.0}
 one, other = Walk(seed=0, device="cpu"), Walk(seed=0, device="cpu", start=3.0)
 one.setup({"drift": 1.0})
 one.train()
