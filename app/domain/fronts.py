@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace, merge
-from itertools import repeat
+from itertools import chain, groupby, product, repeat
 from operator import le
 
 from app.domain.objectives import Scored
@@ -81,28 +81,55 @@ def fronts(scored: Iterable[Scored]) -> list[Front]:
     """Feasible results by non-dominated rank, each front in the order of its losses.
 
     By efficient non-dominated sort (Zhang et al. 2015, ENS-BS): in the order of the losses none dominates one before
-    it, so that each goes to the first front of which none dominates it.
+    it, so that each goes to the first front of which none dominates it. Fronts are sets of places, as bits.
     """
-    ranked: list[Front] = []
-    for each in sorted(scored):
-        place = _place(each, ranked, is_last=True)
-        if place == len(ranked):
+    ordered = sorted(scored)
+    ranked, members = list[Front](), list[int]()
+    for place, dominating in enumerate(_dominating([score.losses for score, _ in ordered])):
+        rank = bisect_left(members, True, key=lambda front: not front & dominating)
+        if rank == len(members):
             ranked.append([])
-        ranked[place].append(each)
+            members.append(0)
+        ranked[rank].append(ordered[place])
+        members[rank] |= 1 << place
     return ranked
 
 
-def _place(each: Scored, ranked: list[Front], *, is_last: bool = False) -> int:
-    """The first front of which none dominates a result, by halving: where one front dominates it, all before it do.
+BLOCK = 4096
+"""Sets of dominating places that are there at once: of 100,000 results they are 50 MB, where all were a gigabyte."""
 
-    is_last: whether it comes after all of them in the order of the losses.
+
+def _dominating(ordered: Sequence[tuple[float, ...]]) -> Iterator[int]:
+    """The places that dominate each place, as bits, of losses in their order.
+
+    They are among the places before it, and are no worse in any metric: an intersection, in which the first metric is
+    that of the order.
     """
-    return bisect_left(ranked, True, key=lambda front: not _is_behind(each, front, is_last))
+    columns = list(zip(*ordered, strict=True))[1:]
+    by_loss = [sorted(range(len(ordered)), key=column.__getitem__) for column in columns]
+    for begin in range(0, len(ordered), BLOCK):
+        end = min(begin + BLOCK, len(ordered))
+        sets = [(1 << bisect_left(ordered, losses, hi=end)) - 1 for losses in ordered[begin:end]]  # none that is equal
+        for column, places in zip(columns, by_loss, strict=True):
+            no_worse = bytearray(end // 8 + 1)
+            for _, equal in groupby((place for place in places if place < end), key=column.__getitem__):
+                group = list(equal)
+                for place in group:
+                    no_worse[place >> 3] |= 1 << (place & 7)
+                for place in group:
+                    if place >= begin:
+                        sets[place - begin] &= int.from_bytes(no_worse, "little")
+        yield from sets
 
 
-def _is_behind(each: Scored, front: Front, is_last: bool) -> bool:
+def _place(each: Scored, ranked: list[Front]) -> int:
+    """The first front of which none dominates a result, by halving: where one front dominates it, all before it do."""
+    return bisect_left(ranked, True, key=lambda front: not _is_behind(each, front))
+
+
+def _is_behind(each: Scored, front: Front) -> bool:
     """Whether one of a front dominates a result. Of two metrics the last one before it says it alone."""
-    before = len(front) if is_last else bisect_left(front, each)
+    before = bisect_left(front, each)
     if len(each[0].losses) <= 2:
         return before > 0 and _beats(front[before - 1], each)
     return any(_beats(front[place], each) for place in reversed(range(before)))
@@ -160,20 +187,81 @@ def _between(points: Sequence[Point], left: int, right: int) -> list[Gap]:
 
 
 def _around(points: Sequence[Point]) -> Iterator[int]:
-    """The places of points of any number of metrics, the furthest first.
+    """The places of points of any number of metrics, the furthest first, of equal ones the first place.
 
     How far a point is only gets less. So a distance from before is a bound, and is brought up to date where it is the
     largest one: points near a chosen one wait until all is near.
     """
     chosen: list[Point] = []
     waiting = [(-math.inf, place, 0) for place in range(len(points))]  # (minus the bound, place, chosen ones it knows)
-    heapify(waiting)
     while waiting:
         bound, place, compared = waiting[0]
-        if compared == len(chosen):
+        if compared < len(chosen):
+            heapreplace(waiting, (max(bound, -_nearest(points[place], chosen[compared:])), place, len(chosen)))
+        elif -bound < NEAR and len(waiting) > MANY:
+            distances = {place: min(-bound, _nearest(points[place], chosen[known:])) for bound, place, known in waiting}
+            yield from _in_cells(points, distances)
+            return
+        else:
             heappop(waiting)
             chosen.append(points[place])
             yield place
-        else:
-            nearest = min(map(math.dist, repeat(points[place]), chosen[compared:]))
-            heapreplace(waiting, (max(bound, -nearest), place, len(chosen)))
+
+
+def _nearest(point: Point, others: Sequence[Point]) -> float:
+    """How far the nearest of others is."""
+    return min(map(math.dist, repeat(point), others), default=math.inf)
+
+
+NEAR, MANY = 0.3, 256
+"""Cells are worth their making where the next point is so near, in parts of an extent, and so many points are left."""
+
+
+def _in_cells(points: Sequence[Point], distances: dict[int, float]) -> Iterator[int]:
+    """The same for the places that are left, by their distances from the chosen points.
+
+    None is further than the next one. So that one, when it is chosen, is nearer only to points within its distance:
+    they are looked for in cells of a grid, which is made anew when the distance has halved.
+    """
+    waiting = [(-distance, place) for place, distance in distances.items()]  # some of them from before
+    heapify(waiting)
+    size, cells = math.inf, dict[Cell, list[int]]()
+    while waiting:
+        far, place = heappop(waiting)
+        if distances.get(place) != -far:
+            continue
+        del distances[place]
+        yield place
+        if -far < size / 2:
+            size = max(-far * 1.01, LEAST_CELL)  # rounding takes no neighbour away
+            cells = _cells(points, distances, size)
+        for near in _near(_cell(points[place], size), cells):
+            if near in distances and (distance := math.dist(points[near], points[place])) < distances[near]:
+                distances[near] = distance
+                heappush(waiting, (-distance, near))
+
+
+LEAST_CELL = 1e-12
+"""In parts of an extent: its number is a whole one in a float."""
+
+AXES = 3
+"""Of how many metrics cells are, at most: each has 3 ** AXES neighbours."""
+
+Cell = tuple[float, ...]
+
+
+def _cell(point: Point, size: float) -> Cell:
+    return tuple(loss // size for loss in point[:AXES])
+
+
+def _cells(points: Sequence[Point], places: Iterable[int], size: float) -> dict[Cell, list[int]]:
+    cells = dict[Cell, list[int]]()
+    for place in places:
+        cells.setdefault(_cell(points[place], size), []).append(place)
+    return cells
+
+
+def _near(cell: Cell, cells: Mapping[Cell, Sequence[int]]) -> Iterator[int]:
+    """The places in a cell and its neighbours."""
+    around = product(*((index - 1, index, index + 1) for index in cell))
+    return chain.from_iterable(cells.get(each, ()) for each in around)

@@ -184,7 +184,7 @@ def test_a_report_needs_the_page(
     make_store(here / ".stagetree")
     monkeypatch.setattr("app.service.files.BUILT", here / "dist")
     said = stagetree("report", "last")
-    assert said.code == 1
+    assert said.code == 3
     assert said.err.startswith("stagetree: The report is made of the page, and that is missing here.")
 
 
