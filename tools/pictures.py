@@ -3,7 +3,8 @@
     make pictures
 
 On the embedded stack: a store with nothing in it, a study of the digits example that takes about a minute, while it
-runs and after that, and one of two objectives with losses that explode; then a simulated study of 2,000 trials. The
+runs and after that, one of two objectives with losses that explode, and one with repeats and failed trials; then a
+simulated study of 2,000 trials. The
 README's first one is the rung tree of a report that is in the guide: its study takes seven minutes of two cores.
 """
 
@@ -65,6 +66,18 @@ TWO_OBJECTIVES: dict[str, Any] = {
     "tuner": {"kind": "grid", "max_steps": 4},
 }
 """With a learning rate at which losses come to 1e36, and a batch size beyond the data."""
+FAILING: dict[str, Any] = {
+    "name": "some-fail",
+    "trainer": "digits",
+    "trainer_args": {"width": 32},
+    "metric": "val_loss",
+    "mode": "min",
+    "eval_every": 1,
+    "repeats": 3,
+    "space": {"lr": [0.01, 0.05, {"family": "values", "values": [0.05, 1e30], "milestones": [3]}, 1e30], "bs": 64},
+    "tuner": {"kind": "grid", "max_steps": 6},
+}
+"""Two of its four trials come to no number, one at once and one later; each is trained three times."""
 LARGE = 2000
 LOOKS = {
     "light": {"width": 1440, "height": 900},
@@ -112,6 +125,12 @@ def of_a_stack(browser: Browser, folder: Path) -> None:
         page.goto(f"{running.url}/#/studies/{fronts}")
         expect(page.locator("header.study")).to_contain_text("completed", timeout=300_000)
         look_at_all(browser, running.url, "fronts", tuple(f"studies/{fronts}/{view}" for view in VIEWS))
+        failing = client.submit(FAILING).study
+        page.goto(f"{running.url}/#/studies/{failing}")
+        expect(page.locator("header.study")).to_contain_text("completed", timeout=300_000)
+        look_at_all(
+            browser, running.url, "failing", tuple(f"studies/{failing}/{view}" for view in (*VIEWS, "trials/2"))
+        )
         look_at_all(browser, running.url, "all", ("", "slots", "submit"))
 
 

@@ -192,9 +192,16 @@ TREE: Json = {
         "checkpoints": [[20]],
         "steps": [[20]],
         "values": [[0.91]],
+        "means": [[]],
     },
     "forms": [{"bs": "64", "lr": "0.1"}],
-    "trials": {"node": [0, 0], "steps": [20, 40], "state": ["completed", "active"], "average_of": [[], []]},
+    "trials": {
+        "node": [0, 0],
+        "steps": [20, 40],
+        "state": ["completed", "active"],
+        "average_of": [[], []],
+        "repeats": [[], []],
+    },
 }
 RUNG: Json = {"bracket": 0, "rung": 0, "steps": 20, "entered": 2, "trials": [1, 0], "values": [0.91, 0.9]}
 TIMELINE: Json = {

@@ -52,7 +52,7 @@ def sign(study: Study) -> int:
 def last(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
     """The metric at the last step the trial was asked for that has one."""
     for step in reversed(trial.requested_steps):
-        if value := _result(plan, study, trial, step):
+        if value := measured(plan, study, trial, step):
             return value
     return None
 
@@ -61,7 +61,7 @@ def best_of_curve(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue
     """The best of the metric at any step evaluated so far on the trial's path; what breaks no constraint is better."""
     scored = ((study.objectives.score(plan.metrics(trial, step) or {}), step) for step, _ in plan.curve(trial))
     best = min(((score, step) for score, step in scored if score is not None), default=None)
-    return None if best is None else _result(plan, study, trial, best[1])
+    return None if best is None else measured(plan, study, trial, best[1])
 
 
 def result(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
@@ -105,7 +105,8 @@ def best(plan: SearchPlan, study: Study) -> tuple[Trial, MeasuredValue] | None:
     return next(iter(ranked(plan, study)), None)
 
 
-def _result(plan: SearchPlan, study: Study, trial: Trial, step: int) -> MeasuredValue | None:
+def measured(plan: SearchPlan, study: Study, trial: Trial, step: int) -> MeasuredValue | None:
+    """The metric after a step, a mean where the trial has repeats; None until all of them are measured there."""
     score = study.objectives.score(plan.metrics(trial, step) or {})
     if score is None:
         return None
@@ -141,12 +142,13 @@ def _alike(plan: SearchPlan, trials: Iterable[Trial]) -> Iterator[str]:
     alike = [trial.number for trial in trials if len(trial.runs) > 1 and _is_alike(plan, trial)]
     if alike:
         number = f"{len(alike)} {'trial' if len(alike) == 1 else 'trials'}"
-        yield f"the repeats of {number} came to equal values, as if the trainer did not read data_seed"
+        yield f"the repeats of {number} have equal values, as if the trainer did not read data_seed"
 
 
 def _is_alike(plan: SearchPlan, trial: Trial) -> bool:
-    measured = plan.measured_at(trial, trial.steps)
-    return len(measured) > 1 and all(each == measured[0] for each in measured)
+    repeats = plan.measured_at(trial, trial.steps)
+    is_measured = all(value is not None for each in repeats for value in each.values())
+    return len(repeats) > 1 and is_measured and all(each == repeats[0] for each in repeats)
 
 
 def _sentences(plan: SearchPlan, ends: Iterable[tuple[NodeId, int]]) -> list[str]:

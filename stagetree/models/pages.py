@@ -160,6 +160,7 @@ class TreeNodes(Answer):
     checkpoints: list[list[int]] = Field(description="the steps whose state is kept")
     steps: list[list[int]] = Field(description="where the metric was measured")
     values: list[list[float]] = Field(description="the metric there; of many, the lowest and highest of each part")
+    means: list[list[list[float]]] = Field(description="of first repeats: step, mean and deviation of all repeats")
 
 
 class TreeTrials(Answer):
@@ -169,6 +170,7 @@ class TreeTrials(Answer):
     steps: list[int]
     state: list[str]
     average_of: list[list[list[int]]] = Field(description="of an average, trial and step of each of its states")
+    repeats: list[list[int]] = Field(description="the numbers of the last nodes of its other repeats")
 
 
 class Tree(Answer):
@@ -212,9 +214,7 @@ class Spans(Answer):
     begun_at: list[float]
     ended_at: list[float | None]
     outcome: list[str] = Field(description="running, done, failed, lost, undelivered, stopped or interrupted")
-    proof: list[Literal["check", "handover", "whole", "audit"] | None] = Field(
-        description="why steps were trained again, only to compare; null for training"
-    )
+    proof: list[Literal["check", "handover", "whole", "audit"] | None] = Field(description="null: not a comparison")
 
 
 class Marks(Answer):

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.api.services import ResponseCache
+from app.domain.events import Evaluated
 from app.service.views.importance import FEWEST, importance
 from app.service.views.ordering import columns
-from app.service.views.pictures import sampled
+from app.service.views.pictures import sampled, tree
 from tests.api.world import Workers
+from tests.plans import METRIC, Story
 
 PICTURES = ("tree", "rungs", "timeline", "history", "trials:columns", "importance")
 points = st.lists(st.floats(-1e6, 1e6), max_size=300).map(lambda values: list(enumerate(values)))
@@ -148,3 +150,17 @@ def test_importance_of_many_trials_is_asked_of_some_of_every_rank(monkeypatch: p
 def test_importance_says_why_there_is_none() -> None:
     assert "trials with a result" in importance({"hp.lr": [0.1, 0.2]}, [1.0, None], "min")["note"]
     assert "varies" in importance({"hp.lr": [0.1] * FEWEST}, [1.0] * FEWEST, "min")["note"]
+
+
+def test_the_tree_has_the_means_of_repeats_at_the_nodes_of_the_first() -> None:
+    story = Story()
+    lr = {"family": "multistep", "init": 0.1, "milestones": [3], "gamma": 0.1}
+    study = story.submit(({"lr": lr}, 5), repeats={"seeds": 2, "from": "branch"})
+    trial = story.plan.studies[study].trials[0]
+    for value, node in enumerate(story.plan.nodes_of(trial, 5)):
+        story.happen(Evaluated(node=node.id, step=5, metrics={METRIC: float(value)}))
+    drawn = tree(story.plan, story.plan.studies[study], 100)
+    [first], [[second]] = drawn.trials.node, drawn.trials.repeats
+    assert [drawn.nodes.parent[each] for each in (first, second)] == [0, 0]
+    assert drawn.nodes.means[first] == [[5, 0.5, pytest.approx(0.5**0.5)]] and drawn.nodes.means[second] == []
+    assert (drawn.nodes.values[first], drawn.nodes.values[second]) == ([0.0], [1.0])

@@ -111,6 +111,17 @@ def test_a_trial_waits_for_all_of_its_repeats_and_fails_with_any() -> None:
     assert trial.state == TrialState.FAILED
 
 
+@pytest.mark.parametrize(("loss", "says"), [(0.5, True), (None, False)])
+def test_equal_repeats_are_remarked_where_they_are_numbers(loss: float | None, says: bool) -> None:
+    """Three that came to no number were told that their trainer did not read data_seed."""
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 5), repeats=2)
+    for node in story.plan.nodes_of(story.plan.studies[study].trials[0], 5):
+        story.happen(e.Evaluated(node=node.id, step=5, metrics={METRIC: loss, "recall": 0.1}))
+    remarks = results.inexact_in_study(story.plan, story.plan.studies[study])
+    assert any("data_seed" in each for each in remarks) is says
+
+
 def test_each_repeat_is_trained_by_its_own_seed() -> None:
     story = Story()
     study = story.submit((WSD, 25), repeats={"seeds": 3, "from": "branch"})

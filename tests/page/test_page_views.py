@@ -199,11 +199,11 @@ def test_the_rung_tree_is_told_by_arrow_keys(open_page: Callable[..., Page], sta
 
 
 def test_the_line_of_a_trial_with_repeats_is_told_from_its_mean(open_page: Callable[..., Page], stack: Service) -> None:
-    """The value at its end was shown as the result, and is that of one repeat of several."""
+    """The line of its first repeat was drawn, and the value at its end shown as the result."""
     study = stack.run(grid("page-repeats", repeats=2))["study"]
     page = open_page(f"{stack.url}/#/studies/{study}/rung-tree")
     page.get_by_role("img", name="Rung tree").press("ArrowRight")
-    expect(page.locator(".tip")).to_contain_text("in its first repeat")
+    expect(page.locator(".tip")).to_contain_text("the mean of its repeats")
 
 
 def test_trials_are_sorted_filtered_and_compared(open_page: Callable[..., Page], stack: Service, study: str) -> None:

@@ -2,9 +2,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { icicle, savedBy } from "../src/layout/icicle.ts";
-import { commonValues, isOn, pathOf, rungTree, wayOf } from "../src/layout/rungtree.ts";
+import { commonValues, isOn, pathOf, rungTree, wayOf, withMeans } from "../src/layout/rungtree.ts";
 import { logarithmic, logTicks, robust, spansOrders, steps, ticks, timeTicks } from "../src/layout/scales.ts";
 import { drawEnds } from "../src/parts/rung_tree_painting.ts";
+import type { Tree } from "../src/types.ts";
 import { randomTree } from "./trees.ts";
 
 const SEEDS = Array.from({ length: 60 }, (_, seed) => seed);
@@ -87,4 +88,34 @@ test("the best trial of repeats stands with the mean, not with the value of the 
   drawEnds(context as CanvasRenderingContext2D, [end], marks as unknown as Parameters<typeof drawEnds>[2]);
   drawEnds(context as CanvasRenderingContext2D, [end], { ...marks, bestMean: null } as unknown as Parameters<typeof drawEnds>[2]);
   assert.deepEqual(said.filter((text) => text !== "★"), ["trial 2: 1.4843 ± 0.0007 (3)", "trial 2: 1.485"]);
+});
+
+/** One trial of two repeats that part at step 4, the second with nodes of its own from there on. */
+const REPEATED = {
+  count: 3,
+  nodes: {
+    id: ["trunk", "first", "second"],
+    parent: [-1, 0, 0],
+    start: [0, 4, 4],
+    end: [4, 8, 8],
+    trained: [4, 8, 8],
+    trials: [1, 1, 1],
+    running: [[], [], []],
+    checkpoints: [[], [], []],
+    steps: [[4], [8], [6, 8]],
+    values: [[0.5], [0.1], [0.4, 0.3]],
+    means: [[[4, 0.5, 0]], [[8, 0.2, 0.14]], []],
+  },
+  forms: [],
+  trials: { node: [1], steps: [8], state: ["completed"], average_of: [[]], repeats: [[2]] },
+} as Tree;
+
+test("of repeats the mean is drawn, with its deviation, above each of them", () => {
+  const { means, repeats } = withMeans(REPEATED);
+  const { segments, ends } = rungTree(means);
+  assert.deepEqual(ends, [{ trial: 0, step: 8, value: 0.2, state: "completed", node: 1, deviation: 0.14 }]);
+  assert.deepEqual(segments.map((each) => [each.node, each.x1, each.y1, each.trials]), [[0, 4, 0.5, 1], [1, 8, 0.2, 1]]);
+  const single = rungTree(repeats!).segments.map((each) => [each.node, each.x1, each.y1]);
+  assert.deepEqual(single, [[0, 4, 0.5], [1, 8, 0.1], [2, 6, 0.4], [2, 8, 0.3]]);
+  assert.equal(withMeans(randomTree(1)).repeats, null);
 });

@@ -55,8 +55,9 @@ function completed(nodes: { id: string[]; parent: number[]; start: number[] }, l
       checkpoints: only(nodes.id.map(() => [])),
       steps: measured,
       values: measured.map((found) => found.map(random)),
+      means: measured.map(() => []),
     },
     forms: [],
-    trials: { node: leaf.map((node) => index[node]!), steps, state: steps.map(() => "completed"), average_of: steps.map(() => []) },
+    trials: { node: leaf.map((node) => index[node]!), steps, state: steps.map(() => "completed"), average_of: steps.map(() => []), repeats: steps.map(() => []) },
   };
 }

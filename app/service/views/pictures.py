@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from app.domain.accounting import horizon
-from app.domain.results import sign
+from app.domain.results import measured, sign
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
 from app.domain.standing import RungRanking, standing
 from app.domain.terms import NodeId
@@ -36,6 +36,7 @@ from stagetree.sequences import parse
 
 Json = dict[str, Any]
 Columns = TypeVar("Columns", bound=Answer)
+Point = TypeVar("Point", bound=tuple[float, ...])
 
 MOST_FORMS = 500
 """The forms of hyper-parameters are shown of so many nodes; of more, they say nothing at a glance."""
@@ -57,7 +58,12 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
     names = [name for name in plan.nodes if name in study.max_step_by_node]
     index = {name: number for number, name in enumerate(names)}
     passing = _passing(study)
-    rows = [_node(plan.nodes[name], study, index, passing.get(name, 0), points) for name in names]
+    means = _means(plan, study)
+    rows = [
+        _node(plan.nodes[name], study, index, passing.get(name, 0), points)
+        | {"means": sampled(means.get(name, []), points)}
+        for name in names
+    ]
     shows_forms = len(names) <= MOST_FORMS
     return Tree(
         count=len(names),
@@ -68,6 +74,7 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
             steps=[trial.steps for trial in study.trials],
             state=[trial.state for trial in study.trials],
             average_of=[[[part["trial"], part["step"]] for part in _parts(trial)] for trial in study.trials],
+            repeats=[[index[run.path[-1]] for run in trial.runs[1:]] for trial in study.trials],
         ),
     )
 
@@ -83,6 +90,18 @@ def _passing(study: Study) -> dict[NodeId, int]:
         for name in trial.passes:
             counts[name] = counts.get(name, 0) + 1
     return counts
+
+
+def _means(plan: SearchPlan, study: Study) -> dict[NodeId, list[tuple[int, float, float]]]:
+    """Step, mean and deviation of what repeats of a trial measured, at the nodes of its first one."""
+    means: dict[NodeId, dict[int, tuple[int, float, float]]] = {}
+    for trial in study.trials if study.repeats[0] > 1 else ():
+        for name, end in plan.ends(next(trial.alone())):
+            here = means.setdefault(name, {})
+            for step in plan.nodes[name].metrics:
+                if step <= end and step not in here and (mean := measured(plan, study, trial, step)):
+                    here[step] = (step, mean.value, mean.deviation or 0.0)
+    return {name: [here[step] for step in sorted(here)] for name, here in means.items()}
 
 
 def _node(node: Node, study: Study, index: dict[NodeId, int], trials: int, points: int) -> Json:
@@ -112,7 +131,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) else None
 
 
-def sampled(curve: Sequence[tuple[int, float]], most: int) -> Sequence[tuple[int, float]]:
+def sampled(curve: Sequence[Point], most: int) -> Sequence[Point]:
     """At most `most` points of a curve: of each part, the lowest and the highest; and both ends."""
     if len(curve) <= most:
         return curve
@@ -124,7 +143,7 @@ def sampled(curve: Sequence[tuple[int, float]], most: int) -> Sequence[tuple[int
     return [*sample, curve[-1]]
 
 
-def _height(point: tuple[int, float]) -> float:
+def _height(point: tuple[float, ...]) -> float:
     return point[1]
 
 

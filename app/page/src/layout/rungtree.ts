@@ -19,6 +19,8 @@ export interface End {
   trial: number;
   step: number;
   value: number;
+  /** Of the repeats whose mean the value is; nothing where there are none. */
+  deviation?: number;
   state: string;
   node: number;
 }
@@ -71,10 +73,38 @@ export function rungTree(tree: Tree): Drawing {
   }
   trials.node.forEach((node, trial) => {
     const end = at(lines[node]!, trials.steps[trial]!);
-    if (end) drawing.ends.push({ trial, step: end.step, value: end.value, state: trials.state[trial]!, node });
+    const deviation = end && deviationAt(tree, node, end.step);
+    if (end) drawing.ends.push({ trial, step: end.step, value: end.value, state: trials.state[trial]!, node, ...(deviation && { deviation }) });
   });
   drawing.links = linksOf(tree, lines);
   return drawing;
+}
+
+/**
+ * Of a study with repeats, the tree of the means, whose trials pass the nodes of their first repeat; and the tree of all
+ * repeats, as if each were a trial. Of any other study, itself and nothing.
+ */
+export function withMeans(tree: Tree): { means: Tree; repeats: Tree | null } {
+  const others = tree.trials.repeats ?? [];
+  if (!others.some((each) => each.length)) return { means: tree, repeats: null };
+  const { node, steps } = tree.trials;
+  const curves = tree.nodes.means;
+  const nodes = { ...tree.nodes, steps: curves.map((curve) => curve.map((point) => point[0]!)), values: curves.map((curve) => curve.map((point) => point[1]!)) };
+  const runs = node.map((first, trial) => [first, ...others[trial]!]);
+  const all = { ...tree.trials, node: runs.flat(), steps: runs.flatMap((each, trial) => each.map(() => steps[trial]!)), state: [], average_of: [] };
+  return { means: counted({ ...tree, nodes }), repeats: counted({ ...tree, trials: all }) };
+}
+
+/** With how many of its trials pass each node. */
+function counted(tree: Tree): Tree {
+  const trials = Array<number>(tree.count).fill(0);
+  tree.trials.node.forEach((_, trial) => pathOf(tree, trial).forEach((node) => (trials[node]! += 1)));
+  return { ...tree, nodes: { ...tree.nodes, trials } };
+}
+
+/** How far the repeats of a trial differ at a step. */
+function deviationAt(tree: Tree, node: number, step: number): number | undefined {
+  return tree.nodes.means?.[node]?.find((point) => point[0] === step)?.[2];
 }
 
 /** An average begins with several states: a line from each. What was saved before there were averages says nothing of them. */

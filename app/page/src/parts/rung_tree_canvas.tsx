@@ -1,12 +1,12 @@
 /** The rung tree as a drawing: what is under the pointer, or was reached by the arrow keys, is told beside it. */
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { number } from "../format.ts";
-import { rungTree, wayOf, type End, type Segment } from "../layout/rungtree.ts";
+import { rungTree, wayOf, withMeans, type End, type Segment } from "../layout/rungtree.ts";
 import { robust, robustByLog, spansOrders } from "../layout/scales.ts";
 import { palette, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import { Canvas, Tip, type Size } from "./canvas.tsx";
-import { drawAxes, drawEnds, drawLines, drawLinks, nearest, nodeColours, scalesOf, type Near } from "./rung_tree_painting.ts";
+import { drawAxes, drawEnds, drawLines, drawLinks, drawRepeats, nearest, nodeColours, scalesOf, type Near } from "./rung_tree_painting.ts";
 
 const STEPS: Record<string, number> = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
@@ -37,9 +37,11 @@ interface Place extends Near {
 }
 
 export function RungTreeCanvas(props: Props) {
-  const { tree, height, isLog, isWhole, chosen, best, bestMean, rungs, values } = props;
+  const { height, isLog, isWhole, chosen, best, bestMean, rungs, values } = props;
+  const { means: tree, repeats } = useMemo(() => withMeans(props.tree), [props.tree]);
   const drawing = useMemo(() => rungTree(tree), [tree]);
-  const measured = useMemo(() => drawing.points.map(([, value]) => value), [drawing]);
+  const single = useMemo(() => (repeats ? rungTree(repeats) : null), [repeats]);
+  const measured = useMemo(() => (single ?? drawing).points.map(([, value]) => value), [drawing, single]);
   const isLogY = props.isLogY !== false && measured.every((value) => value > 0) && (props.isLogY || spansOrders(measured));
   const domain = useMemo(() => (isLogY ? robustByLog : robust)(measured, isWhole), [measured, isWhole, isLogY]);
   const most = useMemo(() => Math.max(1, ...tree.nodes.end), [tree]);
@@ -60,12 +62,13 @@ export function RungTreeCanvas(props: Props) {
       setWidth(size.width);
       const [x, y] = scalesOf(frame, size);
       drawAxes(context, size, ink, { x, y, metric: props.metric, rungs, ...frame });
+      if (single) drawRepeats(context, single.segments, { x, y, ink });
       drawLines(context, drawing.segments, { x, y, ink, colours, lit, won, all: tree.trials.node.length, thickest: Math.max(...tree.nodes.trials, 1) });
       drawLinks(context, drawing.links, { x, y, ink });
       drawEnds(context, drawing.ends, { x, y, ink, marked, colours, states: props.states, most: drawing.ends.length, best, bestMean });
       context.globalAlpha = 1;
     },
-    [drawing, frame, colours, marked, lit, won, rungs, props.metric, props.states, best, bestMean],
+    [drawing, single, frame, colours, marked, lit, won, rungs, props.metric, props.states, best, bestMean],
   );
 
   const scales = scalesOf(frame, { width, height });

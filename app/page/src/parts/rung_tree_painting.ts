@@ -62,6 +62,19 @@ export function drawLines(context: CanvasRenderingContext2D, segments: Segment[]
   context.setLineDash([]);
 }
 
+/** Each repeat of a trial by itself: a thin line, below that of the mean. */
+export function drawRepeats(context: CanvasRenderingContext2D, segments: Segment[], { x, y, ink }: { x: Scale; y: Scale; ink: Palette }): void {
+  context.globalAlpha = 0.45;
+  context.strokeStyle = ink.soft;
+  context.lineWidth = 0.8;
+  for (const segment of segments.filter((each) => !each.isGuess)) {
+    context.beginPath();
+    context.moveTo(x(segment.x0), y(segment.y0));
+    context.lineTo(x(segment.x1), y(segment.y1));
+    context.stroke();
+  }
+}
+
 /** Averages: a thin broken line from each state to the mean, which is a diamond. */
 export function drawLinks(context: CanvasRenderingContext2D, links: Link[], { x, y, ink }: { x: Scale; y: Scale; ink: Palette }): void {
   context.globalAlpha = 0.9;
@@ -186,9 +199,17 @@ export function drawEnds(context: CanvasRenderingContext2D, ends: End[], marks: 
     const isBest = end.trial === best;
     context.globalAlpha = marked.length && !marked.includes(end.trial) && !isBest ? 0.2 : 1;
     context.fillStyle = isBest ? ink.accent : state === "failed" ? ink.bad : (colours?.[end.node] ?? ink.ink);
+    if (end.deviation && !isDot) drawDeviation(context, x(end.step), y(end.value - end.deviation), y(end.value + end.deviation));
     if (isBest) drawBest(context, x(end.step), y(end.value), `trial ${end.trial}: ${bestMean ?? number(end.value)}`, ink);
     else if (isDot && !marked.includes(end.trial)) context.fillRect(x(end.step) - 1, y(end.value) - 1, 2, 2);
     else context.fillText(MARKS[state] ?? "●", x(end.step), y(end.value) + 1);
+  }
+}
+
+/** From one deviation below a mean to one above it. */
+function drawDeviation(context: CanvasRenderingContext2D, x: number, low: number, high: number): void {
+  for (const [width, from, to] of [[1.5, low, high], [7, low - 0.75, low + 0.75], [7, high - 0.75, high + 0.75]] as const) {
+    context.fillRect(x - width / 2, Math.min(from, to), width, Math.abs(to - from));
   }
 }
 

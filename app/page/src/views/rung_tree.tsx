@@ -49,6 +49,7 @@ function Key({ study, at }: ViewProps) {
   return (
     <p class="quiet key">
       The more trials share a line, the thicker it is; broken before anything is measured. ★ best · ● trained · ✕ stopped · ▲ failed · ◐ trains · ○ waits
+      {tree.data?.trials.repeats?.some((each) => each.length) && " · thin: each repeat, upright bars: their deviation from the mean"}
       {tree.data?.trials.average_of?.some((parts) => parts.length) && " · ◆ the mean of the states that dotted lines come from"}
     </p>
   );
@@ -136,8 +137,9 @@ function meanOf({ best, value }: Study): string | null {
 function EndTold({ end, study, table, event }: { end: End; study: Study; table: Table | null; event: number | undefined }) {
   return (
     <>
-      <b>trial {end.trial}</b> {study.metric} {number(end.value)} at step {end.step}
-      {Number(table?.get(end.trial, "last.repeats") ?? 1) > 1 && " in its first repeat"}
+      <b>trial {end.trial}</b> {study.metric} {number(end.value)}
+      {end.deviation !== undefined && ` ± ${number(end.deviation, 2)}`} at step {end.step}
+      {end.deviation !== undefined && ", the mean of its repeats"}
       {table && <p>{String(table.get(end.trial, "standing") ?? "")}</p>}
       {event !== undefined && <p class="quiet">event {event}</p>}
     </>
