@@ -135,11 +135,12 @@ function meanOf({ best, value }: Study): string | null {
 }
 
 function EndTold({ end, study, table, event }: { end: End; study: Study; table: Table | null; event: number | undefined }) {
+  const isMean = Number(table?.get(end.trial, "last.repeats") ?? 1) > 1;
   return (
     <>
       <b>trial {end.trial}</b> {study.metric} {number(end.value)}
-      {end.deviation !== undefined && ` ± ${number(end.deviation, 2)}`} at step {end.step}
-      {end.deviation !== undefined && ", the mean of its repeats"}
+      {isMean && ` ± ${number(end.deviation ?? 0, 2)}`} at step {end.step}
+      {isMean && ", the mean of its repeats"}
       {table && <p>{String(table.get(end.trial, "standing") ?? "")}</p>}
       {event !== undefined && <p class="quiet">event {event}</p>}
     </>
