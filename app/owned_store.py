@@ -118,7 +118,7 @@ class OwnedStore:
             raise NotOurs(
                 f"the checkpoints{self._place} belong to the database {owner}, and this one, {ours}, is a copy of it: "
                 "`stagetree gc --adopt` takes them over where the other is gone, and `stagetree gc --separate` begins "
-                "with some of its own where both go on"
+                "with some of its own where both stay in use"
             )
         self._sure_until = self._clock() + SURE_SECONDS
 

@@ -35,14 +35,16 @@ def rough(seconds: float) -> str:
 
 def decided(kind: str, trial: int, steps: int) -> str:
     """What a tuner decided about a trial: trial 3 goes on to step 40."""
-    return f"trial {trial} " + (f"goes on to step {steps}" if kind == "promote" else "is stopped")
+    return f"trial {trial} " + (f"continues to step {steps}" if kind == "promote" else "is stopped")
 
 
 def rank_text(reason: Mapping[str, Any]) -> str:
     """Where a trial stood when that was decided: rank 5 of 9, the best 3 go on. Empty where it had no rank."""
     if not {"rank", "of"} <= reason.keys():
         return ""
-    return f"rank {reason['rank']} of {reason['of']}" + (f", the best {reason['cut']} go on" if "cut" in reason else "")
+    return f"rank {reason['rank']} of {reason['of']}" + (
+        f", the best {reason['cut']} are promoted" if "cut" in reason else ""
+    )
 
 
 def percent(share: float) -> str:

@@ -131,7 +131,7 @@ def _stop_waiting(service: Service[Documents], study: str, how: str, code: int) 
     """The audit remains asked for; of slots of our own, it is said by `own_stack` how it goes on."""
     if service.folder is None:
         again = f"stagetree audit {study} {without_secrets(service.place)}"
-        print(f"\n{how}; the audit of {study} goes on. Wait for it again with: {again}", file=sys.stderr)
+        print(f"\n{how}; the audit of {study} is still running. Wait for it again with: {again}", file=sys.stderr)
     else:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # on the way to the stack's end, which listens to it again
         print(f"\n{how}; the audit of {study} stops with the slots of this command.", file=sys.stderr)

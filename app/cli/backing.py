@@ -42,7 +42,7 @@ Folder = Annotated[
 
 
 def backup(to: To, checkpoints: Copy = None, dir: Store = None) -> None:
-    """Write the log as it is now, and the checkpoints that it names, to a folder. Studies may go on meanwhile.
+    """Write the log as it is now, and the checkpoints that it names, to a folder. Studies may run meanwhile.
 
     \b
     Example:  stagetree backup /backups/monday

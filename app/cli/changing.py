@@ -1,4 +1,4 @@
-"""Commands that change how a study goes on; and one for operators, to strike it."""
+"""Commands that pause, resume or change a study; and one for operators, to strike it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pause(id: StudyId, server: Server = None, output: Output = Format.table) -> 
 
 
 def resume(id: StudyId, server: Server = None, output: Output = Format.table) -> None:
-    """Go on with a paused study.
+    """Resume a paused study.
 
     \b
     Example:  stagetree resume last
@@ -45,7 +45,7 @@ def reopen(
     server: Server = None,
     output: Output = Format.table,
 ) -> None:
-    """Go on with a completed study, with more trials; what was decided stands.
+    """Reopen a completed study for more trials; what was decided stands.
 
     \b
     Example:  stagetree reopen digits-asha --num-trials 200
@@ -69,9 +69,9 @@ def retry(
     dir: Store = None,
     output: Output = Format.table,
 ) -> None:
-    """Have a failed trial tried again, for all that it was asked for; a study that is over goes on for that.
+    """Have a failed trial tried again, for all that it was asked for; a study that is over is reopened for that.
 
-    Its tuner has gone on without the trial, and hears no more of it.
+    Its tuner has decided without the trial, and is not told of it.
 
     \b
     Example:  stagetree retry last 3
@@ -102,7 +102,7 @@ def branch(
     server: Server = None,
     output: Output = Format.table,
 ) -> None:
-    """Train a new trial that begins as another one did, with other values from a step on; a study that is over goes on.
+    """Train a new trial that begins as another one, with other values from a step on; a study that is over is reopened.
 
     A sequence that is set begins at the step where the trial parts. Shared steps are not trained again.
 
@@ -128,13 +128,13 @@ def branch(
 def soup(
     id: StudyId,
     trials: Annotated[str, typer.Option("--trials", metavar="N,N,...", help="The trials to average.")] = "",
-    best: Annotated[int | None, typer.Option("--best", metavar="K", min=1, help="So many of the best instead.")] = None,
+    best: Annotated[int | None, typer.Option("--best", metavar="K", min=1, help="The K best trials instead.")] = None,
     last: Annotated[
-        int | None, typer.Option("--last", metavar="K", min=2, help="Of one trial, so many of its last kept states.")
+        int | None, typer.Option("--last", metavar="K", min=2, help="Of one trial, its K last states that are kept.")
     ] = None,
     weights: Annotated[str, typer.Option("--weights", metavar="W,W,...", help="Of each; equal ones else.")] = "",
     steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", min=1, help="Train it on, for so many steps in all.")
+        int | None, typer.Option("--steps", metavar="N", min=1, help="Train it further, to N steps in all.")
     ] = None,
     set: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="With this from there on; may be repeated.")
@@ -143,7 +143,7 @@ def soup(
     server: Server = None,
     output: Output = Format.table,
 ) -> None:
-    """Average the weights of trials into a new trial, which is evaluated; a study that is over goes on for it.
+    """Average the weights of trials into a new trial, which is evaluated; a study that is over is reopened for it.
 
     \b
     Example:  stagetree soup last --best 5
@@ -212,7 +212,7 @@ def extend(
 
 
 def stop(id: StudyId, trial: TrialNumber, server: Server = None) -> None:
-    """Want no more of a trial; steps that others share go on.
+    """Cancel a trial; steps that others share are still trained.
 
     \b
     Example:  stagetree trials stop last 12
@@ -252,7 +252,7 @@ def _change(verb: str, id: str, server: str | None, output: Format, *arguments: 
 
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The study, as `stagetree studies` lists it.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever looks at the study later.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for those who look at the study later.")]
 Folder = Annotated[
     Path | None,
     typer.Option("--dir", help="The folder of an embedded stack; else .stagetree here, or STAGETREE_DATABASE_URL."),

@@ -25,8 +25,8 @@ Json = dict[str, Any]
 
 WAYS = {
     "again": "trained once more        ",
-    "split": "gone on elsewhere        ",
-    "used": "gone on in a used object ",
+    "split": "resumed elsewhere        ",
+    "used": "resumed in a used object ",
     "watched": "evaluated after each step",
 }
 Steps = Annotated[int, typer.Option("--steps", metavar="N", min=2, help="How many steps to train, in each way.")]
@@ -87,7 +87,7 @@ def lines(report: Json) -> list[str]:
     report_lines += [f"not exact         {operation} has no deterministic form" for operation in report["not_exact"]]
     for way, words in WAYS.items():
         if way != "again" or way in report["differences"]:
-            report_lines.append(f"{words}  {report['differences'].get(way, 'the same, to the bit')}")
+            report_lines.append(f"{words}  {report['differences'].get(way, 'the same, bit for bit')}")
     return report_lines
 
 
@@ -109,7 +109,7 @@ def _rank_lines(report: Json, worlds: list[int]) -> list[str]:
     if report["failed"] or any(way in report["differences"] for way in WAYS):
         return []
     names = [f"{each} ranks" for each in worlds if each > 1]
-    return [f"{name:25}  {report['differences'].get(_way(name), 'the same, to the bit')}" for name in names]
+    return [f"{name:25}  {report['differences'].get(_way(name), 'the same, bit for bit')}" for name in names]
 
 
 def _way(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands that delete: a study that is over, and checkpoints that serve nobody, which ask first; and the archive."""
+"""Commands that delete: a study that is over, and checkpoints that nothing needs, which ask first; and the archive."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Adopt = Annotated[
     bool, typer.Option("--adopt", help="This database is a copy, and the other is gone: take its checkpoints over.")
 ]
 Separate = Annotated[
-    bool, typer.Option("--separate", help="This database is a copy, and both go on: write apart from the other.")
+    bool, typer.Option("--separate", help="This database is a copy, and both stay in use: write apart from the other.")
 ]
 
 
@@ -225,13 +225,13 @@ def _free(retention: Retention, store: ObjectStore, orphans: Sequence[Orphan]) -
         pass
     left = sum(map(len, retention.choose().values())) + sum(not delete_object(store, each.key) for each in orphans)
     if left:
-        fail(f"{left} objects could not be deleted now: the store is away, or they came into use", FAILED)
+        fail(f"{left} objects could not be deleted now: the store is away, or they are in use again", FAILED)
 
 
 def _ask(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        fail("nobody is here to be asked: say --yes", USAGE)
+        fail("there is no terminal to ask at: say --yes", USAGE)
     if not typer.confirm(question, err=True):
         fail("nothing was deleted")

@@ -32,7 +32,7 @@ def debug(
     id: StudyId,
     number: TrialNumber,
     steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", min=1, help="How far; by default as far as it came.")
+        int | None, typer.Option("--steps", metavar="N", min=1, help="How far; by default as far as it was trained.")
     ] = None,
     trainers: Trainers = None,
     device: Device = "cpu",

@@ -219,7 +219,7 @@ def checked(service: AnyService, check: Callable[[], None]) -> AnyService:
 def _interrupted(service: AnyService, study: str) -> NoReturn:
     if service.folder is None:
         again = f"stagetree watch {study} {without_secrets(service.place)}"
-        print(f"\nStopped watching; study {study} goes on. Watch it again with: {again}", file=sys.stderr)
+        print(f"\nStopped watching; study {study} is still running. Watch it again with: {again}", file=sys.stderr)
     else:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # on the way to the stack's end, which listens to it again
         print(f"\nStopped; the slots of study {study} were this command's own and stop with it.", file=sys.stderr)

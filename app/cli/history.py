@@ -24,7 +24,7 @@ COUNTED_FROM_0 = ("trial", "index")
 def events(
     id: StudyId,
     after: Annotated[int, typer.Option("--after", metavar="N", min=0, help="Begin behind this event.")] = 0,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the study is over.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow it until the study is over.")] = False,
     type: Annotated[
         list[str] | None, typer.Option("--type", metavar="NAME", help="Only events of this type; may be repeated.")
     ] = None,
@@ -148,7 +148,7 @@ def film(
     server: Server = None,
     dir: Store = None,
 ) -> None:
-    """Write how a study came about as a film of ten seconds: its rung tree grows, with what the slots did below.
+    """Write how a study went as a film of ten seconds: its rung tree grows, with what the slots did below.
 
     An SVG plays in a browser, and is sharp at any size. A GIF is shown in mails and chats, too, and needs Pillow.
 

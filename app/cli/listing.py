@@ -14,7 +14,7 @@ from app.cli.output import ListFormat, fraction, one_line, print_list
 from stagetree.text import saved_text
 
 Json = dict[str, Any]
-Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many.")]
+Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most N.")]
 States = Annotated[
     list[str] | None, typer.Option("--state", metavar="STATE", help="Only those in this state; may be repeated.")
 ]

@@ -41,7 +41,7 @@ Slots = Annotated[
 ]
 SlotsPerGpu = Annotated[
     int | None,
-    typer.Option("--slots-per-gpu", metavar="N", min=1, max=MOST_SHARES, help="So many slots share each GPU."),
+    typer.Option("--slots-per-gpu", metavar="N", min=1, max=MOST_SHARES, help="N slots share each GPU."),
 ]
 Trainers = Annotated[
     list[str] | None,

@@ -104,7 +104,7 @@ def print_what_if(answer: Json) -> None:
     print(f"trials     {answer['trials']}")
     print(f"steps      {answer['requested']} asked for, {answer['unique']} different")
     print(f"saved      {answer['saved']} of the steps that the study had")
-    print(f"needed     {answer['needed']} steps that nobody has trained")
+    print(f"needed     {answer['needed']} steps that were never trained")
     print(f"not known  {answer['not_known']} results")
     if best := answer["best"]:
         print(

@@ -292,7 +292,7 @@ def _unfinished(service: Service[Documents], spec: Json) -> str | None:
         for listed in service.client.studies():
             is_open = listed["state"] in ("running", "paused")
             if is_open and _is_the_same(written, service.client.study(listed["study"])):
-                print(f"Going on with {listed['study']}, which was interrupted.", file=sys.stderr)
+                print(f"Resuming {listed['study']}, which was interrupted.", file=sys.stderr)
                 service.client.resume(listed["study"])
                 return str(listed["study"])
     return None

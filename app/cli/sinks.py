@@ -139,7 +139,7 @@ class StudySinks(threading.Thread):
         for (study, address), following in self._following.items():
             if study not in self._open and not following.wait(max(deadline - time.monotonic(), 0)):
                 name = shown(address)
-                self._say(f"{name} has not got all of {study}: stagetree watch {study} --to {name} goes on")
+                self._say(f"{name} has not got all of {study}: stagetree watch {study} --to {name} sends the rest")
 
     def end(self) -> None:
         """Nothing is tried again."""

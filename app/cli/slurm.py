@@ -128,7 +128,7 @@ def workers(
     ] = 1,
     slots_per_gpu: Annotated[
         int,
-        typer.Option("--slots-per-gpu", metavar="N", min=1, max=MOST_SHARES, help="So many tasks share each GPU."),
+        typer.Option("--slots-per-gpu", metavar="N", min=1, max=MOST_SHARES, help="N tasks share each GPU."),
     ] = 1,
     cpus: Annotated[int, typer.Option("--cpus-per-task", metavar="N", min=1, help="Cores of a task.")] = 4,
     early: Annotated[

@@ -108,7 +108,7 @@ def own_stack(own: OwnStack, *, await_slots: bool = False) -> Iterator[Service[D
     except BaseException as error:
         if began and not isinstance(error, ProblemError):  # what is refused was not trained
             again = "" if folder == DEFAULT_DIR else f" with --dir {folder}"
-            print(f"What was trained is kept: the same command{again} goes on from there.", file=sys.stderr)
+            print(f"What was trained is kept: the same command{again} resumes there.", file=sys.stderr)
         elif own.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -50,9 +50,7 @@ class Store:
     def check_work(self) -> None:
         """End with a message if nobody is at work in the folder, so that nothing there goes on."""
         if not is_at_work(self.folder):
-            fail(
-                f"nobody is at work in {self.folder}: `stagetree run` with the same study file goes on with it", FAILED
-            )
+            fail(f"no process serves {self.folder}: `stagetree run` with the same study file resumes it", FAILED)
 
     def ready(self) -> None:
         """Whoever is at work in the folder answers nobody; that somebody is there is `check_work`'s to say."""

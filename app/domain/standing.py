@@ -232,7 +232,7 @@ def _cut(study: Study, rung: RungRanking) -> str:
     """How many went on, of a study that is completed."""
     if study.state != StudyState.COMPLETED:
         return ""
-    return f", {len(rung.promoted)} went on"
+    return f", {len(rung.promoted)} promoted"
 
 
 def _why(reason: Mapping[str, object]) -> str:

@@ -191,7 +191,7 @@ class RankedRung(Answer):
     entered: int = Field(description="how many trials were sent there")
     trials: list[int] = Field(description="the best first, those that failed on the way last")
     values: list[float | None] = Field(description="what each had there, null for one that failed")
-    promoted: list[int] = Field(description="the trials that went on")
+    promoted: list[int] = Field(description="the trials that were promoted")
 
 
 class Rungs(Answer):

@@ -121,7 +121,7 @@ class RungStanding(Answer):
     entered: int = Field(description="trials that were sent there")
     arrived: int = Field(description="those of them with a result there")
     failed: int
-    promoted: int = Field(description="those of them that went on")
+    promoted: int = Field(description="those of them that were promoted")
 
 
 class Decision(Answer, needs=("kind", "trial", "steps")):
@@ -224,7 +224,8 @@ class StudyAnswer(Answer, needs=("study", "state")):
     tuner: str = Field(description="the tuner's kind")
     sampler: str = Field(default="", description="the kind of its sampler; empty where it has none")
     grows_by: str | None = Field(
-        default=None, description="the field of its tuner by which it can go on when it is completed; null: it cannot"
+        default=None,
+        description="the field of its tuner by which it can be reopened when it is completed; null: it cannot",
     )
     grows_from: int | None = Field(default=None, description="the value of that field, of which there can be more")
     best: Best | None

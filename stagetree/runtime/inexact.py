@@ -22,7 +22,7 @@ WATCHED = "Likely: evaluate() or state_dict() changes what train() reads"
 SAVING = "Likely: saving changes what train() reads: state_dict() does, or train() reads addresses or times"
 
 MEASURING = (
-    "Likely: evaluate() changes what it reads: it draws from a generator of its own, goes on with what it measured "
+    "Likely: evaluate() changes what it reads: it draws from a generator of its own, continues with what it measured "
     "before, or leaves a module in another mode"
 )
 MEASURING_SAVED = "Likely: state_dict() changes what evaluate() reads"

@@ -174,7 +174,9 @@ def num_trials_field() -> Any:
 
 
 def reduction_factor_field() -> Any:
-    return common("reduction_factor", "a whole number of at least 2: one of so many goes on from a rung", default=4)
+    return common(
+        "reduction_factor", "a whole number of at least 2: one of this many is promoted from a rung", default=4
+    )
 
 
 def sampling_seed_field() -> Any:

@@ -107,7 +107,7 @@ def test_what_was_cancelled_stays_so() -> None:
     world = trained()
     world.give(branch(5, 20, {"lr": 0.3}))
     world.give(c.CancelStudy(study=STUDY, at=1.0))
-    with pytest.raises(StateConflict, match="was cancelled: nothing of it goes on"):
+    with pytest.raises(StateConflict, match="was cancelled: nothing of it is trained any more"):
         decide(world.plan, branch(5, 9, {"lr": 0.4}))
 
 

@@ -164,7 +164,7 @@ def test_it_says_what_it_waits_for_and_can_be_ended(
         (study,) = {each.study for each in service.client.studies() if each.name == "right"}
         said = stagetree("audit", "right", "--server", service.url, "--timeout", 0.5)
         waits = f"{study}: the audit waits: no slot has trainer right at version "
-        goes_on = f"the audit of {study} goes on. Wait for it again with: stagetree audit {study} --server"
+        goes_on = f"the audit of {study} is still running. Wait for it again with: stagetree audit {study} --server"
         assert (said.code, said.out) == (124, "") and waits in said.err
         assert f"Not over after 0.5 seconds; {goes_on} {service.url}" in said.err
         command = [sys.executable, "-m", "stagetree", "audit", "right", "--server", service.url]

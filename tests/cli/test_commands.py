@@ -379,7 +379,7 @@ def test_ctrl_c_stops_watching_and_says_that_the_study_goes_on(
     said = stagetree(command, what)
     study = next(served.client.studies())
     assert said.code == 130
-    assert f"study {study['study']} goes on" in said.err
+    assert f"study {study['study']} is still running" in said.err
     assert f"stagetree watch {study['study']} --server {served.url}" in said.err
     assert study["state"] == "running"
     served.client.cancel(study["study"])

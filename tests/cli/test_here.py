@@ -82,7 +82,7 @@ def test_nobody_waits_for_a_study_that_nobody_runs(
     for command in ("watch", "wait"):
         said = stagetree(command, study)
         assert said.code == 1
-        assert "nobody is at work in .stagetree" in said.err
+        assert "no process serves .stagetree" in said.err
     with (here / ".stagetree" / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert stagetree("wait", study, "--timeout", 0).code == 124
@@ -239,7 +239,7 @@ def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, write: 
     (here / "broken").unlink()
     ran = stagetree(*command)
     after = ran.json
-    assert f"Going on with {before['study']}, which was interrupted" in ran.err
+    assert f"Resuming {before['study']}, which was interrupted" in ran.err
     assert (after["study"], after["state"], after["failed"]) == (before["study"], "completed", 0)
     assert sorted(trial["value"] for trial in after["trials"]) == [1, 2, 9], "the tuner has gone on without it"
     assert stagetree("replay", "last").out.splitlines()[-1].startswith("identical: ")

@@ -12,6 +12,7 @@ from docs_pages import DOCS, ROOT, blocks, rows
 
 from app.simulation.preview import preview
 from stagetree.spec import StudySpec
+from tools.prose import GUIDE, LONGEST, long_sentences, pages, seen
 
 TABLES = ("message", "what you see")
 SOURCES = "\n".join(
@@ -68,3 +69,22 @@ def test_the_home_page_has_a_program_that_runs(tmp_path: Path) -> None:
 def test_questions_come_first_and_records_last() -> None:
     captions = re.findall(r"^:caption: (.*)$", (DOCS / "index.md").read_text(), re.MULTILINE)
     assert (captions[0], captions[-1]) == ("Begin", "Records")
+
+
+def test_what_the_glossary_rules_out_is_found() -> None:
+    ruled_out = {row[2] for row in rows(DOCS / "glossary.md", "verb")} - {""}
+    assert len(ruled_out) >= 4
+    for words in ruled_out:
+        assert any(re.search(rule.pattern, words) for rule in GUIDE.values()), words
+
+
+def test_what_users_see_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = {(file, text.strip()) for file, _, text in [*pages(), *seen()]}
+    assert ("app/page/src/views/acts.tsx", "<p>It resumes where it was.</p>") in lines
+    assert any(file == "app/cli/changing.py" and "Resume a paused study" in text for file, text in lines)
+    page = tmp_path / "docs" / "long.md"
+    (tmp_path / "docs" / "tuners").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("Short. " * LONGEST)
+    page.write_text(f"One. {'word ' * LONGEST}too many.")
+    monkeypatch.setattr("tools.prose.ROOT", tmp_path)
+    assert [each.split(":")[0] for each in long_sentences()] == ["docs/long.md"]

@@ -62,7 +62,7 @@ def test_a_trial_that_was_passed_over_waits_at_its_rung_and_then_stayed_there() 
     assert [rung.steps for rung in ladder] == [2, 6, 18]
     assert [len(rung.promoted) for rung in ladder] == [3, 1, 0]
     last = ladder[0].best_first(-1)[-1]
-    assert meaning(study, study.trials[last], "completed", stands) == "stayed at rung 0: rank 9 of 9, 3 went on"
+    assert meaning(study, study.trials[last], "completed", stands) == "stayed at rung 0: rank 9 of 9, 3 promoted"
     best = next(iter(ladder[2].values))
     assert meaning(study, study.trials[best], "completed", stands) == "trained to step 18"
 

@@ -95,4 +95,4 @@ def test_an_example_is_checked(tmp_path: Path) -> None:
     study.write_text(yaml.safe_dump(STUDY))
     done = stagetree("check", str(study), "--steps", "2")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("the same, to the bit") == 3 and "a checkpoint" in done.stdout
+    assert done.stdout.count("the same, bit for bit") == 3 and "a checkpoint" in done.stdout

@@ -38,7 +38,7 @@ def named(up: Service) -> Callable[[str], str]:
 def prove(page: Page) -> None:
     page.locator(".acts").get_by_role("button", name="Prove all of it").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("is trained again, and compared to the bit")
+    expect(dialog).to_contain_text("is trained again, and compared bit for bit")
     dialog.get_by_role("button", name="Prove it").click()
     expect(dialog).to_contain_text("Its stages are trained again and compared")
     page.get_by_role("button", name="Close").click()

@@ -185,7 +185,7 @@ def test_why_a_trial_ended_is_one_click_away(open_page: Callable[..., Page], sta
     wanted = page.locator(".events .wanted")
     expect(wanted).to_contain_text("starts, to step 2")
     wanted.get_by_role("link", name="trial").click()
-    expect(page.get_by_role("region", name="Why")).to_contain_text("now stayed at rung 0: rank 12 of 12, 6 went on")
+    expect(page.get_by_role("region", name="Why")).to_contain_text("now stayed at rung 0: rank 12 of 12, 6 promoted")
 
 
 def test_the_rung_tree_is_told_by_arrow_keys(open_page: Callable[..., Page], stack: Service, study: str) -> None:
@@ -292,7 +292,7 @@ def test_events_are_filtered_and_open_at_one(open_page: Callable[..., Page], sta
     expect(items).to_have_count(6)
     items.first.locator("summary").click()
     items.first.get_by_role("link", name="trial", exact=False).first.click()
-    expect(page.get_by_role("region", name="Why")).to_contain_text("goes on to step 4: rung 0: rank")
+    expect(page.get_by_role("region", name="Why")).to_contain_text("continues to step 4: rung 0: rank")
 
 
 def test_another_view_begins_at_its_top(open_page: Callable[..., Page], stack: Service, study: str) -> None:

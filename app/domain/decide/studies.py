@@ -173,7 +173,7 @@ def reopened(study: Study, tuner: Mapping[str, Any], at: float) -> e.StudyReopen
 def going_on(study: Study, at: float) -> Iterator[e.Event]:
     """A user asks for more: a study ended by a budget or a limit goes on without it; a cancelled study does not."""
     if study.state == StudyState.CANCELLED:
-        raise StateConflict(f"study {study.id} was cancelled: nothing of it goes on")
+        raise StateConflict(f"study {study.id} was cancelled: nothing of it is trained any more")
     if study.is_final:
         yield reopened(study, study.tuner, at)
 

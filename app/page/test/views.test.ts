@@ -129,8 +129,8 @@ test("axes of parallel coordinates: numbers by size, wide ones by their logarith
 
 test("events and reasons in words", () => {
   const event = { position: 1, version: 1, at: 0, type: "TrialStopped", data: { study: "s", trial: 3, reason: { rung: 1, rank: 7, of: 12, cut: 3 } } };
-  assert.equal(sentence(event as unknown as LoggedEvent), "trial 3 is stopped (rung 1: rank 7 of 12, the best 3 go on)");
-  assert.equal(sentence({ ...event, type: "TrialExtended", data: { ...event.data, steps: 8 } } as unknown as LoggedEvent), "trial 3 goes on to step 8 (rung 0: rank 7 of 12, the best 3 go on)");
+  assert.equal(sentence(event as unknown as LoggedEvent), "trial 3 is stopped (rung 1: rank 7 of 12, the best 3 are promoted)");
+  assert.equal(sentence({ ...event, type: "TrialExtended", data: { ...event.data, steps: 8 } } as unknown as LoggedEvent), "trial 3 continues to step 8 (rung 0: rank 7 of 12, the best 3 are promoted)");
   assert.equal(sentence({ ...event, type: "SomethingNew" } as unknown as LoggedEvent), "SomethingNew");
   assert.equal(reason({}), "");
 });

@@ -62,7 +62,7 @@ def captions(
 
 DID = {
     "start": ("starts", "start"),
-    "promote": ("goes on", "go on"),
+    "promote": ("continues", "continue"),
     "stop": ("is stopped", "are stopped"),
     "cancel": ("is cancelled", "are cancelled"),
     "retry": ("is tried again", "are tried again"),

@@ -122,7 +122,7 @@ class PopTuner(CurveTuner):
 
     order_by: Literal["rank", "p"] = Field(
         default="rank",
-        description="rank or p: whether trials go on in the order of their rank among those that came to their step, "
+        description="rank or p: whether trials continue in the order of their rank among trials at their step, "
         "or of the probability that they reach the target",
     )
 
@@ -147,7 +147,7 @@ class PopTuner(CurveTuner):
 REFUSED = {
     "pop": "which ends trials by what is foretold of them itself",
     "early_term": "which ends trials by what is foretold of them itself",
-    "pbt": "whose trials change their values on the way, so that a curve does not say how it goes on",
+    "pbt": "whose trials change their values on the way, so that a curve does not predict how it continues",
     "external": "whose trials belong to whoever asks for them, and wait for results",
 }
 """With these tuners it does not go. For the others a trial that ends early is one that failed on its way."""

@@ -157,7 +157,7 @@ class AshaTuner(HalvingTuner):
     takes_objectives: ClassVar[bool] = True
     kind: Literal["asha"] = "asha"
     type: Literal["promotion", "stopping"] = Field(
-        default="promotion", description="promotion (trials wait at their rung) or stopping (they go on or end)"
+        default="promotion", description="promotion (trials wait at their rung) or stopping (they continue or end)"
     )
     num_trials: Count = num_trials_field()
     min_steps: Count = min_steps_field()
@@ -215,7 +215,7 @@ class HyperbandTuner(HalvingTuner):
     min_steps: Count = min_steps_field(default=1)
     max_steps: Count = max_steps_field()
     reduction_factor: Factor = common(
-        "reduction_factor", "a whole number of at least 2: one of so many goes on from a rung", default=3
+        "reduction_factor", "a whole number of at least 2: one of this many is promoted from a rung", default=3
     )
     brackets: Count | None = Field(default=None, description="how many brackets, the most aggressive first")
     loops: Count = Field(default=1, description="how often all brackets are gone through, at least 1")

@@ -28,7 +28,7 @@ export function rowsOf(rung: RankedRung, chosen: number[]): Row[] {
     if (index === cut && promoted.size) {
       if (hidden) rows.push({ kind: "more", hidden });
       hidden = 0;
-      rows.push({ kind: "cut", text: `${promoted.size} of ${rung.trials.length} went on` });
+      rows.push({ kind: "cut", text: `${promoted.size} of ${rung.trials.length} promoted` });
     }
   });
   if (hidden) rows.push({ kind: "more", hidden });

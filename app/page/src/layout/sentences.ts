@@ -11,7 +11,7 @@ const SENTENCES: Record<string, (data: Data) => string> = {
   SuggestionWithdrawn: (data) => `suggestion ${data["suggestion"]} was withdrawn${data["by"] ? ` by ${data["by"]}` : ""}`,
   ResultsLearned: (data) => `its sampler begins with ${(data["results"] as unknown[]).length} trials of ${data["source"]}`,
   TrialAdded: (data) => `trial ${data["trial"]} starts, to step ${data["steps"]}${why(data)}`,
-  TrialExtended: (data) => `trial ${data["trial"]} goes on to step ${data["steps"]}${why(data, true)}`,
+  TrialExtended: (data) => `trial ${data["trial"]} continues to step ${data["steps"]}${why(data, true)}`,
   TrialStopped: (data) => `trial ${data["trial"]} is stopped${why(data)}`,
   TrialCancelled: (data) => `trial ${data["trial"]} was cancelled`,
   TrialRetried: (data) => `trial ${data["trial"]} had failed and is tried again`,
@@ -35,7 +35,7 @@ const SENTENCES: Record<string, (data: Data) => string> = {
   StageFailed: (data) => `training failed after step ${data["step"]}: ${lastLine(data["error"])}`,
   Evaluated: (data) => `measured at step ${data["step"]}: ${metrics(data["metrics"])}`,
   CheckpointKept: (data) => `the state at step ${data["step"]} was saved`,
-  CheckpointCached: (data) => `slots of ${data["host"]} may go on from step ${data["step"]}, whose state is on its way to the store`,
+  CheckpointCached: (data) => `slots of ${data["host"]} may resume from step ${data["step"]}, whose state is on its way to the store`,
   CheckpointReleased: (data) => `the state at step ${data["step"]} is not needed any more`,
   CheckpointDropped: (data) => `the state at step ${data["step"]} is gone: ${data["reason"]}`,
   PackingProfiled: (data) => `it was measured how packs do on ${data["device"]}`,
@@ -67,7 +67,7 @@ export function reason(given: Data, isPromotion = false): string {
   const isRanked = rank !== undefined && cut !== undefined;
   const at = typeof rung === "number" ? `rung ${isPromotion && isRanked ? rung - 1 : rung}` : "";
   if (rank !== undefined && of !== undefined) {
-    const best = cut === undefined ? "" : `, the best ${cut} ${cut === 1 ? "goes" : "go"} on`;
+    const best = cut === undefined ? "" : `, the best ${cut} ${cut === 1 ? "is" : "are"} promoted`;
     return `${at ? `${at}: ` : ""}rank ${rank} of ${of}${best}`;
   }
   if (given["kill_threshold"] !== undefined) {

@@ -14,7 +14,7 @@ export interface Bar {
 export function bars(cost: Study["cost"]): Bar[] {
   const parts: [string, string, number, Bar["kind"]][] = [
     ["stopped early", "what the tuner decided not to train", -cost.stopped_early, "saved"],
-    ["unfinished", "what nobody has trained (yet), and is not saved either", -cost.unfinished, "plain"],
+    ["unfinished", "what was not trained (yet), and is not saved either", -cost.unfinished, "plain"],
     ["shared", "what trials took together", -cost.shared, "saved"],
     ["known", "what was trained for another study", -cost.known, "saved"],
     ["repeated", "trained again, because a later trial parts where no state was kept", cost.repeated, "again"],
@@ -56,7 +56,7 @@ export function Waterfall({ study }: { study: Study }) {
       <Savings cost={study.cost} />
       {study.cost.repeated > 0 && (
         <p class="quiet">
-          {plural(study.cost.repeated, "step")} repeated: a trial that came later parts where no state was kept, and was trained from the state before it.
+          {plural(study.cost.repeated, "step")} repeated: a later trial branches where no state was kept, and was trained from the state before it.
         </p>
       )}
       {study.cost.retried > 0 && (

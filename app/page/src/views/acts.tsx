@@ -66,13 +66,13 @@ function Question({ study, act, close }: { study: Study; act: Act; close: () => 
     case "pause":
       return (
         <Dialog title="Pause the study?" verb="Pause" close={close} act={command("pause", "Nothing new is started for it.")}>
-          <p>Nothing new is started until you resume it. What is under way, and nobody else wants, ends at its step.</p>
+          <p>Nothing new is started until you resume it. Stages under way that no other study wants end at their next step.</p>
         </Dialog>
       );
     case "resume":
       return (
-        <Dialog title="Resume the study?" verb="Resume" close={close} act={command("resume", "It goes on where it was.")}>
-          <p>It goes on where it was.</p>
+        <Dialog title="Resume the study?" verb="Resume" close={close} act={command("resume", "It resumes where it was.")}>
+          <p>It resumes where it was.</p>
         </Dialog>
       );
     case "complete":
@@ -94,7 +94,7 @@ function Question({ study, act, close }: { study: Study; act: Act; close: () => 
     case "audit":
       return (
         <Dialog title="Prove all of it?" verb="Prove it" close={close} act={command("audit", "Its stages are trained again and compared, when slots have nothing else to do.")}>
-          <p>Every stage that began with a saved state is trained again, and compared to the bit. That takes slots for as long as those stages took; no number is changed.</p>
+          <p>Every stage that began with a saved state is trained again, and compared bit for bit. That takes slots for as long as those stages took; no number is changed.</p>
           <p class="quiet">So far: {study.exactness.text}</p>
         </Dialog>
       );
@@ -130,8 +130,8 @@ function Reopen({ study, path, close }: AskedProps) {
   const unit = field === "num_trials" ? "trials" : field;
   return (
     <Dialog
-      title={`Go on with more ${unit}`}
-      verb="Go on"
+      title={`Reopen with more ${unit}`}
+      verb="Reopen"
       close={close}
       act={async (form) => {
         const wanted = Number(form.get("wanted"));

@@ -110,7 +110,7 @@ function Player({ text }: { text: string }) {
       </div>
       <div class="film" ref={place} />
       <p class="quiet key">
-        The more trials share a line, the thicker it is. A ring: a trial goes on · ● the end of a trial · ✕ stopped or failed · ★ best. Below, what each slot trained, strong
+        The more trials share a line, the thicker it is. A ring: a promotion · ● the end of a trial · ✕ stopped or failed · ★ best. Below, what each slot trained, strong
         where several trials share it; times in which no slot trained are left out.
       </p>
     </>

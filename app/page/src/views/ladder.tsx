@@ -59,7 +59,7 @@ function Columns({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
             <div key={rung.rung} style={{ width: `${WIDTH}px` }}>
               <b>rung {rung.rung}</b> · step {rung.steps}
               <p class="quiet">
-                {rung.trials.length} of {rung.entered} came
+                {rung.trials.length} of {rung.entered} arrived
               </p>
             </div>
           ))}
@@ -113,7 +113,7 @@ function Cell({ row, x, y, table }: { row: Row; x: number; y: number; table: Tab
       </span>
       <span class="n">
         {row.value === null ? "failed" : number(row.value)}
-        <span class="hidden">{row.isPromoted ? " went on" : " did not go on"}</span>
+        <span class="hidden">{row.isPromoted ? " promoted" : " not promoted"}</span>
       </span>
     </button>
   );
@@ -125,7 +125,7 @@ function Told({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
   const events = useMemo(() => lastDecisions(history.data), [history.data]);
   const shown = chosen.value.filter((trial) => rungs.some((rung) => rung.trials.includes(trial)));
   if (rungs.length === 0) return null;
-  if (shown.length === 0) return <p class="quiet told">Choose a trial to read why it went on, or did not.</p>;
+  if (shown.length === 0) return <p class="quiet told">Choose a trial to read why it was promoted, or was not.</p>;
   return (
     <ul class="told" aria-live="polite">
       {shown.map((trial) => (
@@ -151,7 +151,7 @@ function verdict(rungs: RankedRung[], trial: number): string {
   const last = rungs.filter((rung) => rung.trials.includes(trial)).at(-1)!;
   const rank = last.trials.indexOf(trial) + 1;
   const went = last.promoted.includes(trial);
-  const others = `${last.promoted.length} went on`;
+  const others = `${last.promoted.length} promoted`;
   const where = `rung ${last.rung}: rank ${rank} of ${last.trials.length}`;
-  return went ? `went on from ${where}, one of ${last.promoted.length}` : `stayed at ${where}, ${others}`;
+  return went ? `promoted from ${where}, one of ${last.promoted.length}` : `stayed at ${where}, ${others}`;
 }

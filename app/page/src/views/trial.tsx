@@ -67,7 +67,7 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
 function Parents({ study, trial }: { study: Study; trial: TrialDetail }) {
   const link = (each: number) => <a href={studyLink(study.study, ["trials", String(each)])}>trial {each}</a>;
   if (typeof trial.cooldown_of === "number") {
-    return <p class="quiet">A cooldown off {link(trial.cooldown_of)}, which goes on from before it and is ranked by its result.</p>;
+    return <p class="quiet">A cooldown off {link(trial.cooldown_of)}, which continues from before it and is ranked by its result.</p>;
   }
   if (!trial.average_of?.length) return null;
   return (
@@ -122,7 +122,7 @@ function Why({ study, at, trial }: ViewProps & { trial: TrialDetail }) {
 }
 
 function said(kind: string, steps: number | null): string {
-  const words: Record<string, string> = { start: `asked to train to step ${steps}`, promote: `goes on to step ${steps}`, stop: "stopped", cancel: "cancelled" };
+  const words: Record<string, string> = { start: `asked to train to step ${steps}`, promote: `continues to step ${steps}`, stop: "stopped", cancel: "cancelled" };
   return words[kind] ?? kind;
 }
 
@@ -158,9 +158,9 @@ function TrialActs({ study, trial }: { study: Study; trial: TrialDetail }) {
           verb="Stop it"
           isGrave
           close={close}
-          act={async () => (await tell("DELETE", path), `Trial ${trial.trial} is cancelled: nobody trains it any further for this study.`)}
+          act={async () => (await tell("DELETE", path), `Trial ${trial.trial} is cancelled: it is not trained any further for this study.`)}
         >
-          <p>It is not trained any further. What it shares with other trials goes on, and what it has reached stays.</p>
+          <p>It is not trained any further. What it shares with other trials is still trained, and its results stay.</p>
         </Dialog>
       )}
     </p>
