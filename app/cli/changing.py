@@ -20,7 +20,7 @@ from app.cli.remarks import tag as tag
 
 
 def pause(id: StudyId, server: Server = None, output: Output = Format.table) -> None:
-    """Start nothing new for a study until it is resumed; what runs for it alone is stopped, and kept.
+    """Pause a study until it is resumed: nothing new is started, and stages that run for it alone stop and are kept.
 
     \b
     Example:  stagetree pause last
@@ -54,7 +54,7 @@ def reopen(
 
 
 def cancel(id: StudyId, server: Server = None, output: Output = Format.table) -> None:
-    """End a study for good; its results so far stay.
+    """Cancel a study for good; its results so far stay.
 
     \b
     Example:  stagetree cancel last

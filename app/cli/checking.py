@@ -48,7 +48,7 @@ def check(
     changes: Changes = None,
     output: Output = Format.table,
 ) -> None:
-    """Is the trainer exact? Train it whole, with a break, with evaluations and in a used object, and compare.
+    """Check whether a trainer is exact: train it whole, with a break, evaluated, and in a used object, and compare.
 
     \b
     Example:  stagetree check study.yaml --steps 6
@@ -180,7 +180,7 @@ def check_tuner(
         Path | None, typer.Option("--study", help="A study file that asks for the tuner, with its args and its space.")
     ] = None,
 ) -> None:
-    """Try tuners of your own on virtual slots: whether they do what any tuner must.
+    """Check tuners of your own on virtual slots: whether they do what any tuner must.
 
     For example: stagetree check-tuner mine.py
     """

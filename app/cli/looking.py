@@ -119,7 +119,7 @@ def _is_unproven(prediction: Json) -> bool:
 def trial(
     id: StudyId, number: TrialNumber, server: Server = None, dir: Store = None, output: Output = Format.table
 ) -> None:
-    """Show all there is to know of one trial: its standing, curve and, if it failed, the traceback.
+    """Show one trial: its standing, its curve and, if it failed, the traceback.
 
     \b
     Example:  stagetree trial last 3

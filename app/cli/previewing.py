@@ -163,7 +163,7 @@ def preview(
     changes: Changes = None,
     output: Output = Format.table,
 ) -> None:
-    """What a study would cost, and save. Runs nothing.
+    """Print what a study would cost and save. Trains nothing.
 
     \b
     Example:  stagetree preview study.yaml --slots 4

@@ -166,7 +166,7 @@ def sampler(
     dir: Store = None,
     output: Output = Format.table,
 ) -> None:
-    """What a study's sampler knows, and would propose next, from the log alone; it changes nothing.
+    """Show what a study's sampler knows and would propose next, from the log alone. Changes nothing.
 
     \b
     Example:  stagetree sampler last

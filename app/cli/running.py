@@ -182,7 +182,7 @@ def submit(
     ] = None,
     output: Output = Format.table,
 ) -> None:
-    """Submit a study to a server, and leave it to it.
+    """Submit a study to a server, and return at once.
 
     \b
     Example:  stagetree submit study.yaml --server http://gpu-box:8000
@@ -232,7 +232,7 @@ def wait(
     server: Server = None,
     dir: Store = None,
 ) -> None:
-    """Wait for a study to end, and say how by the exit code: 0 completed, 1 failed or cancelled, 124 not in time.
+    """Wait until a study is over. Exit codes: 0 completed, 1 failed or cancelled, 124 timed out.
 
     With --strict, 5: completed, and some of its trials failed.
 

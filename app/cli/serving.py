@@ -24,7 +24,7 @@ Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help
 
 
 def worker(queue: Queue) -> None:
-    """Be a slot of a cluster, or its scheduler, until it is asked to end. The settings come from the environment.
+    """Run a slot of a cluster, or its scheduler, until it is told to stop. The settings come from the environment.
 
     As `slurm`, it is the slot of the GPU that a task of a Slurm job was given.
 
@@ -40,7 +40,7 @@ def worker(queue: Queue) -> None:
 
 
 def api(host: Host = "127.0.0.1", port: Port = 8000, insecure: Insecure = False) -> None:
-    """Be the API of a cluster, until it is asked to end. The settings come from the environment.
+    """Run the API of a cluster until it is told to stop. The settings come from the environment.
 
     \b
     Example:  stagetree api --host 0.0.0.0
