@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from locks import alone
 from sqlalchemy import Engine, create_engine, make_url, text
+from turns import AT_NIGHT, pytest_collection_modifyitems, pytest_report_header  # noqa: F401 - hooks of pytest
 
 from app.events.database import Database
 from app.workers.warm import Warm
@@ -35,7 +36,6 @@ pytest_plugins = ["costs", "stacks"]
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 """A busy machine is no failure."""
 
-AT_NIGHT = "STAGETREE_TEST_MORE" in os.environ
 REPEATED = {} if AT_NIGHT else {"derandomize": True, "database": None, "max_examples": 50}
 """A property is tried on the same examples in each run, so that none fails by chance; `make night` draws others, and
 more."""
@@ -50,13 +50,6 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # its thread would ask the netw
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; whom a test starts inherits that
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Variations of what is covered without them: `make night` runs them."""
-    for item in items:
-        if item.get_closest_marker("night") and not AT_NIGHT:
-            item.add_marker(pytest.mark.skip(reason="a variation, for `make night`"))
 
 
 @pytest.fixture(autouse=True, scope="session")

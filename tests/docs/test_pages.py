@@ -32,6 +32,7 @@ COMMANDS: dict[str, Any] = get_command(cli).commands  # type: ignore[attr-define
 DECISIONS = sorted(DOCS.glob("decisions/0*.md"))
 WORDS = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)")
 OTHER_VARIABLES = {"STAGETREE_URL", "STAGETREE_TOKEN", "STAGETREE_TEST_COSTS", "STAGETREE_TEST_DATABASE_URL"}
+OTHER_VARIABLES |= {"STAGETREE_TEST_PART"}
 """Those that are not settings of the service: of the client, and of the tests."""
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -30,6 +30,7 @@ def values(client: Client, study: str) -> list[tuple[int, float | None]]:
     return [(trial.trial, trial.value) for trial in client.trials(study)]
 
 
+@pytest.mark.slow
 def test_a_backup_of_a_running_study_goes_on_elsewhere_to_the_same_values(tmp_path: Path) -> None:
     here, there, kept = tmp_path / "here", tmp_path / "there", tmp_path / "kept"
     slow = tmp_path / "slow"
@@ -86,6 +87,7 @@ def backed_up(over: tuple[Path, str], tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "kept", study
 
 
+@pytest.mark.slow
 def test_what_is_damaged_or_lost_in_a_backup_is_said_and_trained_again(
     backed_up: tuple[Path, str], tmp_path: Path
 ) -> None:

@@ -155,6 +155,7 @@ def packed(stack: Service) -> list[Json]:
     return curves(stack, stack.run(siblings("chaos expected"))["study"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_faults_of_a_round_change_no_result(
     cluster: Cluster, whole: Cluster, expected: list[Json], packed: list[Json], seed: int
@@ -204,6 +205,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_run_that_is_ended_at_any_moment_goes_on(tmp_path: Path, calm: list[Json], seed: int) -> None:
     """With all that it has started, or without; at once, or asked to."""

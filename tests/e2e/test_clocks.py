@@ -60,6 +60,7 @@ def begin_sessions_anew(cluster: Cluster, admin: Engine, change: str) -> None:
         connection.execute(text(ending), {"name": name})
 
 
+@pytest.mark.slow
 def test_a_clock_of_the_database_that_jumps(
     cluster: Cluster, expected: list[Json], set_database_clock: Callable[[int], None]
 ) -> None:
@@ -84,6 +85,7 @@ def outcomes(cluster: Cluster, study: str) -> set[str]:
     return {event["data"]["outcome"] for event in cluster.client.events(study) if event["type"] == "ChainEnded"}
 
 
+@pytest.mark.slow
 def test_a_clock_of_machines_that_jumps(cluster: Cluster, expected: list[Json], tmp_path: Path) -> None:
     """That of a slot and the scheduler, while beat, the messages and all that waits go by it."""
     offset, names = tmp_path / "offset", ("gpu0", "scheduler")

@@ -167,6 +167,7 @@ def test_an_outage_at_a_moment_of_a_chain_costs_no_step(
     check_cost(cluster, study)
 
 
+@pytest.mark.slow
 def test_an_outage_of_half_a_minute_costs_no_step_and_leaves_no_slot_idle(
     cluster: Cluster, expected: list[Json], postgres_admin: Engine
 ) -> None:

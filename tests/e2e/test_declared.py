@@ -36,6 +36,7 @@ TAKEN_BY_TORCH = {"optree"}
 """Torch imports it wherever it is installed, by what its metadata say, and needs it nowhere else."""
 
 
+@pytest.mark.slow
 def test_a_run_needs_nothing_that_is_not_declared(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(FENCE.format(missing=undeclared("all")))
     study = tmp_path / "study.yaml"

@@ -82,6 +82,7 @@ def start(command: list[str], folder: Path) -> Command:
     return Command(process, str(folder), scratch)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_leaves_nothing_behind_and_goes_on(running: Command, tmp_path: Path) -> None:
     end(running, signal.SIGINT, 130, tmp_path)
     again = subprocess.run(running.process.args, capture_output=True, text=True, timeout=MOST, check=False)
@@ -91,6 +92,7 @@ def test_an_interrupted_run_leaves_nothing_behind_and_goes_on(running: Command, 
     assert (study["state"], study["steps"]["executed"]) == ("completed", 60)
 
 
+@pytest.mark.slow
 def test_who_interrupts_again_and_again_waits_for_nothing(running: Command) -> None:
     """It left its folder behind."""
     running.process.send_signal(signal.SIGINT)
@@ -108,6 +110,7 @@ def test_who_interrupts_again_and_again_waits_for_nothing(running: Command) -> N
     assert left_behind(running.scratch) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_is_asked_to_end_leaves_nothing_behind(running: Command, tmp_path: Path) -> None:
     end(running, signal.SIGTERM, 143, tmp_path)
 
@@ -117,6 +120,7 @@ def test_a_run_that_is_killed_takes_everything_with_it(running: Command) -> None
     all_over(running)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number, name", [(0, "api"), pytest.param(2, "cpu0", marks=pytest.mark.night)])
 def test_a_fork_that_ends_by_itself_ends_the_run(running: Command, tmp_path: Path, number: int, name: str) -> None:
     forks = [process for process in running.family() if "app.workers.prefork" in process.cmdline()]
@@ -129,6 +133,7 @@ def test_a_fork_that_ends_by_itself_ends_the_run(running: Command, tmp_path: Pat
     all_over(running)
 
 
+@pytest.mark.slow
 def test_what_a_killed_worker_wrote_and_never_said_is_found_and_deleted(running: Command, tmp_path: Path) -> None:
     """The database is locked from the write on, so that no fact follows it."""
     store, folder = tmp_path / "kept", tmp_path / "kept" / "checkpoints"

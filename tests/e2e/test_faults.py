@@ -26,6 +26,7 @@ def test_a_killed_training_process(cluster: Cluster, expected: list[Json]) -> No
     check(cluster, study, expected)
 
 
+@pytest.mark.slow
 def test_a_killed_script_goes_on_from_its_last_state(cluster: Cluster, stack: Service) -> None:
     """One that owns its loop: it is run again from its first line, and told where it stands."""
     lr = {"family": "wsd", "peak": 0.01, "warmup": 5, "decay": {"ratio": 0.25}}
@@ -39,6 +40,7 @@ def test_a_killed_script_goes_on_from_its_last_state(cluster: Cluster, stack: Se
     check_log(cluster, study)
 
 
+@pytest.mark.slow
 def test_a_killed_program_is_an_accident_as_that_of_a_process_is(cluster: Cluster, stack: Service) -> None:
     """It is started again from its last checkpoint; once is no evidence against the stage."""
     lr = {"family": "wsd", "peak": 0.01, "warmup": 5, "decay": {"ratio": 0.25}}
@@ -68,6 +70,7 @@ def test_a_killed_worker_and_another_in_its_place(cluster: Cluster, expected: li
     check(cluster, study, expected)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_asked_to_end_gives_its_chain_back(cluster: Cluster, expected: list[Json]) -> None:
     study, slot = begin(cluster, "asked", seconds=0.3)
     cluster.kill(slot, signal.SIGTERM)
@@ -80,6 +83,7 @@ def test_a_worker_that_is_asked_to_end_gives_its_chain_back(cluster: Cluster, ex
     assert steps["executed"] == steps["unique"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_from_the_dead_is_not_heard(cluster: Cluster, expected: list[Json]) -> None:
     study, _ = begin(cluster, "zombie")
     slot, zombie = stop_at_work(cluster, study)
@@ -95,6 +99,7 @@ def test_a_worker_that_comes_back_from_the_dead_is_not_heard(cluster: Cluster, e
     begin(cluster, "zombie-again", slot)  # it works like any other from here on
 
 
+@pytest.mark.slow
 def test_a_broker_that_forgets_everything(cluster: Cluster, expected: list[Json]) -> None:
     study, _ = begin(cluster, "broker")
     cluster.kill("redis")

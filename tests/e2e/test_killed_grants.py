@@ -40,6 +40,7 @@ def logged(cluster: Cluster, study: str) -> list[int]:
     return [point["step"] for point in cluster.client.logged(study, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("whole")
 def test_a_slot_that_ends_within_a_grant_loses_no_more_than_it_must(cluster: Cluster, tmp_path: Path) -> None:
     calm = cluster.run(study(tmp_path, "calm"))

@@ -39,6 +39,7 @@ def wasted(cluster: Cluster, study: str) -> int:
     return steps
 
 
+@pytest.mark.slow
 def test_a_kill_with_three_of_eight_lanes_done_loses_nothing(one_slot: Cluster, stack: Service) -> None:
     expected = curves(stack, stack.run(siblings("undisturbed"))["study"])
     study = one_slot.submit(siblings("killed", seconds=0.1))
@@ -67,6 +68,7 @@ def filled(tag: str, *numbers: int, seconds: float = 0.0) -> Json:
     return trials(tag, *listed, trainer="packable", metric="val_loss", mode="min", packing=4, seconds=seconds)
 
 
+@pytest.mark.slow
 def test_lanes_that_siblings_have_filled_are_killed_and_end_as_each_in_packs_of_its_own(
     one_slot: Cluster, stack: Service
 ) -> None:

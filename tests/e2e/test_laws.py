@@ -98,6 +98,7 @@ def test_a_ladder_is_the_list_of_its_trials(stack: Service) -> None:
     assert curves(stack, alone["study"]) == curves(stack, ladder["study"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_sharing_changes_no_bit_of_real_models_either(stack: Service, cluster: Cluster, example: str) -> None:
     spec = {"name": example, "trainer": example, "mode": "max", "eval_every": 2, **EXAMPLES[example]}

@@ -55,6 +55,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_twice_in_one_process(tmp_path: Path) -> None:
     """The second service goes on from the folder of the first: nothing is trained again."""
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -138,6 +139,7 @@ def test_a_run_that_is_killed_three_times_in_a_stage_goes_on(tmp_path: Path, mon
     assert (ended.returncode, found["state"], found["failed"], found["best"]["value"]) == (0, "completed", 0, 3)
 
 
+@pytest.mark.slow
 def test_a_cell_that_starts_a_service_may_be_run_again_and_another_program_may_not(tmp_path: Path) -> None:
     code = "import stagetree, sys; stagetree.local(slots=1, dir=sys.argv[1])"
     first = stagetree.local(slots=1, dir=tmp_path)

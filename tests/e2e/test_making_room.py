@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from stacks import Service, wait_for
 from toys import trials
 
 
+@pytest.mark.slow
 def test_a_small_study_does_not_wait_for_the_long_chains_of_another(stack: Service) -> None:
     long = [({"momentum": 0.1 * number}, 7000) for number in range(2)]
     large = stack.submit(trials("room-large", *long, seconds=0.02))

@@ -44,6 +44,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     }
 
 
+@pytest.mark.slow
 def test_while_it_is_trained(shown: Shown) -> None:
     """One place of the cell's output, updated in place: bars, the best trial; then the study itself."""
     live, study = shown["waited"]

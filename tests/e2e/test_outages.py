@@ -26,6 +26,7 @@ MISSING = 2.0
 """What is not there for longer than the cluster's five seconds of patience is struck, as it should be."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["database", "broker", pytest.param("store", marks=pytest.mark.night)])
 def test_connections_that_a_firewall_forgot(cluster: Cluster, expected: list[Json], server: str) -> None:
     """Of every process at once, and again when new ones were made."""
@@ -86,6 +87,7 @@ def test_a_store_that_is_away(cluster: Cluster, expected: list[Json], how: str) 
     assert "CheckpointDropped" not in [event["type"] for event in cluster.client.events(study)]
 
 
+@pytest.mark.slow
 def test_a_training_process_that_dies_while_the_database_is_away(cluster: Cluster, expected: list[Json]) -> None:
     study, slot = begin(cluster, "orphan")
     with cluster.fault("database", "refuse"):
@@ -96,6 +98,7 @@ def test_a_training_process_that_dies_while_the_database_is_away(cluster: Cluste
     check(cluster, study, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "server",
     ["database", pytest.param("broker", marks=pytest.mark.night), pytest.param("store", marks=pytest.mark.night)],
@@ -121,6 +124,7 @@ def over(cluster: Cluster, study: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_branches_begin_on_the_host_before_the_trunk_is_in_the_store(cluster: Cluster, tmp_path: Path) -> None:
     """The store answers nobody until all branches are trained: their state came from a disk that both slots share."""
     slots, lr = ("gpu0", "gpu1"), [switch(0.1, 0.1 + number, 4) for number in range(1, 5)]

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from stacks import Service, started, wait_for
@@ -27,6 +28,7 @@ def plain(states: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.slow
 def test_an_average_whose_process_is_killed(tmp_path: Path) -> None:
     slow = tmp_path / "slow"
     trials = [{"hp": {"lr": lr}, "steps": steps} for lr, steps in zip(LRS, (4, 6, 6), strict=True)]

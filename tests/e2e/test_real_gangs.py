@@ -35,6 +35,7 @@ def assigned(service: Service, study: str) -> list[tuple[int, int, int]]:
     return [(each["stages"][0]["start"], each["stages"][-1]["end"], 1 + len(each["members"])) for each in trained]
 
 
+@pytest.mark.slow
 def test_a_trunk_has_two_slots_and_its_leaves_one_each(stack: Service) -> None:
     alone = stack.run(study("alone", 0.0, ranks=1))
     done = stack.run(study("moldable", 0.1, ranks={"least": 1, "most": 2}))
@@ -90,6 +91,7 @@ def test_a_lost_slot_is_charged_to_nobody(cluster: Cluster, whole: Cluster, stac
     assert outcomes & {"lost", "interrupted"}
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_between_two_parts_leaves_no_checkpoint_and_what_it_left_is_found(
     whole: Cluster, stack: Service, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def kill_a_slot(cluster: Cluster, study: str) -> None:
     cluster.signal_child(slot, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_two_slots_one_of_them_killed(cluster: Cluster, tmp_path: Path) -> None:
     study = cluster.submit(asha(1, trials=9))
     kill_a_slot(cluster, study)
@@ -71,6 +72,7 @@ def test_two_slots_one_of_them_killed(cluster: Cluster, tmp_path: Path) -> None:
     check(cluster, study, tmp_path)
 
 
+@pytest.mark.slow
 def test_pop_with_a_slot_killed(cluster: Cluster, tmp_path: Path) -> None:
     """What depends on the clock and on the number of slots is read from the log, so that nothing else is needed."""
     tuner = {"kind": "pop", "num_trials": 4, "max_steps": 4, "boundary": 1, "target": 0.999, "bounds": [0, 1]}

@@ -83,6 +83,7 @@ def apart(owned: Database, postgres_url: str, bucket: dict[str, str], tmp_path: 
             running.stop()
 
 
+@pytest.mark.slow
 def test_a_study_is_trained_by_processes_that_may_do_no_more_than_they_must(apart: Cluster) -> None:
     done = apart.run(grid("roles"))
     assert (done["state"], done["failed"]) == ("completed", 0)

@@ -48,6 +48,7 @@ def tree(pid: int) -> list[psutil.Process]:
         return []
 
 
+@pytest.mark.slow
 def test_all_processes_of_a_task_are_asked_to_end_and_nothing_is_lost(
     cluster: Cluster, task: subprocess.Popen[bytes]
 ) -> None:
@@ -109,6 +110,7 @@ def job(cluster: Cluster, tmp_path: Path) -> Iterator[Job]:
     cluster.start("gpu0", "gpu1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [["limit"], pytest.param(["limit", "preempt"], marks=pytest.mark.night)], ids=len)
 def test_a_job_comes_back_after_its_time_limit_and_when_it_is_preempted_while_a_study_runs(
     cluster: Cluster, job: Job, tmp_path: Path, ends: list[str]

@@ -78,6 +78,7 @@ def clean(**environment: str) -> dict[str, str]:
     return {**ours, **environment}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["app.py"], indirect=True)
 def test_a_study_runs_from_a_checkout_beside_modules_called_as_ours(folder: Path) -> None:
     command = [sys.executable, "-P", "-m", "stagetree", "run", "study.json", "--slots", "1", "--no-check"]
@@ -86,6 +87,7 @@ def test_a_study_runs_from_a_checkout_beside_modules_called_as_ours(folder: Path
     assert "completed · 2/2 trials · 8/8 steps" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["app"], indirect=True)
 def test_a_study_runs_from_a_wheel_beside_modules_called_as_ours(folder: Path, programs: Path) -> None:
     done = run(folder, programs / "stagetree", "run", "study.json", "--slots", "1")
@@ -124,6 +126,7 @@ def by_hand(folder: Path, programs: Path) -> Iterator[Client]:
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["app"], indirect=True)
 def test_a_cluster_is_started_by_hand_beside_modules_called_as_ours(by_hand: Client, folder: Path) -> None:
     def slots() -> list[str]:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import yaml
 from resuming import load, one_thread
@@ -34,6 +35,7 @@ def stagetree(*args: str, **environment: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, check=False, **how)
 
 
+@pytest.mark.slow
 def test_the_best_weights_measure_the_value_on_record(tmp_path: Path) -> None:
     study, store = tmp_path / "study.yaml", str(tmp_path / "store")
     study.write_text(yaml.safe_dump(STUDY))
@@ -66,6 +68,7 @@ os.fsync = slow
 """
 
 
+@pytest.mark.slow
 def test_a_run_ends_when_the_best_state_is_stored(tmp_path: Path) -> None:
     """It waited 3 s for that, and a large model's last state was half a file."""
     study, store = tmp_path / "study.yaml", str(tmp_path / "store")
@@ -90,6 +93,7 @@ def test_a_run_ends_when_the_best_state_is_stored(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("store/checkpoints/**/*.partial"))
 
 
+@pytest.mark.slow
 def test_an_example_is_checked(tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     study.write_text(yaml.safe_dump(STUDY))

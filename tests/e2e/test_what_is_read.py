@@ -87,6 +87,7 @@ def brief(study: Json) -> tuple[float, int]:
     return study["best"]["value"], study["steps"]["executed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [BEGIN, pytest.param(INPUTS, marks=pytest.mark.night)], ids=["begin_from", "inputs"])
 def test_a_run_sees_that_a_file_was_replaced_and_that_it_is_back(tmp_path: Path, fields: Json) -> None:
     (tmp_path / "trainer.py").write_text(TRAINER)
@@ -132,6 +133,7 @@ with stagetree.local(slots=1) as server:
 """
 
 
+@pytest.mark.slow
 def test_a_local_server_sees_what_scripts_replace(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "script.py"]
@@ -142,6 +144,7 @@ def test_a_local_server_sees_what_scripts_replace(tmp_path: Path) -> None:
     assert "none.txt cannot be read: No such file or directory" in refused
 
 
+@pytest.mark.slow
 def test_a_tuned_example_begins_from_another_over_rest(stack: Service, tmp_path: Path) -> None:
     """A real model: what is begun from is better after no step of note than what is not, and replays."""
     digits = {"name": "pre", "trainer": "digits", "trainer_args": {"width": 8}, "metric": "val_accuracy", "mode": "max"}

@@ -27,6 +27,7 @@ def another(cluster: Cluster, like: str, *queues: str, **settings: str) -> subpr
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queues", [("gpu-0",), ("hostgpu0",), ("gpu0ab",), ("slot",), ("gpu0", "gpu1")])
 def test_a_queue_that_is_no_slot_is_refused(cluster: Cluster, queues: tuple[str, ...]) -> None:
     ended = another(cluster, "gpu0", *queues)
@@ -42,6 +43,7 @@ def test_a_share_of_a_gpu_that_is_not_shared_is_refused(cluster: Cluster) -> Non
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_second_worker_on_a_queue_ends_with_a_sentence(cluster: Cluster, expected: list[Json]) -> None:
     study, _ = begin(cluster, "second")
     ended = another(cluster, "gpu0", "gpu0")
@@ -61,6 +63,7 @@ def test_a_worker_of_another_machine_on_a_queue_ends_with_a_sentence(cluster: Cl
     assert cluster.is_ready("gpu0")
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_killed_is_started_again_at_once(cluster: Cluster) -> None:
     """Its lease is far from its end, and its child may not be gone yet."""
     for _ in range(3):
@@ -69,6 +72,7 @@ def test_a_worker_that_was_killed_is_started_again_at_once(cluster: Cluster) -> 
         cluster.start("gpu0")
 
 
+@pytest.mark.slow
 def test_a_beat_that_is_dead_is_not_missed(cluster: Cluster, expected: list[Json]) -> None:
     """Nobody wakes the scheduler for a worker that is lost: only a look that comes by itself sees it."""
     main = psutil.Process(cluster.processes["scheduler"].pid)
@@ -101,6 +105,7 @@ def test_messages_that_are_none_are_dropped(cluster: Cluster) -> None:
     assert not [name for name in cluster.commands if cluster.processes[name].poll() is not None]
 
 
+@pytest.mark.slow
 def test_messages_for_a_scheduler_that_is_away_do_not_pile_up(cluster: Cluster) -> None:
     cluster.kill("scheduler")
     try:

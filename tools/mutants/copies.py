@@ -19,6 +19,7 @@ QUICK = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "STAGETREE_TEST_PART": "all",
     "PYTHONDONTWRITEBYTECODE": "",  # each run compiles again only what was changed
 }
 

@@ -1,0 +1,38 @@
+"""Every slow test has its turn."""
+
+from __future__ import annotations
+
+import pytest
+from turns import PARTS, chosen_part, of_the_commit, part_of
+
+
+@pytest.fixture(autouse=True)
+def _of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STAGETREE_TEST_PART", raising=False)
+    chosen_part.cache_clear()
+    monkeypatch.setattr("turns.AT_NIGHT", False)
+
+
+def test_parts_are_about_as_large_as_each_other() -> None:
+    parts = [part_of(f"tests/e2e/test_faults.py::test_{number}[{number % 7}]") for number in range(400)]
+    assert {parts.count(part) > 60 for part in range(PARTS)} == {True}
+
+
+def test_a_part_is_chosen_by_name_or_by_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen_part() == (None if of_the_commit() == "all" else int(of_the_commit()))
+    for wanted, part in [("0", 0), (str(PARTS - 1), PARTS - 1), ("all", None)]:
+        chosen_part.cache_clear()
+        monkeypatch.setenv("STAGETREE_TEST_PART", wanted)
+        assert chosen_part() == part
+
+
+@pytest.mark.parametrize("wanted", [str(PARTS), "-1", "every"])
+def test_a_part_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
+    monkeypatch.setenv("STAGETREE_TEST_PART", wanted)
+    with pytest.raises(pytest.UsageError, match="write a number from 0 to 3, or all"):
+        chosen_part()
+
+
+def test_at_night_all_of_them_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turns.AT_NIGHT", True)
+    assert chosen_part() is None

@@ -1,0 +1,57 @@
+"""Which tests run: `slow` ones take turns, and `night` ones run at night.
+
+Each run has one part of the slow tests. STAGETREE_TEST_PART chooses it, a number or "all"; otherwise the commit that is
+checked out does, so that the next ones have other parts. At night, and outside of a repository, all of them run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+PARTS = 4
+AT_NIGHT = "STAGETREE_TEST_MORE" in os.environ
+
+
+def pytest_report_header() -> str:
+    part = chosen_part()
+    return "slow tests: all" if part is None else f"slow tests: part {part} of 0 to {PARTS - 1} (STAGETREE_TEST_PART)"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("night") and not AT_NIGHT:
+            item.add_marker(pytest.mark.skip(reason="a variation, for `make night`"))
+        elif item.get_closest_marker("slow") and chosen_part() not in (None, part_of(item.nodeid)):
+            item.add_marker(pytest.mark.skip(reason=f"slow: runs in part {part_of(item.nodeid)}"))
+
+
+def part_of(test: str) -> int:
+    """By its name, so that the cases of one test spread over the parts."""
+    return crc32(test.encode()) % PARTS
+
+
+@cache
+def chosen_part() -> int | None:
+    """None where all parts run."""
+    wanted = os.environ.get("STAGETREE_TEST_PART") or ("all" if AT_NIGHT else of_the_commit())
+    if wanted == "all":
+        return None
+    if wanted not in map(str, range(PARTS)):
+        raise pytest.UsageError(f"STAGETREE_TEST_PART={wanted}: write a number from 0 to {PARTS - 1}, or all")
+    return int(wanted)
+
+
+def of_the_commit() -> str:
+    """By its hash; "all" where there is none."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return "all"
+    return str(int(commit, 16) % PARTS) if commit else "all"
