@@ -117,6 +117,7 @@ def test_what_was_trained_alone_has_nothing_to_compare(audited: Stagetree, up: S
     )
 
 
+@pytest.mark.slow
 def test_where_proofs_are_switched_off_it_is_said(
     folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,7 @@ def test_where_proofs_are_switched_off_it_is_said(
     assert said.code == 4 and "proofs are switched off (STAGETREE_PROOFS)" in said.err
 
 
+@pytest.mark.slow
 def test_slots_of_its_own_prove_what_is_kept_in_a_folder(
     folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,6 +206,7 @@ def test_a_trial(stagetree: Stagetree, served: Service, done: Json) -> None:
     assert stagetree("trial", done["study"], 99).code == 3
 
 
+@pytest.mark.slow
 def test_a_trial_is_trained_here(stagetree: Stagetree, served: Service, done: Json) -> None:
     said = stagetree("debug", done["study"], 2, "--trainers", TOYS[0])
     assert said.code == 0

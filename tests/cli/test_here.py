@@ -88,6 +88,7 @@ def test_nobody_waits_for_a_study_that_nobody_runs(
         assert stagetree("wait", study, "--timeout", 0).code == 124
 
 
+@pytest.mark.slow
 def test_what_is_kept_can_be_deleted(
     stagetree: Stagetree, here: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +220,7 @@ class Brittle(Trainer):
 """
 
 
+@pytest.mark.slow
 def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, write: Write) -> None:
     """Its study is over; nobody is at work here, until `run` with the same file goes on with it."""
     (here / "brittle.py").write_text(BRITTLE.format(folder=here))
@@ -308,6 +310,7 @@ def test_the_list_says_what_studies_begin_from_where_one_does(
     assert stagetree("studies", "-o", "json").json[0]["begins"] == "before-1a2b3c trial 3 @ 20"
 
 
+@pytest.mark.slow
 def test_suggestions_are_listed_and_withdrawn_where_the_study_is(
     stagetree: Stagetree, here: Path, write: Write
 ) -> None:

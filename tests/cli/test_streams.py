@@ -31,6 +31,7 @@ def listed(store: Path, *options: str, redirection: str = "", **environment: str
     return subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_what_a_terminal_cannot_show_is_spelled_out(store: Path) -> None:
     """It ended with a traceback."""
     said = listed(store, **PLAIN)
@@ -47,6 +48,7 @@ def test_a_disk_that_is_full(store: Path, options: tuple[str, ...]) -> None:
     assert (said.returncode, said.stderr) == (1, "stagetree: No space left on device\n")
 
 
+@pytest.mark.slow
 def test_streams_that_are_closed(store: Path) -> None:
     assert listed(store, redirection=">&-").stderr == ""
     said = listed(store, "-o", "json", redirection="2>&-")

@@ -73,6 +73,7 @@ def process(url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         running.wait()
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_and_started_again_writes_nothing_twice_and_misses_nothing(
     stack: Service, here: Path
 ) -> None:

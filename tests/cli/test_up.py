@@ -31,6 +31,7 @@ class Mine(Trainer):
 NAME = socket.gethostname()
 
 
+@pytest.mark.slow
 def test_another_address_is_listened_at(tmp_path: Path) -> None:
     """A laptop could not submit to it: it listened where only its own machine is heard."""
     (tmp_path / "trainer.py").write_text(TRAINER)

@@ -44,6 +44,7 @@ def test_no_order_of_work_beats_the_bound(seed: int, slots: int) -> None:
     assert simulated.shortest_of(depth.values(), slots) <= time
 
 
+@pytest.mark.slow
 def test_spaces_have_the_papers_merge_rates() -> None:
     for name, (spec, *_) in single_study.STUDIES.items():
         assert simulated.merge_rate(spec) == pytest.approx(single_study.PAPER[name][0], abs=0.06)

@@ -93,6 +93,7 @@ def first_hour(reader: Reader) -> str:
     return reader.do("first-hour.md")
 
 
+@pytest.mark.slow
 def test_first_hour(first_hour: str) -> None:
     preview = next(block.text for block in blocks(DOCS / "first-hour.md") if block.language == "text")
     assert first_hour.startswith(preview)
@@ -114,6 +115,7 @@ def test_the_client_in_python(reader: Reader, first_hour: str) -> None:
     assert "StudyCompleted" in said and "trial=" in said
 
 
+@pytest.mark.slow
 def test_the_trainers_of_the_page_pass_the_test_of_the_page(tmp_path: Path) -> None:
     for block in blocks(DOCS / "trainers.md"):
         if block.file:
@@ -135,6 +137,7 @@ assert other.evaluate() == one.evaluate()
 '""")
 
 
+@pytest.mark.slow
 def test_the_script_of_the_page_trains_by_hand(tmp_path: Path) -> None:
     [script] = [block.text for block in blocks(DOCS / "trainers.md") if "stagetree.attach(" in block.text]
     (tmp_path / "line.py").write_text(script)

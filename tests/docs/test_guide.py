@@ -58,6 +58,7 @@ def test_a_problem_is_as_large_as_its_page_says(file: str, page: str) -> None:
         assert f"{found['requested']} steps" in text and f"{found['unique']}" in text
 
 
+@pytest.mark.slow
 def test_the_home_page_has_a_program_that_runs(tmp_path: Path) -> None:
     [program] = [block.text for block in blocks(DOCS / "index.md") if block.language == "python"]
     (tmp_path / "program.py").write_text(program)

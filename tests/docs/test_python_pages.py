@@ -18,6 +18,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "number", "text"), PROGRAMS, ids=[f"{page}-{n}" for page, n, _ in PROGRAMS])
 def test_a_program(page: str, number: int, text: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(text)
