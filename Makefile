@@ -5,14 +5,16 @@ BIN := .venv/bin
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-# Each of the two installs all that it needs at once: a second run of pip would resolve and build everything again.
+# Each of the two installs all that it needs at once: a second run of pip would resolve and build everything again. Python
+# compiles on all cores what pip would compile on one; some packages bring files that are no Python of this version.
 .venv/.installed: WHAT := -e '.[all,examples]'
 .venv/.installed-dev: WHAT := -e '.[all,examples,integrations]' --group dev
 .venv/.installed .venv/.installed-dev: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing into .venv (about a minute the first time) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(WHAT)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt $(WHAT)
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	@touch .venv/.installed $@
 
 demo: .venv/.installed  ## run the main job: a grid on the digits data, shared beginnings trained once
