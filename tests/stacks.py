@@ -39,6 +39,7 @@ TOYS = [str(ROOT / "tests" / "e2e" / name) for name in ("trainers.py", "unimport
 EXAMPLES = ("digits/trainer.py", "charlm/trainer.py", "script/train.py")
 TRAINERS = [*TOYS, *(str(ROOT / "examples" / name) for name in EXAMPLES)]
 PATIENCE = 120.0
+LEASE_SECONDS = 4.0
 Json = dict[str, Any]
 
 
@@ -281,7 +282,7 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
         "STAGETREE_BROKER_URL": f"redis://127.0.0.1:{broker}/0",
         "STAGETREE_CHECKPOINTS": "s3://checkpoints/tests",
         "STAGETREE_TRAINERS": ",".join(TRAINERS),
-        "STAGETREE_LEASE_SECONDS": "4",
+        "STAGETREE_LEASE_SECONDS": str(LEASE_SECONDS),
         "STAGETREE_TICK_SECONDS": "1",
         "STAGETREE_MEMORY_BYTES": "0",  # every checkpoint that is read comes over the wire
         "STAGETREE_ALLOW_CPU": "1",

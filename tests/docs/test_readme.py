@@ -88,6 +88,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_what_the_readme_and_the_demo_propose(ran: Path) -> None:
     proposed = re.findall(r"`(stagetree [^`]*)`", prose(README))
     proposed += re.findall(r'echo "  (stagetree .*?)   ', (ROOT / "Makefile").read_text())

@@ -37,6 +37,7 @@ class Sources(HTMLParser):
             self.found.append(wanted)
 
 
+@pytest.mark.slow
 def test_every_page_is_there(site: Path) -> None:
     for page in DOCS.rglob("*.md"):
         assert (site / page.relative_to(DOCS)).with_suffix(".html").exists(), page

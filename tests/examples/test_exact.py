@@ -38,6 +38,7 @@ def drawn(file: str, folder: Path) -> str:
     return str(module.drawn(folder))
 
 
+@pytest.mark.slow
 def test_a_folder_that_a_study_names_is_only_read(tmp_path: Path) -> None:
     """Else whoever submits a study says where the machine writes."""
     job = job_of(

@@ -17,12 +17,14 @@ def changing(*values: Any, at: list[int]) -> dict[str, Any]:
     return {"family": "values", "values": list(values), "milestones": at}
 
 
+@pytest.mark.slow
 def test_digits(tmp_path: Path) -> None:
     hp = {"lr": WARMUP, "bs": changing(64, 100, at=[2]), "momentum": changing(0.9, 0.7, at=[3]), "weight_decay": 1e-4}
     case = Case(str(EXAMPLES / "digits/trainer.py"), "Digits", {"width": 8}, hp, broken=2, steps=4)
     check_resumes(case, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("broken", "how"), [(1, {}), (3, {}), (3, {"precision": "bf16", "micro_batch_size": 16})])
 def test_charlm(tmp_path: Path, broken: int, how: dict[str, Any]) -> None:
     # Seven batches a step are far from an epoch, and the batch size changes on the way.
@@ -33,6 +35,7 @@ def test_charlm(tmp_path: Path, broken: int, how: dict[str, Any]) -> None:
     check_resumes(case, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["resnet20", "mobilenetv2"])
 def test_cifar10(tmp_path: Path, model: str) -> None:
     write_cifar10(tmp_path, images=4)

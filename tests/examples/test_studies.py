@@ -15,6 +15,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 Trials = Iterable[tuple[dict[str, Sequence], int]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "trials", "requested", "unique"),
     [

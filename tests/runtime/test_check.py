@@ -33,6 +33,7 @@ def by_command(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_exact_trainer_is_said_to_be(tmp_path: Path, workers: int) -> None:
     asked = job("exact", workers=workers)
@@ -42,6 +43,7 @@ def test_an_exact_trainer_is_said_to_be(tmp_path: Path, workers: int) -> None:
     assert report["checkpoint_bytes"] > 1000 and report["step_seconds"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "args", "ways", "words"),
     [
@@ -58,6 +60,7 @@ def test_what_is_not_exact_is_named_with_its_cause(name: str, args: dict[str, An
         assert words in text and "the first is trainer.net." in text
 
 
+@pytest.mark.slow
 def test_modes_that_change_nothing_are_not_blamed() -> None:
     """A moving average in evaluation mode was named where workers that outlive an epoch were the cause."""
     differences = checked(job("averaged", workers=2))["differences"]
@@ -119,6 +122,7 @@ def in_ranks(**more: Any) -> dict[str, Any]:
     return {"file": str(SHARDED), "name": "in_shards", "args": {}, "seed": 0, "hp": {"lr": 0.01, "bs": 30}, **more}
 
 
+@pytest.mark.slow
 def test_ranks_that_have_the_same_bits_are_said_to() -> None:
     report = checked(in_ranks(shards=4, ranks=[1, 2, 4], steps=3, broken=1))
     assert (report["failed"], report["differences"]) == ("", {})

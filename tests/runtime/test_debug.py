@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from forks import in_a_fork
 from moods import MOODY, TOY, Start
 
@@ -34,11 +35,13 @@ def test_it_gives_the_same_metrics(start: Start, deadline: Deadline) -> None:
     assert in_a_fork(run_in_terminal, trial, 9) == process.evaluate(deadline=deadline)
 
 
+@pytest.mark.slow
 def test_an_error_is_raised_as_it_is() -> None:
     done = run(MOODY, "run_out_of_memory")
     assert done.returncode == 1 and done.stderr.strip().endswith("ValueError: it did not fit")
 
 
+@pytest.mark.slow
 def test_a_breakpoint_stops_in_the_terminal(tmp_path: Path) -> None:
     file = tmp_path / "trainer.py"
     file.write_text(

@@ -53,6 +53,7 @@ def test_a_file_that_cannot_be_read_is_left_to_whoever_loads_it(tmp_path: Path) 
     assert modules_for([str(tmp_path / "none.py"), broken, written(tmp_path / "b", "import scipy\n")]) == ["scipy"]
 
 
+@pytest.mark.slow
 def test_torchvision_is_imported_beside_a_torch_without_its_operators(tmp_path: Path) -> None:
     """It failed there, and each process imported it again."""
     trainer = written(tmp_path, "import torchvision\n")

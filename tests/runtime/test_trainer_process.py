@@ -67,6 +67,7 @@ def test_a_checkpoint_comes_back_from_bytes(start: Start, deadline: Deadline, wh
     assert state_of(process, deadline) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_a_data_loader_has_workers_and_resumes_exactly(start: Start, deadline: Deadline, context: str) -> None:
     alone, watched = (moody(start(), workers=2, context=context) for _ in range(2))

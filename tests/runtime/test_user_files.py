@@ -90,6 +90,7 @@ def test_a_neighbour_may_be_called_as_what_the_service_uses(tmp_path: Path, valu
     assert value(write(tmp_path, "trainer.py", f"from {name} import VALUE")) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", [None, "fork", "spawn", "forkserver"])
 def test_a_trainer_in_a_package_has_relative_imports_and_workers(tmp_path: Path, value: Any, context: str) -> None:
     write_text(tmp_path, "project/__init__.py", "")

@@ -37,6 +37,7 @@ def test_the_warm_interpreter_has_one_thread_and_nothing_of_the_service(warm: Wa
     assert not any("libcuda.so" in region.path for region in interpreter.memory_maps())
 
 
+@pytest.mark.slow
 def test_common_libraries_that_trainers_name_are_imported_once(start: Start, tmp_path: Path) -> None:
     """Each process took a second or two for them."""
     (tmp_path / "trainer.py").write_text(
@@ -59,6 +60,7 @@ def test_what_a_user_has_of_that_name_beside_the_trainer_is_theirs(start: Start,
     warm.close()
 
 
+@pytest.mark.slow
 def test_a_dead_interpreter_takes_its_trainers_along_and_another_one_is_started(
     start: Start, own: Warm, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -216,6 +218,7 @@ sys.exit(warm.main())
 """
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_full_is_said_and_the_interpreter_goes_on(monkeypatch: pytest.MonkeyPatch, own: Warm) -> None:
     def launch_full(files: object) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = pair()

@@ -209,6 +209,7 @@ def test_an_error_between_steps_leaves_the_loop_as_it_is(build: Any) -> None:
     assert trained(model, 20).evaluate()["where"] > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("forgotten", "cause"),
     [

@@ -7,6 +7,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from cluster import Cluster
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +50,7 @@ def drop(cluster: Cluster, rng: Random) -> None:
     assert not cluster.plan.released
 
 
+@pytest.mark.slow
 @tried(6)
 @given(seed=st.integers(0, 10**9))
 def test_drop_anything_that_may_go_and_ask_for_anything(seed: int) -> None:

@@ -194,6 +194,7 @@ def test_who_trains_nothing_asks_nothing_between_two_heartbeats(beating: Beating
     beating.heartbeat.round()
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.0, 3.0), min_size=1))
 def test_it_looks_for_a_hundredth_of_its_time_and_goes_on_looking(answers: list[float]) -> None:
     """Each look takes as long as the database does for its answer; signs of life are another matter."""

@@ -103,6 +103,7 @@ def test_a_heartbeat_at_any_line_changes_nothing(bench: Bench, packing: int, cap
     assert len(set(beats)) > 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", [4, 0])
 def test_a_kill_at_any_line_changes_no_result(bench: Bench, packing: int) -> None:
     expected, lines = bench.lines(packing)

@@ -107,6 +107,7 @@ def make(sqlite_template: Path, tmp_path: Path, warm: Warm) -> Iterator[Make]:
         each.database.dispose()
 
 
+@pytest.mark.slow
 def test_two_ranks_keep_the_checkpoints_of_one_also_where_one_is_killed(make: Make) -> None:
     one, two, hurt = make(), make(), make()
     hurt.kill_at = 0
@@ -193,6 +194,7 @@ def test_what_has_no_room_on_all_devices_there_are_is_a_failure(make: Make) -> N
     assert [each.ranks for each in cluster.events(e.NeedsMore)] == [1]
 
 
+@pytest.mark.slow
 def test_more_devices_are_no_help_to_shards(make: Make) -> None:
     """Of a batch in shards, a device has one at a time, however many devices there are."""
     cluster = make()
@@ -235,6 +237,7 @@ def test_after_a_mishap_in_a_rank_the_values_are_those_of_a_calm_study(
     assert hurt.events(e.NeedsMore) == []
 
 
+@pytest.mark.slow
 def test_an_error_in_a_rank_is_the_users(make: Make) -> None:
     cluster = make()
     done = cluster.run(cluster.submit(study(2, ({"lr": 0.01, "bs": 0}, 4), (HP, 4), max_restarts=0)))
@@ -242,6 +245,7 @@ def test_an_error_in_a_rank_is_the_users(make: Make) -> None:
     assert {failure.kind for failure in cluster.events(e.StageFailed)} == {"exception"}
 
 
+@pytest.mark.slow
 def test_divided_states_are_kept_in_parts_that_any_number_of_ranks_reads(make: Make) -> None:
     alone, moved = make(), make()
     how: dict[str, Any] = {"parallel": "fsdp", "keep_best": 0}
@@ -276,6 +280,7 @@ def forget(cluster: Ranked) -> None:
 STOCK = {"ddp": "in_ddp", "fsdp": "in_shards"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", STOCK)
 def test_torchs_own_sums_are_of_a_plan_with_the_number_of_ranks_and_proven_there(make: Make, parallel: str) -> None:
     cluster = make(proofs=True)
@@ -300,6 +305,7 @@ def test_what_is_inexact_in_two_ranks_alone_is_found_by_a_proof_in_two(make: Mak
     assert "may be wrong, since the trainer is not exact" in of_study(cluster.plan, done, found)
 
 
+@pytest.mark.slow
 def test_a_proof_that_loses_a_rank_is_made_again_and_blames_nobody(make: Make) -> None:
     cluster = make(proofs=True)
     cluster.kill_at = 0  # it is the check
@@ -311,6 +317,7 @@ def test_a_proof_that_loses_a_rank_is_made_again_and_blames_nobody(make: Make) -
     assert judge(cluster.plan).verdict == Verdict.EXACT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_rank_that_is_killed_between_two_parts_costs_no_checkpoint(make: Make, who: int) -> None:
     """All ranks have given their parts before the first is stored."""
@@ -334,6 +341,7 @@ def test_a_rank_that_is_killed_between_two_parts_costs_no_checkpoint(make: Make,
     assert not list(find_orphans(hurt.records, hurt.plans, hurt.store, age=-1e9))
 
 
+@pytest.mark.slow
 def test_a_lost_part_is_a_lost_checkpoint(make: Make) -> None:
     cluster = make()
     cluster.run(cluster.submit(study(2, parallel="fsdp")))
