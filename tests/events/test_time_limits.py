@@ -14,8 +14,9 @@ from sqlalchemy import Engine, make_url, text
 from app.away import LostRace
 from app.domain.events import StudyPaused
 from app.events.database import SQLITE, Database, DatabaseUnavailable
-from app.events.records import SqlRecords, change
+from app.events.records import ATTEMPTS, SqlRecords, change
 from app.events.rows import Rows, StudyRecord
+from stagetree.backoff import Backoff
 
 PATIENCE = 1.0
 LONGER = 3.0
@@ -132,6 +133,20 @@ def test_a_short_transaction_that_lost_a_race_is_done_again(postgres_url: str) -
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lock, ["xy", "yx"]))
     assert sorted(done) == [1, 2]
+    records.close()
+
+
+def test_a_race_that_is_lost_again_and_again_is_said(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.events.records.ROW_RACES", Backoff(0.0, 0.0))
+    records, tries = SqlRecords(Database(sqlite_url)), list[Rows]()
+
+    def lose(rows: Rows) -> None:
+        tries.append(rows)
+        raise LostRace("another was faster")
+
+    with pytest.raises(LostRace):
+        change(records, lose)
+    assert len(tries) == ATTEMPTS
     records.close()
 
 

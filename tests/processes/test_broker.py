@@ -27,6 +27,12 @@ for _ in range(4):
     wake_scheduler()
 """
 
+PUBLISHES = """
+from app.workers.celery_app import publish
+publish("a", 2, "gpu0")
+publish("a", 0, "gpu1")
+"""
+
 
 @pytest.fixture
 def socket() -> Iterator[str]:
@@ -84,6 +90,7 @@ def message(**fields: object) -> bytes:
         message(**{"content-type": "application/x-python-serialize"}),
         message(headers={"compression": "bzip2"}),
         message(headers={"is": "refused"}),
+        message(headers={"is": "refused", "late": True}),
     ],
 )
 def test_a_worker_that_holds_one_message_at_a_time_is_not_deaf_after_nonsense(socket: str, nonsense: bytes) -> None:
@@ -92,6 +99,8 @@ def test_a_worker_that_holds_one_message_at_a_time_is_not_deaf_after_nonsense(so
     received = list[object]()
 
     def receive(body: object, message: Message) -> None:
+        if message.headers.get("late"):
+            message.ack()
         if message.headers.get("is"):
             raise ValueError("of what is in it, nothing can be made")
         received.append(body)
@@ -128,14 +137,26 @@ def test_a_system_without_one_of_the_options_of_tcp_does_with_the_others(monkeyp
 
 
 def wake_scheduler(url: str, lease: str = "60") -> subprocess.CompletedProcess[str]:
+    return run(WAKES, url, lease)
+
+
+def run(program: str, url: str, lease: str = "60") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "STAGETREE_BROKER_URL": url, "STAGETREE_LEASE_SECONDS": lease}
-    command = [sys.executable, "-c", WAKES]
+    command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
 
 
 def test_wake_ups_do_not_pile_up(socket: str) -> None:
     wake_scheduler(f"redis+socket://{socket}")
     assert Redis(unix_socket_path=socket).llen("stagetree:scheduler") == 2
+
+
+def test_a_chain_is_sent_by_its_first_stage_and_a_slot_that_is_lent_is_told_so(socket: str) -> None:
+    run(PUBLISHES, f"redis+socket://{socket}")
+    redis = Redis(unix_socket_path=socket)
+    [first], [lent] = (redis.lrange(f"stagetree:{slot}", 0, -1) for slot in ("gpu0", "gpu1"))
+    assert json.loads(first)["headers"]["task"] == "stagetree.stage"
+    assert json.loads(lent)["headers"]["task"] == "stagetree.rank"
 
 
 def test_a_broker_that_is_away_is_no_error() -> None:

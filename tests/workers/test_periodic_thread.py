@@ -46,6 +46,10 @@ def test_it_rests_between_two_times_and_ends_all_the_same() -> None:
     assert thread.join(60.0) and times == [1]
 
 
+def test_one_that_was_never_started_has_ended() -> None:
+    assert PeriodicThread("test", lambda: True, HOUR).join(60.0)
+
+
 AWAY, MISTAKE = "test waits: ", "test failed, and is tried again"
 
 
