@@ -144,6 +144,7 @@ def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:
     assert stagetree("trials", done["study"], "-o", "json").json == done["trials"]
 
 
+@pytest.mark.slow
 def test_trials_of_ones_own(stagetree: Stagetree, served: Service, write: Write) -> None:
     """Added, trained longer, branched once the price is known, and stopped; `stagetree trials` lists them."""
     said = stagetree("run", write(trials("cli-branch", ({}, 8))), "-o", "json", "--quiet")

@@ -27,7 +27,7 @@ MISSING = 2.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("server", ["database", "broker", pytest.param("store", marks=pytest.mark.night)])
+@pytest.mark.parametrize("server", ["database", "broker", pytest.param("store", marks=pytest.mark.slow)])
 def test_connections_that_a_firewall_forgot(cluster: Cluster, expected: list[Json], server: str) -> None:
     """Of every process at once, and again when new ones were made."""
     study, _ = begin(cluster, f"forgotten-{server}")
@@ -38,7 +38,7 @@ def test_connections_that_a_firewall_forgot(cluster: Cluster, expected: list[Jso
     check(cluster, study, expected)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("refuse", marks=pytest.mark.night), "freeze"])
+@pytest.mark.parametrize("kind", [pytest.param("refuse", marks=pytest.mark.slow), "freeze"])
 def test_a_broker_that_is_away(cluster: Cluster, expected: list[Json], kind: str) -> None:
     study, _ = begin(cluster, f"broker-{kind}")
     with cluster.fault("broker", kind):
@@ -72,9 +72,9 @@ def bad_store(cluster: Cluster, how: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param("refuse", marks=pytest.mark.night),
+        pytest.param("refuse", marks=pytest.mark.slow),
         "freeze",
-        pytest.param("503", marks=pytest.mark.night),
+        pytest.param("503", marks=pytest.mark.slow),
         "404",
         "truncated",
     ],
@@ -101,7 +101,7 @@ def test_a_training_process_that_dies_while_the_database_is_away(cluster: Cluste
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "server",
-    ["database", pytest.param("broker", marks=pytest.mark.night), pytest.param("store", marks=pytest.mark.night)],
+    ["database", pytest.param("broker", marks=pytest.mark.slow), pytest.param("store", marks=pytest.mark.night)],
 )
 def test_whoever_is_asked_to_end_does(cluster: Cluster, server: str) -> None:
     study, slot = begin(cluster, f"end-{server}")

@@ -70,7 +70,7 @@ def test_two_ranks_with_divided_parameters_have_the_values_of_one(stack: Service
     assert kept and {len(each["parts"]) for each in kept} == {1}
 
 
-@pytest.mark.parametrize("lost", [pytest.param("the leader", marks=pytest.mark.night), "a member"])
+@pytest.mark.parametrize("lost", [pytest.param("the leader", marks=pytest.mark.slow), "a member"])
 def test_a_lost_slot_is_charged_to_nobody(cluster: Cluster, whole: Cluster, stack: Service, lost: str) -> None:
     expected = curves(stack, stack.run(study("alone", 0.0, ranks=1))["study"])
     going = cluster.submit(study(f"lost {lost}", 0.3, ranks=2, check=False, max_restarts=0))

@@ -16,17 +16,8 @@ from cluster import Cluster
 from app.events.database import Database
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
-from stagetree import Trainer
 
 Start = Callable[[bool], Cluster]
-
-EACH = 1 if "STAGETREE_TEST_MORE" in os.environ else 3
-"""By day, every third trainer of each file is tried."""
-
-
-def some(file: str) -> dict[str, type[Trainer]]:
-    """Trainers of a file, by name: at night, all of them."""
-    return dict(list(trainers([file]))[::EACH])
 
 
 @pytest.fixture
@@ -65,9 +56,10 @@ def test_a_wrong_trainer_shows_wrong_values_where_nothing_is_proven(file: str, s
     assert [name for name, each in shown.items() if not each.other] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", WRONG)
 def test_no_wrong_trainer_is_wrong_in_silence(file: str, start: Start, alone: Alone) -> None:
-    kinds = some(file)
+    kinds = dict(trainers([file]))
     shown = held(start(True), kinds, alone)
     assert {name: each for name, each in shown.items() if each.in_silence} == {}
     assert [name for name, each in shown.items() if each.state != "completed"] == []
@@ -76,9 +68,10 @@ def test_no_wrong_trainer_is_wrong_in_silence(file: str, start: Start, alone: Al
     assert {name: each for name, each in isolated.items() if each and kinds[name].is_repeatable} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", RIGHT)
 def test_no_right_trainer_is_refused(file: str, start: Start, alone: Alone) -> None:
-    shown = held(start(True), some(file), alone)
+    shown = held(start(True), dict(trainers([file])), alone)
     assert {name: each for name, each in shown.items() if each.other or each.errors} == {}
     assert {name: each.isolated for name, each in shown.items() if each.isolated or each.verdict == "inexact"} == {}
     assert {name for name, each in shown.items() if each.state != "completed"} == set()

@@ -73,6 +73,7 @@ def told(client: Client, study: str, name: str, seed: int, alone: Alone) -> tupl
     return tell(answer, trials, name, seed, alone), answer["exactness"]["verdict"]
 
 
+@pytest.mark.slow
 def test_over_rest(up: Service, alone: Alone) -> None:
     studies = {name: up.submit(spec_of(name)) for name in WRONG_ONES + RIGHT_ONES}
     for study in studies.values():

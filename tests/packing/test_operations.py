@@ -71,6 +71,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, optimizer",
     [

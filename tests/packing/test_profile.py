@@ -70,6 +70,7 @@ def assert_so(profile: Profile | None, kind: type[TorchTrainer], hp: dict[str, A
         assert apart_after(3, in_double(kind), hp, **how) < ROUNDING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "name"),
     [

@@ -128,6 +128,7 @@ def test_ranks_that_have_the_same_bits_are_said_to() -> None:
     assert (report["failed"], report["differences"]) == ("", {})
 
 
+@pytest.mark.slow
 def test_torchs_own_sums_are_checked_in_as_many_ranks_as_the_plan_says() -> None:
     ddp = in_ranks(parallel="ddp:2", steps=3, broken=1) | {
         "name": "in_ddp",

@@ -72,6 +72,7 @@ def value(start: Start, deadline: Deadline) -> Any:
     return value
 
 
+@pytest.mark.slow
 def test_helpers_of_one_name_in_two_folders_do_not_mix(tmp_path: Path, value: Any) -> None:
     for number in (1, 2):
         write_text(tmp_path, f"{number}/common.py", f"VALUE = {number}")

@@ -52,6 +52,7 @@ def test_common_libraries_that_trainers_name_are_imported_once(start: Start, tmp
     warm.close()
 
 
+@pytest.mark.slow
 def test_what_a_user_has_of_that_name_beside_the_trainer_is_theirs(start: Start, tmp_path: Path) -> None:
     (tmp_path / "trainer.py").write_text("import sklearn\nfrom . import scipy\n")
     (tmp_path / "sklearn.py").write_text("")
@@ -82,6 +83,7 @@ def test_a_dead_interpreter_takes_its_trainers_along_and_another_one_is_started(
     own.close()
 
 
+@pytest.mark.slow
 def test_who_is_to_end_does_so_although_the_interpreter_does_nothing(
     start: Start, own: Warm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,6 +190,7 @@ HALVING = st.one_of(
 )
 
 
+@pytest.mark.slow
 @tried(20)
 @given(tuner=HALVING, seed=st.integers(0, 10**6), slots=st.integers(1, 4))
 def test_what_it_foretells_is_what_happens(tuner: dict[str, Any], seed: int, slots: int) -> None:

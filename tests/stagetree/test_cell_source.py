@@ -151,6 +151,7 @@ print([each.__module__ for each in load_trainer(*sys.argv[1:]).__mro__ if each._
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["trainer.py", "trainer/__init__.py"])
 def test_a_module_called_trainer_is_taken_as_any_other(tmp_path: Path, place: str) -> None:
     """It was overwritten by the file that imports it, though `trainer.py` is what the guide calls it."""

@@ -77,6 +77,7 @@ class Lora(HFTrainer):
         super().__init__(seed=seed, device=device, model=adapted, train_data=Tokens(), valid_data=Tokens(), **how)
 
 
+@pytest.mark.slow
 def test_a_collator_makes_the_batches() -> None:
     from torch.nn.utils.rnn import pad_sequence
     from transformers import BatchEncoding
@@ -96,10 +97,12 @@ def test_a_collator_makes_the_batches() -> None:
     assert trainer.evaluate()["val_loss"] > 0 and shapes[2:] == [(20, 8)]
 
 
+@pytest.mark.slow
 def test_a_lightning_module(tmp_path: Path) -> None:
     check_resumes(Case(__file__, "Lit", {}, HP, broken=2, steps=4), tmp_path)
 
 
+@pytest.mark.slow
 def test_lora_on_a_model_of_transformers(tmp_path: Path) -> None:
     how = {"trainable_only": True, "precision": "bf16", "micro_batch_size": 2, "batches_per_step": 3}
     check_resumes(Case(__file__, "Lora", how, HP, broken=2, steps=4), tmp_path)

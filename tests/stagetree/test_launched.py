@@ -116,6 +116,7 @@ def test_two_ranks_under_torchrun(build: Build, capfd: pytest.CaptureFixture[str
         train(model, 8)
 
 
+@pytest.mark.slow
 def test_a_grant_ends_where_it_is_cut_and_where_a_step_fails(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
     slow = "    print('at', step)\n    time.sleep(0.2 * (step == 30))\n    assert step < 40\n"
     model, told = build("python -u", SCRIPT.replace("import os", "import time, os") + slow), list[int]()
@@ -162,6 +163,7 @@ def test_the_leader_of_a_gang_starts_as_many_as_it_has_devices(build: Build) -> 
         ranks.be(before)
 
 
+@pytest.mark.slow
 def test_by_hand_one_of_them_speaks(tmp_path: Path) -> None:
     file = tmp_path / "walk.py"
     file.write_text(

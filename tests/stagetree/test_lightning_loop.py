@@ -130,6 +130,7 @@ def test_f1_does_not_depend_on_how_many_are_measured_at_once() -> None:
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, {"steps_per_epoch": 2}, {"batches_per_step": 3, "micro_batch_size": 2}])
 def test_hooks_and_what_they_change_go_on_to_the_bit(tmp_path: Path, how: dict[str, int]) -> None:
     check_resumes(Case(__file__, "Curricular", how, HP, broken=3, steps=7), tmp_path)

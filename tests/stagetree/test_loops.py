@@ -57,7 +57,8 @@ def train(model: Model, until: int, hp: dict[str, Any] = HP) -> Model:
     return advanced(model, until, hp)
 
 
-@pytest.mark.parametrize("name", ["sft", pytest.param("dpo", marks=pytest.mark.night), "cli", "keras"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sft", pytest.param("dpo", marks=pytest.mark.slow), "cli", "keras"])
 def test_a_loop_goes_on_as_without_a_break(build: Build, name: str) -> None:
     """Past the end of an epoch; measured on the way, in the same object and in another one."""
     model, last = build(name), 10 if name == "sft" else 4

@@ -120,6 +120,7 @@ ACTIONS = st.lists(
 )
 
 
+@pytest.mark.slow
 def test_however_the_runner_goes_on_the_numbers_are_those_of_one_run(build: Build) -> None:
     @settings(max_examples=25)
     @given(ACTIONS, st.booleans())
@@ -212,6 +213,7 @@ def test_a_checkpoint_may_be_a_folder(build: Build) -> None:
     assert other.evaluate() == {"where": expected(LAST)}
 
 
+@pytest.mark.slow
 def test_a_distributed_checkpoint_of_torch_is_the_same_each_time(build: Build) -> None:
     """Its metadata names its folder and an id of that one time."""
     load = 'd = {"w": torch.zeros(1)}; dcp.load(d, checkpoint_id=source); where = float(d["w"])'

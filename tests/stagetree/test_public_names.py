@@ -49,6 +49,7 @@ def test_a_client_imports_no_answers_that_it_never_takes() -> None:
     assert "stagetree.models.pages" not in loaded
 
 
+@pytest.mark.slow
 def test_a_type_checker_knows_what_answers_hold(tmp_path_factory: pytest.TempPathFactory) -> None:
     program = tmp_path_factory.mktemp("typed") / "program.py"
     program.write_text(

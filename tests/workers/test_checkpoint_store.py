@@ -308,7 +308,7 @@ def file_system_of(bucket_url: str) -> Any:
     return fsspec.core.url_to_fs(bucket_url, **S3_OPTIONS)[0]
 
 
-@pytest.fixture(params=["direct", "req_kw", pytest.param("s3_additional_kwargs", marks=pytest.mark.night)])
+@pytest.fixture(params=["direct", "req_kw", pytest.param("s3_additional_kwargs", marks=pytest.mark.slow)])
 def s3_store(request: pytest.FixtureRequest, bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> S3Store:
     """Carries parts itself, or leaves it to s3fs, which would add something to the requests."""
     if request.param != "direct":
@@ -373,9 +373,7 @@ def ask_for_another(request: AWSPreparedRequest) -> None:
     request.url = request.url.replace("/key?", "/no-such-key?").replace("uploadId=", "uploadId=other")
 
 
-@pytest.mark.parametrize(
-    "change", [ask_for_less, ask_elsewhere, pytest.param(ask_for_another, marks=pytest.mark.night)]
-)
+@pytest.mark.parametrize("change", [ask_for_less, ask_elsewhere, pytest.param(ask_for_another, marks=pytest.mark.slow)])
 def test_a_part_that_does_not_get_through_is_carried_by_s3fs(
     change: Callable[[AWSPreparedRequest], None],
     bucket_url: str,

@@ -85,6 +85,7 @@ def bench(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Bench]:
     database.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", [4, 0])
 def test_a_heartbeat_at_any_line_changes_nothing(bench: Bench, packing: int, caplog: pytest.LogCaptureFixture) -> None:
     expected, _ = bench.lines(packing)

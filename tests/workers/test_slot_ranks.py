@@ -209,7 +209,7 @@ MISHAPS = ("kill", "stop", "raise", "memory")
 CALLS = ("build", "train", "evaluate", "save", "load")
 BY_DAY = {("kill", "load"), ("stop", "train"), ("raise", "save"), ("memory", "evaluate")}
 EACH = [
-    pytest.param(mishap, call, marks=() if (mishap, call) in BY_DAY else pytest.mark.night)
+    pytest.param(mishap, call, marks=() if (mishap, call) in BY_DAY else pytest.mark.slow)
     for mishap in MISHAPS
     for call in CALLS
 ]
