@@ -177,6 +177,7 @@ def test_when_everything_fails(tuner: dict[str, Any]) -> None:
     assert check(run(study_of(tuner, "apart"), 0, fail=1.0), tuner).state == "failed"
 
 
+@pytest.mark.slow
 @EVERY
 @drawn(seed=SEEDS)
 def test_users_cancel_add_pause_and_resume(tuner: dict[str, Any], seed: int) -> None:
@@ -207,6 +208,7 @@ def interfere(world: Simulator, study: Study, rng: Random) -> None:
 SHARED: list[dict[str, Any]] = [{"lr": sequence} for sequence in SHARING["lr"]]
 
 
+@pytest.mark.slow
 @EVERY
 @drawn(seed=SEEDS)
 def test_results_that_another_study_has_already(tuner: dict[str, Any], seed: int) -> None:
