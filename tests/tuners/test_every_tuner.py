@@ -25,6 +25,8 @@ from stagetree.spec import StudySpec
 from tests.plans import tried
 from tests.tuners.worlds import SHARING, SPACE, STUDY, faults, losses, numbered, simulator, spec, stragglers
 
+pytestmark = pytest.mark.slow
+
 KINDS: dict[str, dict[str, Any]] = {
     "grid": {"kind": "grid", "max_steps": 6},
     "random": {"kind": "random", "num_trials": 9, "max_steps": 6},
@@ -177,7 +179,6 @@ def test_when_everything_fails(tuner: dict[str, Any]) -> None:
     assert check(run(study_of(tuner, "apart"), 0, fail=1.0), tuner).state == "failed"
 
 
-@pytest.mark.slow
 @EVERY
 @drawn(seed=SEEDS)
 def test_users_cancel_add_pause_and_resume(tuner: dict[str, Any], seed: int) -> None:
@@ -208,7 +209,6 @@ def interfere(world: Simulator, study: Study, rng: Random) -> None:
 SHARED: list[dict[str, Any]] = [{"lr": sequence} for sequence in SHARING["lr"]]
 
 
-@pytest.mark.slow
 @EVERY
 @drawn(seed=SEEDS)
 def test_results_that_another_study_has_already(tuner: dict[str, Any], seed: int) -> None:

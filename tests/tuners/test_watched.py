@@ -19,6 +19,8 @@ from app.tuning.tuners.base import REGISTERED, NewTrial, Next, Registered, Tuner
 from stagetree.spec import SpecError, StudySpec
 from tests.tuners.worlds import STUDY, faults, numbered, simulator, spec
 
+pytestmark = pytest.mark.slow
+
 ENDS = [round(0.2 + 0.06 * number, 2) for number in range(12)]
 SPACE = {"end": ENDS}
 HOPELESS = {"boundary": 4, "bounds": [0, 1], "delta": 0.2}
