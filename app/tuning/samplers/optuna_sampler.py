@@ -40,8 +40,10 @@ ATTEMPTS = 50
 REPEATS = 10
 """How often it is asked again for what was drawn before: a model that is sure of its best names it again and again."""
 
-ENOUGH = 10
-"""With fewer results a sampler of Optuna's draws by chance."""
+ENOUGH = {"tpe": 10, "gp": 4, "cmaes": 1}
+"""With fewer results a sampler draws by chance. Optuna's own number is ten for `gp`, too: of a budget of twelve trials
+that leaves the model two.
+"""
 
 _ENDS = frozenset({"result", "fail", "stop", "cancel"})
 
@@ -106,7 +108,7 @@ class OptunaSampler:
 
     def knowledge(self) -> Knowledge:
         mirror = self._caught_up()
-        return Knowledge(mirror.level, mirror.results(), 1 if self._kind == "cmaes" else ENOUGH)
+        return Knowledge(mirror.level, mirror.results(), ENOUGH[self._kind])
 
     def _drawn(self, number: int, asked: int) -> Proposal | None:
         """A configuration by chance; None where none is left."""
@@ -201,7 +203,7 @@ class OptunaMirror:
         """The highest step with enough results; else the one with the most, of equal ones the lowest; None for none."""
         measured = chain(self._results.values(), (results for _, results in self._learned))
         counts = Counter(step for results in measured for step, value in results.items() if value is not None)
-        enough = [step for step, count in counts.items() if count >= ENOUGH]
+        enough = [step for step, count in counts.items() if count >= ENOUGH[self._kind]]
         return max(enough) if enough else min(counts, key=lambda step: (-counts[step], step), default=None)
 
     def _is_stale(self, news: Sequence[TrialEvent]) -> bool:
@@ -261,11 +263,11 @@ def _sampler(kind: str, seed: int) -> BaseSampler:
     match kind:
         case "tpe":
             # each parameter by itself, whatever the library's default: the better of the two on recorded curves
-            return TPESampler(seed=seed, multivariate=False, constant_liar=True)
+            return TPESampler(seed=seed, n_startup_trials=ENOUGH[kind], multivariate=False, constant_liar=True)
         case "cmaes":
             return CmaEsSampler(seed=seed, warn_independent_sampling=False)
         case _:
-            return GPSampler(seed=seed, warn_independent_sampling=False)
+            return GPSampler(seed=seed, n_startup_trials=ENOUGH[kind], warn_independent_sampling=False)
 
 
 def _suggest(trial: Trial, place: str, free: Distribution) -> Any:
