@@ -1,4 +1,4 @@
-"""Sixty of the histories that `benchmarks/soak.py` plays, and the guards that some of them need.
+"""Some of the histories that `benchmarks/soak.py` plays, and the guards that some of them need.
 
 Each runs in a process of its own, so that a seed means the same here and there.
 """
@@ -28,7 +28,8 @@ def soak(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("part", range(2 * MORE))
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8 * MORE))
 def test_whatever_happens_the_results_are_those_of_a_calm_run(part: int) -> None:
     said = soak("--seeds", f"{part * EACH}:{(part + 1) * EACH}")
     assert f"{EACH} histories" in said
@@ -46,5 +47,6 @@ def test_a_process_may_be_killed_at_each_crash_point() -> None:
     assert "no kill" not in said and " histories, " in said
 
 
+@pytest.mark.slow
 def test_a_seed_is_one_history() -> None:
     assert soak("--seeds", "0:3") == soak("--seeds", "0:3")
