@@ -33,7 +33,7 @@ Slot time is saved by as much as the merge rate where all trials are trained to 
 stopping leaves the stages that are shared most, as the papers found. The time to the end has a bound that no order of
 work can beat, since a trial's own steps come one after the other and the winner is trained for 100 steps more: it is in
 the last column. The papers' factor is above it since their steps were not equal: 402.66 GPU-hours for the 13,540 steps
-of ResNet56 by SHA are 107 s a step alone, while with sharing the winner's 220 steps came to their end in 5.76 hours,
+of ResNet56 by SHA are 107 s a step alone, while with sharing the winner's 220 steps took 5.76 hours,
 which leaves 94 s a step at most.
 
 ## Several studies: Hippo Figures 13 and 14, TreeML Figures 6.2 and 6.3
@@ -67,7 +67,7 @@ time, the mean of {straggler_seeds} draws.
 {straggler_table}
 
 As in the paper, ASHA trains more trials to the end, {fewest} to {most} times as many, and has its first sooner. A
-dropped job costs less here than there, since it goes on from its last checkpoint.
+dropped job costs less here than there, since it resumes from its last checkpoint.
 
 ## Elsewhere
 
