@@ -77,7 +77,7 @@ def _of_device(plan: SearchPlan, device: str, stray: tuple[str, ...]) -> Judgeme
     if stray:
         steps = max((test.step - test.begin for test in tests), default=0)
         return Judgement(Verdict.UNPROVEN, 0, f"{stray[0]}; nothing has shown in {steps} steps", stray)
-    unproven = next((test.unproven for test in tests if test.unproven), "no state was trained on from yet")
+    unproven = next((test.unproven for test in tests if test.unproven), "no training resumed from a saved state yet")
     return Judgement(Verdict.UNPROVEN, 0, f"{unproven} (on {device})", stray)
 
 

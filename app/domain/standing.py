@@ -198,7 +198,7 @@ def rests(study: Study, trial: Trial, stands: Standing) -> bool:
 
 def _finished(reason: Mapping[str, object] | None) -> str:
     """That a trial was trained to the end by `finish_best`."""
-    return f" at last: rank {reason['finish']} of {reason['of']} that had ended early" if reason else ""
+    return f" after all: rank {reason['finish']} of {reason['of']} that had ended early" if reason else ""
 
 
 def _class(trial: Trial) -> str:
@@ -242,11 +242,11 @@ def _why(reason: Mapping[str, object]) -> str:
     if {"best", "median"} <= reason.keys():
         return f": its best {_number(reason['best'])} is worse than the median {_number(reason['median'])}"
     if {"best", "best_of_all"} <= reason.keys():
-        return f": its best {_number(reason['best'])} is too far from {_number(reason['best_of_all'])}"
+        return f": its best {_number(reason['best'])} is too far from the best of all, {_number(reason['best_of_all'])}"
     if "p" in reason:
-        return f": it will hardly get to {_number(reason.get('target', reason.get('best_of_all')))}, p {reason['p']}"
+        return f": it is unlikely to reach {_number(reason.get('target', reason.get('best_of_all')))}, p {reason['p']}"
     if "kill_threshold" in reason:
-        return f": {_number(reason['value'])} is worse than {_number(reason['kill_threshold'])}"
+        return f": {_number(reason['value'])} is worse than the threshold {_number(reason['kill_threshold'])}"
     return OVER.get(str(reason.get("over")), "")
 
 

@@ -97,11 +97,11 @@ def _known_texts(spec: StudySpec, known: Knowledge | None) -> Iterator[str]:
     if not sampler:
         yield f"the tuner {spec.tuner.kind} asks no sampler: the study file, or a user, says what its trials are"
     elif known is None:
-        yield f"{sampler} goes by no results"
+        yield f"{sampler} uses no results"
     else:
         where = "at the last step of each trial" if known.step is None else f"at step {known.step}"
         count = f"{known.results} result{'' if known.results == 1 else 's'} {where}"
-        chance = f"draws by chance until it has {known.enough} results, and has"
+        chance = f"draws at random until it has {known.enough} results, and has"
         yield f"{sampler} {'models' if known.results >= known.enough else chance} {count}"
 
 

@@ -108,7 +108,7 @@ def test_only_what_is_there_and_ones_own_is_made_longer(http: TestClient, tuned:
     )
     tuners = http.post(f"/studies/{tuned}/trials/0:extend", json={"steps": 90})
     assert tuners.status_code == 409
-    assert "is the tuner's" in tuners.json()["detail"]
+    assert "belongs to the tuner" in tuners.json()["detail"]
     ask(http, external, {"hp": HP, "steps": 10})
     http.delete(f"/studies/{external}/trials/0")
     assert http.post(f"/studies/{external}/trials/0:extend", json={"steps": 20}).status_code == 409

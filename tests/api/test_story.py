@@ -68,7 +68,7 @@ BELOW = {"constraints": [f"{METRIC} <= 0.5"]}
             [0.5, 0.1, 0.5, 0.5],
             {"end": "completed"},
             "Trial 0 won because its accuracy of 0.5 at step 10 is the highest of 4 results; trials 2 and 3 have the "
-            "same value, and of equals the lowest number counts.",
+            "same value, and ties go to the lowest number.",
         ),
         (
             [0.9, 0.4, 0.3],

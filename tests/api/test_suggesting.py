@@ -80,7 +80,7 @@ def test_what_a_sampler_knows_and_would_propose(http: TestClient, workers: Worke
     state = http.get(f"/studies/{study}/sampler").json()
     assert (state["sampler"], state["results"]) == ("random", None)
     assert state["text"] == [
-        "random goes by no results",
+        "random uses no results",
         "0 of 4 trials have begun",
         "suggestion 0 takes the next place",
     ]

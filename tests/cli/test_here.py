@@ -325,6 +325,6 @@ def test_suggestions_are_listed_and_withdrawn_where_the_study_is(
     listed = stagetree("suggest", "last").out.splitlines()
     assert [line.rsplit(" is ")[-1] for line in listed] == ["trial 0", "withdrawn"]
     said = stagetree("sampler", "last").out
-    assert said.startswith("sampler  random\nknows    random goes by no results\n"), said
+    assert said.startswith("sampler  random\nknows    random uses no results\n"), said
     both = stagetree("suggest", "last", "lr=0.1", "--withdraw", 1)
     assert both.code != 0 and "--withdraw" in both.err

@@ -153,7 +153,7 @@ def test_a_note_is_corrected_by_its_event_and_keeps_its_place(story: Story) -> N
     first, second = story.plan.studies[S].notes
     assert (first.text, first.at, first.corrected_at, second.text) == ("better", 1.0, 3.0, "second")
     assert decide(story.plan, correct) == ()
-    with pytest.raises(Unknown, match="event 1 of study s is no note"):
+    with pytest.raises(Unknown, match="event 1 of study s is not a note"):
         decide(story.plan, c.CorrectNote(study=S, event=1, text="a", at=4.0))
 
 

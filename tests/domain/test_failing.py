@@ -384,5 +384,5 @@ def test_what_cannot_be_tried_again_is_said(story: Story) -> None:
         story.give(c.RetryTrial(study=study, trial=0, at=1.0))
     story.train(story.assign((node, 0, 10)), value=None)
     assert states(story, study) == ["failed", "active"]
-    with pytest.raises(StateConflict, match="is on record, and would be no other"):
+    with pytest.raises(StateConflict, match="are on record, and would be the same again"):
         story.give(c.RetryTrial(study=study, trial=0, at=1.0))

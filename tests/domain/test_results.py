@@ -110,9 +110,9 @@ def test_a_p_that_is_not_proven_is_not_shown(proven: dict[str, bool]) -> None:
 
 def test_a_trial_that_was_ended_as_poor_is_shown_as_that_and_one_that_ended_with_the_study_as_it_was() -> None:
     for reason, category, said in (
-        (JUDGEMENT | {"class": "poor", "p": 0.01}, "poor", ": it will hardly get to 0.9, p 0.01"),
+        (JUDGEMENT | {"class": "poor", "p": 0.01}, "poor", ": it is unlikely to reach 0.9, p 0.01"),
         ({"over": "target"}, "opportunistic", ": the target is reached"),
-        ({"class": "poor", "value": 0.4, "kill_threshold": 0.5}, "poor", ": 0.4 is worse than 0.5"),
+        ({"class": "poor", "value": 0.4, "kill_threshold": 0.5}, "poor", ": 0.4 is worse than the threshold 0.5"),
     ):
         study = judged(**JUDGEMENT)
         event = TrialEvent(TrialEventKind.STOP, 0, 5, reason=reason)

@@ -36,11 +36,11 @@ def named(up: Service) -> Callable[[str], str]:
 
 
 def prove(page: Page) -> None:
-    page.locator(".acts").get_by_role("button", name="Prove all of it").click()
+    page.locator(".acts").get_by_role("button", name="Audit").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("is trained again, and compared bit for bit")
-    dialog.get_by_role("button", name="Prove it").click()
-    expect(dialog).to_contain_text("Its stages are trained again and compared")
+    expect(dialog).to_contain_text("is trained again, alone and from its beginning, and compared bit for bit")
+    dialog.get_by_role("button", name="Audit it").click()
+    expect(dialog).to_contain_text("Its trials are trained again and compared")
     page.get_by_role("button", name="Close").click()
 
 
@@ -57,7 +57,7 @@ def test_marks_stand_beside_numbers_until_all_of_it_is_proven(
     page.get_by_role("link", name="Overview", exact=True).click()
     prove(page)
     expect(head).to_contain_text("Exactness: proven to step 12")
-    expect(page.locator(".acts").get_by_role("button", name="Prove all of it")).to_have_count(0)
+    expect(page.locator(".acts").get_by_role("button", name="Audit")).to_have_count(0)
     expect(page.locator("main abbr")).to_have_count(0)
     page.get_by_role("link", name="Trials", exact=True).click()
     expect(page.get_by_role("row").nth(1)).to_be_visible()
@@ -89,7 +89,7 @@ def test_an_audit_says_on_the_page_what_it_waits_for(
     page = open_page(f"{up.url}/#/studies/{named('waiting')}")
     prove(page)
     head = page.locator("header.study")
-    expect(head).to_contain_text("All that it shares is being proven, as somebody asked.")
+    expect(head).to_contain_text("An audit is under way: all that the study shares is being proven.")
     expect(head.locator(".trouble")).to_contain_text("the audit waits: no slot has trainer right at version")
     (folder / "trainer.py").write_text(TRAINER)
     expect(head).to_contain_text("Exactness: proven to step 12")

@@ -49,4 +49,4 @@ def test_a_report_shows_every_view_without_a_server(
         expect(page.get_by_text("Loading …")).to_have_count(0)
         expect(page.get_by_role("alert")).to_have_count(0)
     assert [url for url in asked if not url.startswith("data:")] == [file.as_uri()]
-    assert page.get_by_role("link", name="look at this moment").count() == 0
+    assert page.get_by_role("link", name="the study at this event").count() == 0

@@ -27,7 +27,7 @@ def test_what_a_sampler_proposed_and_would_propose(open_page: Callable[..., Page
     told = page.get_by_role("region", name="Sampler", exact=True)
     expect(told).to_contain_text("Trunks models 6 results at step 6.")
     expect(told).to_contain_text("6 of 6 trials have begun.")
-    page.locator(".acts").get_by_role("button", name="More trials").click()
+    page.locator(".acts").get_by_role("button", name="Reopen").click()
     expect(page.get_by_role("dialog")).to_contain_text("Trials in all")
     page.get_by_role("button", name="Leave it").click()
     expect(page.get_by_role("region", name="Suggestions")).to_contain_text("No more are taken: it is over.")
@@ -36,7 +36,7 @@ def test_what_a_sampler_proposed_and_would_propose(open_page: Callable[..., Page
     expect(page.get_by_role("button", name="Suggest")).to_have_count(0)
     assert complaints(page, axe) == []
     turn_to(page, f"#/studies/{study}/sampler?at=2")
-    expect(told).to_contain_text("draws by chance until it has 4 results, and has 0 results")
+    expect(told).to_contain_text("draws at random until it has 4 results, and has 0 results")
     expect(page.get_by_role("region", name="Proposed so far")).to_contain_text("No trial has begun.")
 
 
@@ -62,7 +62,7 @@ def test_a_suggestion_is_made_and_withdrawn(open_page: Callable[..., Page], stac
     assert complaints(page, axe) == []
     suggestions.get_by_role("button", name="Withdraw suggestion 0").click()
     dialog.get_by_role("button", name="Withdraw it").click()
-    expect(dialog).to_contain_text("no trial will come of it")
+    expect(dialog).to_contain_text("it does not become a trial")
     dialog.get_by_role("button", name="Close").click()
     expect(suggestions).to_contain_text("withdrawn")
     stack.client.cancel(study)

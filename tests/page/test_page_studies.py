@@ -31,8 +31,8 @@ def test_studies_are_found_chosen_and_compared(open_page: Callable[..., Page], s
     expect(page.get_by_role("img", name="Best score of 2 studies against slots")).to_be_visible()
     assert second["cost"]["known"] == first["cost"]["run"] and complaints(page, axe) == []
     turn_to(page, f"#/compare?studies={first['study']},{other}")
-    expect(page.get_by_text("No two of them are in one search plan")).to_be_visible()
+    expect(page.get_by_text("No two of them share a search plan")).to_be_visible()
     page.get_by_role("link", name="choose others").click()
     expect(page).to_have_url(re.compile(f"studies={first['study']}"))
     page.get_by_role("searchbox", name="Find a study").fill("nothing-of-this-name")
-    expect(page.get_by_text("is meant by")).to_be_visible()
+    expect(page.get_by_text("studies matches")).to_be_visible()

@@ -66,6 +66,8 @@ def test_why_trials_failed_is_said_once_and_shown_under_the_name(
     expect(told).to_contain_text(
         "2 trials: ValueError: the loss went through the roof, after step 0, all with mood = raise"
     )
+    expect(page.locator(".story")).to_contain_text("of 2 results")
+    expect(page.get_by_role("region", name="Best trial")).to_contain_text("the best of 2 trials with a result")
     assert complaints(page, axe) == []
     told.get_by_role("link", name="1", exact=True).click()
     shown = page.get_by_role("region", name="Trial 1")
@@ -158,10 +160,10 @@ def test_more_trials_are_offered_where_the_tuner_can_go_on(
     open_page: Callable[..., Page], stack: Service, study: str
 ) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}")
-    expect(page.get_by_role("button", name="More trials")).to_be_visible()
+    expect(page.get_by_role("button", name="Reopen")).to_be_visible()
     turn_to(page, f"#/studies/{stack.run(grid('page-no-more'))['study']}")
     expect(page.get_by_role("button", name="Delete")).to_be_visible()
-    expect(page.get_by_role("button", name="More trials")).to_have_count(0)
+    expect(page.get_by_role("button", name="Reopen")).to_have_count(0)
 
 
 def test_more_loops_begin_with_those_that_there_are(open_page: Callable[..., Page], stack: Service) -> None:
@@ -170,7 +172,7 @@ def test_more_loops_begin_with_those_that_there_are(open_page: Callable[..., Pag
     page = open_page(
         f"{stack.url}/#/studies/{stack.run(grid('page-loops', tuner=tuner | {'distinct': False}))['study']}"
     )
-    page.locator(".acts").get_by_role("button", name="More trials").click()
+    page.locator(".acts").get_by_role("button", name="Reopen").click()
     wanted = page.get_by_role("dialog").get_by_role("spinbutton")
     expect(wanted).to_have_attribute("min", "4")
     expect(wanted).to_have_value("6")
@@ -261,18 +263,18 @@ def test_dragging_along_an_axis_chooses_trials(open_page: Callable[..., Page], s
     """The first axis is of a hyper-parameter with few values: its upper half holds some of the trials."""
     page = open_page(f"{stack.url}/#/studies/{study}/relations")
     drawing = page.get_by_role("img", name="Parallel coordinates")
-    expect(page.get_by_text("12 of 12 trials are within")).to_be_visible()
+    expect(page.get_by_text("12 of 12 trials match")).to_be_visible()
     box = drawing.bounding_box()
     assert box is not None
     drawing.drag_to(drawing, source_position={"x": 46, "y": 30}, target_position={"x": 46, "y": box["height"] / 2})
-    expect(page.get_by_text("12 of 12 trials are within")).to_have_count(0)
+    expect(page.get_by_text("12 of 12 trials match")).to_have_count(0)
     expect(page).to_have_url(re.compile(r"brush=(hp|shape)\."))
     page.get_by_role("button", name="choose them").click()
     expect(page).to_have_url(re.compile("trials="))
     page.reload()
-    expect(page.get_by_text("12 of 12 trials are within")).to_have_count(0)
-    page.get_by_role("button", name="let go of all").click()
-    expect(page.get_by_text("12 of 12 trials are within")).to_be_visible()
+    expect(page.get_by_text("12 of 12 trials match")).to_have_count(0)
+    page.get_by_role("button", name="clear all").click()
+    expect(page.get_by_text("12 of 12 trials match")).to_be_visible()
 
 
 def test_two_moments_are_compared(open_page: Callable[..., Page], stack: Service, study: str) -> None:
@@ -318,7 +320,7 @@ def test_what_another_tuner_would_have_decided(open_page: Callable[..., Page], s
 def test_a_study_without_rungs_has_nothing_to_choose_there(open_page: Callable[..., Page], stack: Service) -> None:
     """It said to choose a trial, and asked what a factor that it does not have would have changed."""
     page = open_page(f"{stack.url}/#/studies/{stack.run(grid('page-no-rungs'))['study']}/rungs")
-    expect(page.get_by_text("The tuner grid compares no trials at rungs")).to_be_visible()
+    expect(page.get_by_text("The tuner grid has no rungs")).to_be_visible()
     expect(page.get_by_text("Choose a trial")).to_have_count(0)
     expect(page.get_by_role("region", name="What if")).to_have_count(0)
 

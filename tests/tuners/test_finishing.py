@@ -125,7 +125,7 @@ def test_it_is_counted_in_the_preview_and_said_of_the_trial() -> None:
     world.run()
     study = world.plan.studies[STUDY]
     [said, *_] = [meaning(study, study.trials[number], "completed", standing(study)) for number in finished(study)]
-    assert said == "trained to step 100 at last: rank 1 of 12 that had ended early"
+    assert said == "trained to step 100 after all: rank 1 of 12 that had ended early"
 
 
 def test_an_endless_horizon_has_no_end() -> None:

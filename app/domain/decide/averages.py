@@ -123,7 +123,7 @@ def _ordered(sources: Iterable[Source]) -> list[Source]:
         before = by_place[name, step].share.weight if (name, step) in by_place else 0.0
         by_place[name, step] = Source(each.trial, MeanShare(name, step, before + weight))
     if len(by_place) < 2:
-        raise Refused("an average is of two different states at least: these trials have one")
+        raise Refused("an average needs at least two different states: these trials have one")
     are_equal = len({each.share.weight for each in by_place.values()}) == 1
     ordered = sorted(by_place.values(), key=lambda each: (-each.share.step, each.share.node))
     return [Source(each.trial, each.share._replace(weight=1.0)) for each in ordered] if are_equal else ordered

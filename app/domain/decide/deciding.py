@@ -64,7 +64,7 @@ def _users_trial(study: Study, number: int) -> Trial:
     trial = trial_of(study, number)
     if trial.reason.get("by") != "user":
         raise StateConflict(
-            f"trial {number} of study {study.id} is the tuner's, which alone says how long it is trained"
+            f"trial {number} of study {study.id} belongs to the tuner, which alone decides how long it is trained"
         )
     if trial.state not in EXTENDABLE:
         raise StateConflict(f"trial {number} of study {study.id} is {trial.state} and cannot be trained any longer")
@@ -100,9 +100,9 @@ def retry(study: Study, command: c.RetryTrial) -> Iterator[e.Event]:
     if trial.state != TrialState.FAILED:
         raise StateConflict(f"{name} is {trial.state}; only a failed trial can be tried again")
     if study.state == StudyState.CANCELLED:
-        raise StateConflict(f"study {study.id} was cancelled: nothing of it is tried again")
+        raise StateConflict(f"study {study.id} was cancelled: none of its trials is tried again")
     if kind in (FailureKind.NAN, FailureKind.METRIC):
-        text = "what it was measured at is on record, and would be no other; ask for a trial with other values"
+        text = "its metrics are on record, and would be the same again; ask for a trial with other values"
         raise StateConflict(f"{name} cannot be tried again: {text}")
     if study.is_final:
         yield reopened(study, study.tuner, command.at)

@@ -29,7 +29,7 @@ def add_note(study: Study, command: c.AddNote) -> Iterator[e.Event]:
     """Also of a study that is over: that is when most is known of it. Raises `Unknown` for a trial that it has not."""
     text = _text(command.text)
     if len(study.notes) >= MOST_NOTES:
-        raise Refused(f"a study may have {MOST_NOTES:,} notes, and {study.id} has them")
+        raise Refused(f"study {study.id} has {MOST_NOTES:,} notes, the most that a study may have")
     if command.trial is not None:
         trial_of(study, command.trial)
     yield e.NoteAdded(study=study.id, trial=command.trial, text=text, at=command.at, by=command.by)
@@ -41,7 +41,7 @@ def correct_note(study: Study, command: c.CorrectNote) -> Iterator[e.Event]:
     version = command.event + study.submitted_version - 1
     number = next((at for at, note in enumerate(study.notes) if note.version == version), None)
     if number is None:
-        raise Unknown(f"event {command.event} of study {study.id} is no note")
+        raise Unknown(f"event {command.event} of study {study.id} is not a note")
     if study.notes[number].text != text:
         yield e.NoteCorrected(study=study.id, note=number, text=text, at=command.at, by=command.by)
 

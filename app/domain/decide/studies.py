@@ -155,7 +155,7 @@ def reopen(study: Study, more: int, at: float, limits: Limits) -> Iterator[e.Eve
     if study.state != StudyState.COMPLETED:
         raise StateConflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
     if (had := grows_from(study)) is None:
-        raise StateConflict(f"a study of kind {study.kind} cannot grow; those that can are {', '.join(GROWS_BY)}")
+        raise StateConflict(f"a study with tuner {study.kind} cannot grow; these can: {', '.join(GROWS_BY)}")
     field = GROWS_BY[study.kind]
     if more <= had:
         raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")

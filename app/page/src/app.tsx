@@ -18,7 +18,7 @@ export function App() {
   return (
     <>
       <a class="skip" href="#content" onClick={skip}>
-        To the content
+        Skip to content
       </a>
       <Top />
       <AwayNote />
@@ -48,7 +48,7 @@ function Top() {
   const [room = "studies"] = route.value.path;
   const here = (name: string) => (room === name ? { "aria-current": "page" as const } : {});
   return (
-    <nav class="top" aria-label="Rooms">
+    <nav class="top" aria-label="Main">
       <a class="name" href={formatRoute([])}>
         <svg viewBox="0 0 32 32" width="20" height="20" aria-hidden="true">
           <path d="M3 16h10" stroke-width="5" />
@@ -73,7 +73,7 @@ function Top() {
       )}
       <span class="space" />
       {!isReport && !mayChange.value && (
-        <span class="quiet" title="You may look at everything here, and change nothing">
+        <span class="quiet" title="You can look at everything here, and change nothing">
           read only
         </span>
       )}

@@ -8,6 +8,7 @@ export type StudyPage = Schemas["StudyPage"];
 export type Listed = Schemas["Listed"];
 export type Columns = Schemas["Columns"];
 export type Trial = Schemas["Trial"];
+type Result = Schemas["Result"];
 export type TrialDetail = Schemas["TrialDetail"];
 export type Tree = Schemas["Tree"];
 export type Logged = Schemas["Logged"];
@@ -35,4 +36,9 @@ export type Importance = Schemas["Importance"];
 /** How many trials a study has so far, in whatever state. */
 export function trialCount({ counts }: Study): number {
   return Object.values(counts).reduce((sum, each) => sum + each, 0);
+}
+
+/** The result that a study judges a trial by: its best measurement, or its last one. */
+export function resultOf({ value }: Study, trial: { best: Result | null; last: Result | null }): Result | null {
+  return value === "best" ? trial.best : trial.last;
 }

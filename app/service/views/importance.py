@@ -32,7 +32,7 @@ WIDE = 50.0
 
 METHOD = "PED-ANOVA"
 MISSING = "Importance needs Optuna where the server runs: pip install 'stagetree[optuna]'."
-TOO_FEW = f"Importance needs {FEWEST} trials with a result at least."
+TOO_FEW = f"Importance needs at least {FEWEST} trials with a result."
 
 
 def importance(

@@ -58,7 +58,7 @@ def ending_text(study: Study) -> str | None:
         case {"by": "target", "target": target}:
             return f"target {target:g} reached: {_where(ending)}"
         case {"by": "patience", "patience": patience}:
-            return f"patience at its end: no better result among the last {patience} than {_where(ending)}"
+            return f"patience ran out: none of the last {patience} results is better than {_where(ending)}"
         case {"by": "max_time", "max_time": seconds}:
             return f"max_time is up: {seconds:g} seconds"
         case {"by": "max_total_steps", "max_total_steps": steps}:

@@ -109,13 +109,13 @@ def _nothing(study: Study) -> str:
 
 
 def _further(beside: list[int], as_far: int, of: int) -> str:
-    """Who else has that value; or how many came that far, where some did not."""
+    """Who else has that value; or how many reached that step, where some did not."""
     if beside:
         have = "has" if len(beside) == 1 else "have"
-        return f"; {_numbers(beside)} {have} the same value, and of equals the lowest number counts"
+        return f"; {_numbers(beside)} {have} the same value, and ties go to the lowest number"
     if as_far == of:
         return ""
-    return "; no other trial came that far" if as_far == 1 else f"; {_trials(as_far)} came that far"
+    return "; no other trial reached that step" if as_far == 1 else f"; {_trials(as_far)} reached that step"
 
 
 def _front(study: Study, best: Trial, beside: list[int], of: int) -> str:

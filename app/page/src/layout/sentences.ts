@@ -26,20 +26,20 @@ const SENTENCES: Record<string, (data: Data) => string> = {
   StudyCompleted: () => "the study is completed",
   StudyFailed: (data) => `the study failed: ${data["error"]}`,
   StudyIsolated: (data) => `the trainer is not exact: what was there is struck, and each trial is trained alone (${lastLine(data["reason"])})`,
-  AuditRequested: () => "all that the study shares is to be proven",
-  AuditEnded: () => "nothing is left to compare",
+  AuditRequested: () => "an audit was requested",
+  AuditEnded: () => "the audit ended",
   ExactnessTested: (data) => `${PROOFS[String(data["proof"])] ?? "steps were compared"}: ${compared(data)}`,
   ChainAssigned: (data) => `${data["slot"]} was given ${stages(data["stages"])}${data["proof"] ? `, only to compare (${data["proof"]})` : ""}`,
   StageCompleted: (data) => `a stage was trained, in ${number(data["seconds"] as number, 3)} s`,
-  ChainEnded: (data) => `a slot's work ended: ${data["outcome"]}`,
+  ChainEnded: (data) => `a chain ended: ${data["outcome"]}`,
   StageFailed: (data) => `training failed after step ${data["step"]}: ${lastLine(data["error"])}`,
   Evaluated: (data) => `measured at step ${data["step"]}: ${metrics(data["metrics"])}`,
   CheckpointKept: (data) => `the state at step ${data["step"]} was saved`,
   CheckpointCached: (data) => `slots of ${data["host"]} may resume from step ${data["step"]}, whose state is on its way to the store`,
-  CheckpointReleased: (data) => `the state at step ${data["step"]} is not needed any more`,
+  CheckpointReleased: (data) => `the state at step ${data["step"]} is no longer needed`,
   CheckpointDropped: (data) => `the state at step ${data["step"]} is gone: ${data["reason"]}`,
-  PackingProfiled: (data) => `it was measured how packs do on ${data["device"]}`,
-  PackingChosen: (data) => `how wide packs are was chosen: ${data["reason"]}`,
+  PackingProfiled: (data) => `the speed of packs was measured on ${data["device"]}`,
+  PackingChosen: (data) => `the width of packs was chosen: ${data["reason"]}`,
   ExactnessLost: (data) => `not exact from step ${data["step"]} on: ${data["reason"]}`,
 };
 
@@ -71,7 +71,7 @@ export function reason(given: Data, isPromotion = false): string {
     return `${at ? `${at}: ` : ""}rank ${rank} of ${of}${best}`;
   }
   if (given["kill_threshold"] !== undefined) {
-    return `${number(given["value"] as number)} is worse than ${number(given["kill_threshold"] as number)}`;
+    return `${number(given["value"] as number)} is worse than the threshold ${number(given["kill_threshold"] as number)}`;
   }
   if (given["median"] !== undefined) {
     return `its best ${number(given["best"] as number)} is worse than the median ${number(given["median"] as number)}`;

@@ -29,7 +29,7 @@ export function AwayNote() {
   const since = new Date(awaySince.value).toLocaleTimeString([], { hour12: false });
   return (
     <p class="away" role="alert">
-      The server does not answer since {since}. What you see is from before; the page tries again by itself.
+      The server has not answered since {since}. You see its last answers; the page keeps trying.
     </p>
   );
 }

@@ -8,7 +8,7 @@ export function CopyButton({ text, children }: { text: string; children: Compone
   const [said, setSaid] = useState("");
   const copy = async () => {
     const copied = await copyText(text);
-    setSaid(copied ? "Copied" : "The browser does not allow it: mark the text");
+    setSaid(copied ? "Copied" : "The browser does not allow copying");
     setTimeout(() => setSaid(""), SAID_MILLISECONDS);
   };
   return (

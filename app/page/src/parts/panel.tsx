@@ -68,7 +68,7 @@ export function Loaded<T>({ answer, children }: LoadedProps<T>) {
 export function TroubleNote({ error, isOld }: { error: Trouble; isOld: boolean }) {
   return (
     <p class="trouble" role="alert">
-      {error.message} {isOld && "What is shown is what it said last."}
+      {error.message} {isOld && "You see its last answer."}
     </p>
   );
 }

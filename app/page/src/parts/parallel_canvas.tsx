@@ -79,12 +79,12 @@ function Within({ rows, all, isBrushed }: { rows: number[]; all: number; isBrush
   return (
     <p class="buttons">
       <span class="quiet">
-        Drag along an axis to choose a part of it; click it to let go. {count(rows.length)} of {count(all)} trials are within.
+        Drag along an axis to filter by it; click it to clear its filter. {count(rows.length)} of {count(all)} trials match.
       </span>
       {isBrushed && (
         <>
           <button onClick={() => setQuery({ trials: rows.slice(0, 50).join(",") })}>choose them</button>
-          <button onClick={() => setQuery({ brush: "" })}>let go of all</button>
+          <button onClick={() => setQuery({ brush: "" })}>clear all</button>
         </>
       )}
     </p>

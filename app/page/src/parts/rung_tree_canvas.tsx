@@ -118,7 +118,7 @@ function Shared({ tree, segment }: { tree: Tree; segment: Segment }) {
   return (
     <>
       <b>{trials === 1 ? "one trial alone" : `${trials} trials share this`}</b>
-      {trials > 1 && end > start && <p>which saved {number((trials - 1) * (end - start))} steps from {start} to {end}</p>}
+      {trials > 1 && end > start && <p>{number((trials - 1) * (end - start))} steps saved between steps {start} and {end}</p>}
       {forms.map(([name, form]) => (
         <p key={name}>
           {name} {form}

@@ -14,10 +14,10 @@ export interface Bar {
 export function bars(cost: Study["cost"]): Bar[] {
   const parts: [string, string, number, Bar["kind"]][] = [
     ["stopped early", "what the tuner decided not to train", -cost.stopped_early, "saved"],
-    ["unfinished", "what was not trained (yet), and is not saved either", -cost.unfinished, "plain"],
-    ["shared", "what trials took together", -cost.shared, "saved"],
-    ["known", "what was trained for another study", -cost.known, "saved"],
-    ["repeated", "trained again, because a later trial parts where no state was kept", cost.repeated, "again"],
+    ["unfinished", "what is not trained, or not yet, and is no saving either", -cost.unfinished, "plain"],
+    ["shared", "what several trials need, trained once", -cost.shared, "saved"],
+    ["known", "what another study had trained", -cost.known, "saved"],
+    ["repeated", "trained again, because a later trial branches where no state was kept", cost.repeated, "again"],
     ["retried", "trained again after errors of the trainer", cost.retried, "again"],
     ["lost", "trained again, because it was lost with a worker", cost.lost, "again"],
     ["struck", "done again, because the trainer is not exact", cost.struck, "again"],

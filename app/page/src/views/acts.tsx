@@ -15,12 +15,12 @@ const NAMES: Record<Act, string> = {
   resume: "Resume",
   trial: "Add a trial",
   complete: "Complete",
-  reopen: "More trials",
+  reopen: "Reopen",
   note: "Note",
   label: "Tags",
   cancel: "Cancel",
   delete: "Delete",
-  audit: "Prove all of it",
+  audit: "Audit",
 };
 
 /** What a study in this state can be asked to do. */
@@ -48,8 +48,8 @@ export function Acts({ study }: { study: Study }) {
       <a class="button" href={address(`studies/${encodeURIComponent(study.study)}/report`)} download title="One HTML file that works without a server">
         Save as file
       </a>
-      <a class="button" href={address(`studies/${encodeURIComponent(study.study)}/report?public=true`)} download title="The same, without paths, hosts, addresses and people">
-        … for others
+      <a class="button" href={address(`studies/${encodeURIComponent(study.study)}/report?public=true`)} download title="The same file without paths, hosts, addresses and people">
+        Save for others
       </a>
       {act && <Question study={study} act={act} close={() => setAct(null)} />}
     </div>
@@ -65,8 +65,8 @@ function Question({ study, act, close }: { study: Study; act: Act; close: () => 
   switch (act) {
     case "pause":
       return (
-        <Dialog title="Pause the study?" verb="Pause" close={close} act={command("pause", "Nothing new is started for it.")}>
-          <p>Nothing new is started until you resume it. Stages under way that no other study wants end at their next step.</p>
+        <Dialog title="Pause the study?" verb="Pause" close={close} act={command("pause", "No new stage is started for it.")}>
+          <p>No new stage is started until you resume it. Stages under way that no other study needs end at their next step.</p>
         </Dialog>
       );
     case "resume":
@@ -77,14 +77,14 @@ function Question({ study, act, close }: { study: Study; act: Act; close: () => 
       );
     case "complete":
       return (
-        <Dialog title="Complete the study?" verb="Complete" close={close} act={command("complete", "Nothing more is asked of it.")}>
-          <p>Its trials come from outside: nothing more will be asked of it.</p>
+        <Dialog title="Complete the study?" verb="Complete" close={close} act={command("complete", "Nothing more is asked for.")}>
+          <p>A program of yours asks for its trials. Complete the study when it will ask for no more.</p>
         </Dialog>
       );
     case "cancel":
       return (
-        <Dialog title="Cancel the study for good?" verb="Cancel it" isGrave close={close} act={command("cancel", "What it has so far remains.")}>
-          <p>It cannot be resumed. What it has so far remains.</p>
+        <Dialog title="Cancel the study for good?" verb="Cancel it" isGrave close={close} act={command("cancel", "Its results so far stay.")}>
+          <p>It cannot be resumed. Its results so far stay.</p>
         </Dialog>
       );
     case "reopen":
@@ -93,8 +93,8 @@ function Question({ study, act, close }: { study: Study; act: Act; close: () => 
       return <AddTrial study={study} path={path} close={close} />;
     case "audit":
       return (
-        <Dialog title="Prove all of it?" verb="Prove it" close={close} act={command("audit", "Its stages are trained again and compared, when slots have nothing else to do.")}>
-          <p>Every stage that began with a saved state is trained again, and compared bit for bit. That takes slots for as long as those stages took; no number is changed.</p>
+        <Dialog title="Audit the study?" verb="Audit it" close={close} act={command("audit", "Its trials are trained again and compared when slots have nothing else to do.")}>
+          <p>Every trial that shares steps or resumed from a saved state is trained again, alone and from its beginning, and compared bit for bit. That costs about as many steps as training without sharing. No result is changed.</p>
           <p class="quiet">So far: {study.exactness.text}</p>
         </Dialog>
       );
@@ -109,9 +109,9 @@ function Question({ study, act, close }: { study: Study; act: Act; close: () => 
           verb="Delete it"
           isGrave
           close={() => (close(), (location.hash = formatRoute([])))}
-          act={async () => (await tell("DELETE", path), "It is not listed any more, and nothing is kept for it.")}
+          act={async () => (await tell("DELETE", path), "It is no longer listed, and nothing is kept for it.")}
         >
-          <p>It is not listed any more, and its checkpoints go unless another study needs them. Its events stay in the log.</p>
+          <p>It is no longer listed, and its checkpoints are deleted unless another study needs them. Its events stay in the log.</p>
         </Dialog>
       );
   }

@@ -21,7 +21,7 @@ export function AllSlots() {
       <Loaded answer={answer}>
         {({ items }) =>
           items.length === 0 ? (
-            <p class="quiet">No worker has registered yet: `stagetree up`, or `stagetree worker gpu0` on a machine of a cluster.</p>
+            <p class="quiet">No worker has registered yet. Start one with `stagetree up`, or with `stagetree worker gpu0` on a machine of a cluster.</p>
           ) : (
             <div class="scroll">
               <table class="list">
@@ -34,7 +34,7 @@ export function AllSlots() {
                     <th>Trains</th>
                     <th>Study</th>
                     <th>Trainers</th>
-                    <th>Last heard of</th>
+                    <th>Last heartbeat</th>
                   </tr>
                 </thead>
                 <tbody>

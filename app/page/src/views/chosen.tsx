@@ -12,7 +12,7 @@ export function Chosen({ study, at }: ViewProps) {
   const aside = (
     <>
       {chosen.value.length > 1 && <a href={studyLink(study.study, ["compare"])}>compare them</a>}
-      <button onClick={() => setQuery({ trials: "" })}>choose none</button>
+      <button onClick={() => setQuery({ trials: "" })}>clear</button>
     </>
   );
   return (
@@ -24,7 +24,7 @@ export function Chosen({ study, at }: ViewProps) {
             <li key={trial}>
               <a href={studyLink(study.study, ["trials", String(trial)])}>trial {trial}</a> <State state={String(data.get(trial, "state"))} />{" "}
               <b>{number(data.get(trial, "value") as number | null)}</b> <span>{String(data.get(trial, "standing"))}</span>
-              <button class="small" onClick={() => toggleChosen(trial)} aria-label={`Do not choose trial ${trial} any more`}>
+              <button class="small" onClick={() => toggleChosen(trial)} aria-label={`Remove trial ${trial} from the chosen ones`}>
                 ×
               </button>
             </li>

@@ -106,5 +106,5 @@ function sharedSteps(tree: Tree, trials: number[]): number {
 
 function sharedText(tree: Tree, trials: number[]): string {
   const steps = sharedSteps(tree, trials);
-  return steps ? `all share steps 0 to ${number(steps)}` : "they share no beginning";
+  return steps ? `all share steps 0 to ${number(steps)}` : "they share no steps";
 }

@@ -57,8 +57,8 @@ export function Curves(props: ViewProps) {
                 {near}
               </p>
               <p class="quiet">
-                The best {Math.min(TOP, drawn.length)} of {table.data?.count ?? 0} trials, those that train now (dashed), and those that are chosen. Drag to look closer; double-click for
-                all; click a line to choose its trial.
+                The best {Math.min(TOP, drawn.length)} of {table.data?.count ?? 0} trials, those that train now (dashed), and those that are chosen. Drag to zoom in; double-click to
+                zoom out; click a line to choose its trial.
               </p>
             </>
           )}

@@ -36,7 +36,7 @@ export function Events({ study, at }: ViewProps) {
         <button disabled={head === null || (from ?? 0) + WINDOW >= head} onClick={() => setQuery({ from: String((from ?? 0) + WINDOW), event: "" })}>
           later
         </button>
-        <button onClick={() => setQuery({ from: "", event: "" })}>the last ones</button>
+        <button onClick={() => setQuery({ from: "", event: "" })}>latest</button>
         <span class="quiet">
           {from === null ? "" : `events ${from + 1} to ${Math.min(from + WINDOW, head ?? from + WINDOW)}`}
           {head !== null && ` of ${head}`}
@@ -58,7 +58,7 @@ function KindPicker({ items, kind }: { items: LoggedEvent[]; kind: string }) {
     <label>
       <span class="hidden">Type</span>
       <select value={kind} onChange={(event) => setQuery({ type: event.currentTarget.value })}>
-        <option value="">every type</option>
+        <option value="">all types</option>
         {kinds.map((each) => (
           <option key={each} value={each}>
             {each}
@@ -78,7 +78,7 @@ function lines(items: LoggedEvent[]): string {
 }
 
 function List({ study, items, wanted }: { study: string; items: LoggedEvent[]; wanted: number | null }) {
-  if (items.length === 0) return <p class="quiet">No event fits.</p>;
+  if (items.length === 0) return <p class="quiet">No event matches.</p>;
   return (
     <ol class="events">
       {items.map((event) => (
@@ -106,7 +106,7 @@ function Item({ study, event, isWanted }: { study: string; event: LoggedEvent; i
           </span>
         </summary>
         <p class="buttons">
-          {!isReport && <a href={studyLink(study, [], { at: String(event.position) })}>look at this moment</a>}
+          {!isReport && <a href={studyLink(study, [], { at: String(event.position) })}>the study at this event</a>}
           {trial !== undefined && <a href={studyLink(study, ["trials", String(trial)])}>trial {trial}</a>}
           <a href={studyLink(study, ["events"], { event: String(event.position) })}>link to this event</a>
           <span class="quiet">

@@ -92,10 +92,10 @@ function Player({ text }: { text: string }) {
             {playing ? "Ⅱ Pause" : "▶ Play"}
           </button>
         )}
-        <button onClick={() => go(moments.filter((each) => each < now).at(-1) ?? 0)} aria-label="The moment before">
+        <button onClick={() => go(moments.filter((each) => each < now).at(-1) ?? 0)} aria-label="Previous moment">
           ◂
         </button>
-        <button onClick={() => go(moments.find((each) => each > now))} aria-label="The next moment">
+        <button onClick={() => go(moments.find((each) => each > now))} aria-label="Next moment">
           ▸
         </button>
         <input
@@ -110,8 +110,8 @@ function Player({ text }: { text: string }) {
       </div>
       <div class="film" ref={place} />
       <p class="quiet key">
-        The more trials share a line, the thicker it is. A ring: a promotion · ● the end of a trial · ✕ stopped or failed · ★ best. Below, what each slot trained, strong
-        where several trials share it; times in which no slot trained are left out.
+        The more trials share a line, the thicker it is. Ring: a promotion · ● the end of a trial · ✕ stopped or failed · ★ best. Below, what each slot trained, in colour
+        where several trials share it; idle times are left out.
       </p>
     </>
   );

@@ -26,8 +26,8 @@ function Card({ study, at }: ViewProps) {
   const y = names.find((name) => name === frontY) ?? names.find((name) => name !== x) ?? x;
   const aside = names.length > 2 && (
     <span class="buttons">
-      <Axis label="across" names={names} value={x} field="frontX" />
-      <Axis label="up" names={names} value={y} field="frontY" />
+      <Axis label="x axis" names={names} value={x} field="frontX" />
+      <Axis label="y axis" names={names} value={y} field="frontY" />
     </span>
   );
   return (
@@ -94,7 +94,7 @@ function Drawn({ study, table, x, y }: DrawnProps) {
   );
 }
 
-const WORDS = { front: "on the front", behind: "another is better in all", broken: "breaks a constraint" };
+const WORDS = { front: "on the front", behind: "dominated by another trial", broken: "breaks a constraint" };
 
 function axisOf(study: Study, name: string) {
   const isLess = isLessBetter(study, name);
@@ -117,7 +117,7 @@ function Legend({ study, dots }: { study: Study; dots: FrontDot[] }) {
       <span>
         <b class="front-mark">◆</b> {count(many("front"))} on the front
       </span>
-      <span>○ {count(many("behind"))} behind it</span>
+      <span>○ {count(many("behind"))} dominated</span>
       {study.constraints.length > 0 && (
         <span>
           <b class="bad">✕</b> {count(many("broken"))} break {study.constraints.join(" or ")}
@@ -162,7 +162,7 @@ function Listed({ study }: { study: Study }) {
       </table>
       {study.front.length > MOST_ROWS && (
         <p class="quiet">
-          <a href={studyLink(study.study, ["trials"], { q: "front:true" })}>all {study.front.length} of the front</a>
+          <a href={studyLink(study.study, ["trials"], { q: "front:true" })}>all {study.front.length} on the front</a>
         </p>
       )}
     </div>

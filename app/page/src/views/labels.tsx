@@ -43,13 +43,13 @@ export function ChangeLabels({ study, path, close }: { study: Study; path: strin
     return wanted.length ? `It is tagged ${wanted.join(", ")}.` : "It has no tags.";
   };
   return (
-    <Dialog title="Tags and attributes" verb="Keep them" close={close} act={act}>
+    <Dialog title="Tags and attributes" verb="Save" close={close} act={act}>
       <label>
-        Tags, with spaces between them
+        Tags, separated by spaces
         <input name="tags" defaultValue={tags.join(" ")} />
       </label>
       <label>
-        Attributes, a line each: name = value
+        Attributes, one per line: name = value
         <textarea name="attributes" class="plain" rows={4} defaultValue={Object.entries(attributes).map(([name, value]) => `${name} = ${shown(value)}`).join("\n")} />
       </label>
     </Dialog>

@@ -35,7 +35,7 @@ export function Ladder(props: ViewProps) {
         <Loaded answer={answer}>
           {({ items }) => {
             const rungs = items.filter((rung) => rung.bracket === bracket);
-            if (rungs.length === 0) return <p class="quiet">The tuner {study.tuner} compares no trials at rungs: why each ended is in the table of trials.</p>;
+            if (rungs.length === 0) return <p class="quiet">The tuner {study.tuner} has no rungs. The table of trials says why each of them ended.</p>;
             return <Columns {...props} rungs={rungs} />;
           }}
         </Loaded>
@@ -125,7 +125,7 @@ function Told({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
   const events = useMemo(() => lastDecisions(history.data), [history.data]);
   const shown = chosen.value.filter((trial) => rungs.some((rung) => rung.trials.includes(trial)));
   if (rungs.length === 0) return null;
-  if (shown.length === 0) return <p class="quiet told">Choose a trial to read why it was promoted, or was not.</p>;
+  if (shown.length === 0) return <p class="quiet told">Choose a trial to read why it was or was not promoted.</p>;
   return (
     <ul class="told" aria-live="polite">
       {shown.map((trial) => (

@@ -48,12 +48,12 @@ export function AddNote({ study, trial = null, close }: { study: Study; trial?: 
   const subject = trial === null ? "the study" : `trial ${trial}`;
   const act = async (form: FormData) => {
     const event = await tell<LoggedEvent>("POST", `studies/${encodeURIComponent(study.study)}/notes`, { text: form.get("text"), trial });
-    return `It is written down, as event ${event.position}.`;
+    return `The note is saved as event ${event.position}.`;
   };
   return (
-    <Dialog title={`A note about ${subject}`} verb="Write it down" close={close} act={act}>
+    <Dialog title={`A note about ${subject}`} verb="Save" close={close} act={act}>
       <NoteText />
-      <p class="quiet">It is kept in the log, with the time. It can be corrected later.</p>
+      <p class="quiet">It is kept in the log with the time, and can be corrected later.</p>
     </Dialog>
   );
 }
@@ -66,7 +66,7 @@ function CorrectNote({ study, note, close }: { study: string; note: Note; close:
   return (
     <Dialog title="Correct the note" verb="Correct it" close={close} act={act}>
       <NoteText text={note.text} />
-      <p class="quiet">What it said before stays among the events.</p>
+      <p class="quiet">The earlier text stays among the events.</p>
     </Dialog>
   );
 }

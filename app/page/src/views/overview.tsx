@@ -13,7 +13,7 @@ import { Unproven } from "../parts/states.tsx";
 import { Waterfall } from "../parts/waterfall.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { palette } from "../theme.ts";
-import { trialCount, type History, type LoggedEvent, type Schedules, type Study, type Trial } from "../types.ts";
+import { resultOf, type History, type LoggedEvent, type Schedules, type Study, type Trial } from "../types.ts";
 import { FrontCard } from "./front.tsx";
 import { Notes } from "./notes.tsx";
 import { RungTreeCard } from "./rung_tree.tsx";
@@ -60,10 +60,10 @@ function Winner({ study, at }: ViewProps) {
           {number(best.value, 6)}
           <Unproven text={study.exactness.mark} />
         </strong>{" "}
-        <span class="quiet">{spread(study.value === "best" ? best.best : best.last)}</span> <span>{study.metric}</span>
+        <span class="quiet">{spread(resultOf(study, best))}</span> <span>{study.metric}</span>
       </p>
       <p class="quiet">
-        {(study.metrics ?? []).length > 1 ? `the best by ${study.metric} on the front,` : `the best ${study.value === "last" ? "last measurement" : "measurement"}`} of {plural(trialCount(study), "trial")}, after {plural(best.steps, "step")}
+        {rankText(study)}, after {plural(best.steps, "step")}
         {best.last && best.best && best.best.step !== best.last.step && (
           <>
             ; best {number(best.best.value, 6)} at step {best.best.step}, last {number(best.last.value, 6)} at step {best.last.step}
@@ -75,6 +75,13 @@ function Winner({ study, at }: ViewProps) {
       {!isReport && <Take study={study.study} trial={best.trial} />}
     </Panel>
   );
+}
+
+/** What the best trial is the best of, counted as the story above counts. */
+function rankText({ metrics, metric, value, story }: Study): string {
+  const trials = plural(story.results, "trial with a result", "trials with a result");
+  if ((metrics ?? []).length > 1) return `the best by ${metric} on the front, of ${trials}`;
+  return `the best of ${trials}, by the ${value} measurement of each`;
 }
 
 /** Each hyper-parameter drawn over the steps. */
@@ -102,7 +109,7 @@ function Take({ study, trial }: { study: string; trial: number }) {
       <a class="button main" href={weights} download>
         Weights
       </a>
-      <CopyButton text={code}>Copy the Python that loads them</CopyButton>
+      <CopyButton text={code}>Copy the Python code that loads them</CopyButton>
     </p>
   );
 }
@@ -113,11 +120,11 @@ function RunnersUp({ study, at }: ViewProps) {
   if (others.length === 0) return null;
   return (
     <p class="quiet">
-      Then{" "}
+      Next best:{" "}
       {others.slice(0, 4).map((trial, index) => (
         <span key={trial.trial}>
           {index > 0 && " · "}
-          <a href={studyLink(study.study, ["trials", String(trial.trial)])}>{trial.trial}</a>: {number(trial.value)} <span class="quiet">{spread(study.value === "best" ? trial.best : trial.last)}</span>
+          <a href={studyLink(study.study, ["trials", String(trial.trial)])}>{trial.trial}</a>: {number(trial.value)} <span class="quiet">{spread(resultOf(study, trial))}</span>
           <Unproven text={trial.exactness} />
         </span>
       ))}
@@ -206,6 +213,6 @@ function percentDone(study: Study): string {
 }
 
 function idle(study: Study): string {
-  if (study.finished_at) return study.ending ? `Ended by ${study.ending}.` : `The study is ${study.state}.`;
-  return study.state === "paused" ? "The study is paused." : "No slot trains for it at the moment.";
+  if (study.finished_at) return study.ending ? `Ended early: ${study.ending}.` : `The study is ${study.state}.`;
+  return study.state === "paused" ? "The study is paused." : "No slot is training for it now.";
 }

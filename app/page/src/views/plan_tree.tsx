@@ -18,7 +18,7 @@ const [TOP, LEFT, RIGHT] = [22, 8, 8];
 export function PlanTree({ study, at }: ViewProps) {
   const answer = useAnswer<Tree>(about(study.study, "/tree", at));
   return (
-    <Loaded answer={answer}>{(tree) => (tree.count ? <Drawn tree={tree} /> : <p class="quiet">No trial is asked for yet.</p>)}</Loaded>
+    <Loaded answer={answer}>{(tree) => (tree.count ? <Drawn tree={tree} /> : <p class="quiet">No trial has been asked for yet.</p>)}</Loaded>
   );
 }
 
@@ -49,7 +49,7 @@ function Drawn({ tree }: { tree: Tree }) {
         <Canvas
           height={height}
           draw={draw}
-          label={`The tree by steps: ${tree.count} nodes; a bar is as high as it has trials. Click a node to look at what is below it.`}
+          label={`The tree by steps: ${tree.count} nodes; the more trials share a bar, the higher it is. Click a node to see what is below it.`}
           onPoint={(x, y) => {
             const bar = find(x, y);
             setPlace(bar ? { x, y, width: size.width, bar } : null);
@@ -69,7 +69,7 @@ function Drawn({ tree }: { tree: Tree }) {
       </div>
       <p class="quiet key">
         <span class="swatch done" /> trained, one trial · <span class="swatch shared" /> trained, shared · <span class="swatch running" /> trains now ·{" "}
-        <span class="swatch open" /> still to do · <b>|</b> state kept. Click a bar for what is below it, Escape for all.
+        <span class="swatch open" /> still to do · <b>|</b> checkpoint. Click a bar to see what is below it, press Escape to see all.
       </p>
     </Panel>
   );
@@ -152,7 +152,7 @@ function About({ tree, bar }: { tree: Tree; bar: Bar }) {
         {nodes.trained[node]! > nodes.start[node]! ? `trained to step ${nodes.trained[node]}` : "not trained yet"}
         {nodes.running[node]!.map(([from, to]) => `; trains ${from} to ${to} now`)}
       </p>
-      {nodes.checkpoints[node]!.length > 0 && <p>kept: {nodes.checkpoints[node]!.slice(0, 8).join(", ")}</p>}
+      {nodes.checkpoints[node]!.length > 0 && <p>checkpoints: {nodes.checkpoints[node]!.slice(0, 8).join(", ")}</p>}
       {Object.entries(tree.forms[node] ?? {}).map(([name, form]) => (
         <p key={name}>
           {name} {form}

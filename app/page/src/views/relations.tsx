@@ -138,8 +138,8 @@ function Importances({ data }: { data: Importance }) {
         </tbody>
       </table>
       <p class="quiet">
-        By {data.method}, over {count(data.trials)} trials with a result at {data.rung === null ? "their end" : `rung ${data.rung}`}; beside each share
-        the range that holds it for nine of ten draws of such trials.
+        By {data.method}, over {count(data.trials)} trials with a result at {data.rung === null ? "their end" : `rung ${data.rung}`}; beside each share,
+        its 90 % bootstrap interval.
       </p>
     </>
   );

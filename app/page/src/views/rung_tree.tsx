@@ -9,7 +9,7 @@ import { roomFor } from "../parts/room.ts";
 import { RungTreeCanvas } from "../parts/rung_tree_canvas.tsx";
 import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
 import { titleOf, useTable, type Table } from "../table.ts";
-import type { History, Rungs, Study, Tree } from "../types.ts";
+import { resultOf, type History, type Rungs, type Study, type Tree } from "../types.ts";
 import { Chosen } from "./chosen.tsx";
 import type { ViewProps } from "./props.ts";
 
@@ -48,8 +48,8 @@ function Key({ study, at }: ViewProps) {
   const tree = useAnswer<Tree>(about(study.study, "/tree", at));
   return (
     <p class="quiet key">
-      The more trials share a line, the thicker it is; broken before anything is measured. ★ best · ● trained · ✕ stopped · ▲ failed · ◐ trains · ○ waits
-      {tree.data?.trials.repeats?.some((each) => each.length) && " · thin: each repeat, upright bars: their deviation from the mean"}
+      The more trials share a line, the thicker it is; dashed before the first measurement. ★ best · ● trained · ✕ stopped · ▲ failed · ◐ trains · ○ waits
+      {tree.data?.trials.repeats?.some((each) => each.length) && " · thin lines: each repeat · error bars: their standard deviation"}
       {tree.data?.trials.average_of?.some((parts) => parts.length) && " · ◆ the mean of the states that dotted lines come from"}
     </p>
   );
@@ -79,7 +79,7 @@ function Controls({ study, at }: ViewProps) {
       <label>
         metric{" "}
         <select value={query["scale"] ?? ""} onChange={(event) => setQuery({ scale: event.currentTarget.value })}>
-          <option value="">as it spans</option>
+          <option value="">automatic</option>
           <option value="log">log</option>
           <option value="linear">linear</option>
         </select>
@@ -129,8 +129,8 @@ function Drawn({ study, at, height }: ViewProps & { height: number }) {
 }
 
 /** With its deviation, where the best trial was trained several times. */
-function meanOf({ best, value }: Study): string | null {
-  const result = value === "best" ? best?.best : best?.last;
+function meanOf(study: Study): string | null {
+  const result = study.best && resultOf(study, study.best);
   return result && result.repeats > 1 ? `${number(result.value)} ${spread(result)}` : null;
 }
 

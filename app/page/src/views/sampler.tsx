@@ -142,15 +142,15 @@ interface AskedProps {
 function Suggest({ path, example, close }: AskedProps & { example: string }) {
   const act = async (form: FormData) => {
     const made = await tell<Suggestions>("POST", path, { suggestions: [attributesIn(String(form.get("values")))] });
-    return `It is suggestion ${made.items[0]!.suggestion}, and takes a place of the tuner.`;
+    return `It is suggestion ${made.items[0]!.suggestion}, and becomes one of the next trials of the tuner.`;
   };
   return (
     <Dialog title="Suggest a configuration" verb="Suggest it" close={close} act={act}>
       <label>
-        Values, a line each: name = value
+        Values, one per line: name = value
         <textarea name="values" rows={6} spellcheck={false} required placeholder={example} />
       </label>
-      <p class="quiet">A name is a hyper-parameter, or a place of the space such as lr.init. What is left out is chosen when its place comes.</p>
+      <p class="quiet">A name is a hyper-parameter, or a field of one, such as lr.init. The sampler chooses what is left out.</p>
     </Dialog>
   );
 }
@@ -158,12 +158,12 @@ function Suggest({ path, example, close }: AskedProps & { example: string }) {
 function Withdraw({ path, suggestion, close }: AskedProps & { suggestion: Suggestion }) {
   const act = async () => {
     await tell("DELETE", `${path}/${suggestion.suggestion}`);
-    return `Suggestion ${suggestion.suggestion} is withdrawn: no trial will come of it.`;
+    return `Suggestion ${suggestion.suggestion} is withdrawn: it does not become a trial.`;
   };
   return (
     <Dialog title={`Withdraw suggestion ${suggestion.suggestion}?`} verb="Withdraw it" isGrave close={close} act={act}>
       <Values values={suggestion.hp} />
-      <p class="quiet">No trial will come of it, and its place is free for another one.</p>
+      <p class="quiet">It does not become a trial, and another configuration takes its place.</p>
     </Dialog>
   );
 }

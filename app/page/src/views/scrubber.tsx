@@ -31,7 +31,7 @@ export function Scrubber({ history }: { history: History }) {
   if (!isPast && !isWanted) {
     return (
       <section class="scrubber closed" aria-label="Moment">
-        <button class="plain" onClick={() => setWanted(true)} title="Move along the study's log, and everything shown is as it was then">
+        <button class="plain" onClick={() => setWanted(true)} title="Move along the study's log to see everything as it was then">
           Time travel
         </button>
         <output>now, event {count(head)}</output>
@@ -41,10 +41,10 @@ export function Scrubber({ history }: { history: History }) {
   return (
     <section class={`scrubber ${isPast ? "past" : ""}`} aria-label="Moment">
       <div class="buttons">
-        <button onClick={() => go(before)} title="the decision before" aria-label="The decision before">
+        <button onClick={() => go(before)} title="previous decision" aria-label="Previous decision">
           ◂
         </button>
-        <button onClick={() => go(after)} title="the next decision" aria-label="The next decision">
+        <button onClick={() => go(after)} title="next decision" aria-label="Next decision">
           ▸
         </button>
         <button onClick={() => (setWanted(false), setQuery({ at: "" }))}>Now</button>
@@ -56,7 +56,7 @@ export function Scrubber({ history }: { history: History }) {
           min={1}
           max={head}
           value={at}
-          aria-label="Event after which the study is looked at"
+          aria-label="Event after which the study is shown"
           aria-valuetext={`event ${at} of ${head}`}
           onInput={(event) => go(Number(event.currentTarget.value))}
         />

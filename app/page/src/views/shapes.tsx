@@ -39,7 +39,7 @@ export function Shapes({ study, table, values }: { study: Study; table: Table; v
       {lines.length > 0 ? (
         <Plot label={`${wanted} over steps, of ${lines.length} trials`} height={200} lines={lines.toReversed()} xLabel="step" isLogY={route.value.query["shapeY"] === "log"} />
       ) : (
-        <p class="quiet">{wanted} is no number that moves.</p>
+        <p class="quiet">{wanted} is not a number.</p>
       )}
       <p class="quiet">
         {trials.length} trials from the best ({number(values[trials[0] ?? 0])}, thick) to the worst; the brighter, the better.

@@ -24,7 +24,7 @@ export function SignIn() {
         </button>
         {problem && <p class="bad" role="alert">{problem}</p>}
         <p>
-          <code>stagetree token create NAME</code> makes one where the server runs. <code>stagetree up --host</code> prints an address with one.
+          Make one where the server runs: <code>stagetree token create NAME</code>. <code>stagetree up --host</code> prints an address with one.
         </p>
       </form>
     </Panel>

@@ -22,7 +22,7 @@ export function SlotsView({ study, at }: ViewProps) {
   const aside = (
     <>
       <label>
-        <input type="checkbox" checked={isCollapsed} onChange={(event) => setQuery({ idle: event.currentTarget.checked ? "" : "shown" })} /> leave out idle times
+        <input type="checkbox" checked={isCollapsed} onChange={(event) => setQuery({ idle: event.currentTarget.checked ? "" : "shown" })} /> hide idle times
       </label>
       {answer.data && (
         <button onClick={() => download(`${study.study}.trace.json`, chromeTrace(answer.data!, study.study), "application/json")}>Chrome trace</button>
@@ -32,7 +32,7 @@ export function SlotsView({ study, at }: ViewProps) {
   return (
     <Panel title="Slots over time" aside={aside}>
       <Loaded answer={answer}>
-        {(timeline) => (timeline.count ? <Lanes study={study} timeline={timeline} tree={tree.data} isCollapsed={isCollapsed} /> : <p class="quiet">No slot has trained for it yet.</p>)}
+        {(timeline) => (timeline.count ? <Lanes study={study} timeline={timeline} tree={tree.data} isCollapsed={isCollapsed} /> : <p class="quiet">No slot has trained for this study yet.</p>)}
       </Loaded>
     </Panel>
   );
@@ -133,8 +133,8 @@ function useRange(length: number) {
 function Buttons({ view, children }: { view: ReturnType<typeof useRange>; children: ComponentChildren }) {
   return (
     <p class="buttons">
-      <button onClick={() => view.zoom(0.6)}>closer</button>
-      <button onClick={() => view.zoom(1.6)}>wider</button>
+      <button onClick={() => view.zoom(0.6)}>zoom in</button>
+      <button onClick={() => view.zoom(1.6)}>zoom out</button>
       <button onClick={() => view.move(-0.3)} aria-label="earlier">
         ‹
       </button>
@@ -145,8 +145,8 @@ function Buttons({ view, children }: { view: ReturnType<typeof useRange>; childr
         all
       </button>
       <span class="quiet key">
-        {children} · hatched: another study's · dashed: a proof, trained again only to compare · red cross: failed or lost · tick above: measured, below: kept. Click a stage for
-        its event; Ctrl and wheel zoom.
+        {children} · hatched: another study's · dashed: a proof, trained again only to compare · red cross: failed or lost · tick above: evaluation, below: checkpoint. Click a
+        stage for its event; Ctrl and the wheel zoom.
       </span>
     </p>
   );

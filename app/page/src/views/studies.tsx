@@ -35,7 +35,7 @@ export function Studies() {
           return (
             <>
               <Chosen />
-              {items.length === 0 && <p class="quiet">None of the newest {page.items.length} studies is meant by “{wanted}”.</p>}
+              {items.length === 0 && <p class="quiet">None of the newest {page.items.length} studies matches “{wanted}”.</p>}
               <div class="scroll">
                 <table class="list">
                   <thead>
@@ -90,9 +90,9 @@ function Chosen() {
   if (now.length === 0) return null;
   return (
     <p class="buttons" role="status">
-      <span>{now.length === MOST_COMPARED ? `${now.length} chosen, as many as are compared` : `${now.length} chosen`}</span>
+      <span>{now.length === MOST_COMPARED ? `${now.length} chosen, the most that can be compared` : `${now.length} chosen`}</span>
       {now.length > 1 ? <a class="button main" href={formatRoute(["compare"], { studies: now.join(",") })}>Compare them</a> : <span class="quiet">choose another one to compare them</span>}
-      <button onClick={() => setQuery({ studies: "" })}>Choose none</button>
+      <button onClick={() => setQuery({ studies: "" })}>Clear</button>
     </p>
   );
 }

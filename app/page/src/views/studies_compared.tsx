@@ -8,7 +8,7 @@ import { Plot, type Line } from "../parts/plot.tsx";
 import { State, Unproven } from "../parts/states.tsx";
 import { formatRoute, route, setQuery, studyLink } from "../route.ts";
 import { palette, series } from "../theme.ts";
-import type { History, Listed, Study, StudyPage } from "../types.ts";
+import { resultOf, type History, type Listed, type Study, type StudyPage } from "../types.ts";
 
 export const MOST_COMPARED = 8;
 /** Studies of a list that is asked for to find their plans. */
@@ -76,7 +76,7 @@ function Facts({ all }: { all: Compared[] }) {
               <th class="n">Best</th>
               <th class="n">Trials</th>
               <th class="n">Steps run</th>
-              <th class="n">Had from others</th>
+              <th class="n">Reused</th>
               <th class="n">Saved by sharing</th>
               <th class="n">by early stopping</th>
               <th class="n">Slot time</th>
@@ -91,8 +91,8 @@ function Facts({ all }: { all: Compared[] }) {
         </table>
       </div>
       <p class="quiet">
-        {plans.some(Boolean) ? "Studies with one letter are in one search plan: what one has trained, the others have. " : "No two of them are in one search plan: trainer, arguments, data or seed differ. "}
-        “Had from others” are steps that another study had trained.
+        {plans.some(Boolean) ? "Studies with the same letter share a search plan: what one has trained, the others reuse. " : "No two of them share a search plan: trainer, arguments, data or seed differ. "}
+        “Reused” are steps that another study had trained.
       </p>
     </>
   );
@@ -113,7 +113,7 @@ function Row({ name, study, error, index, plan }: Compared & { index: number; pl
         {best && <Unproven text={study.exactness.mark} />}
         {study && (
           <p class="quiet">
-            {best && spread(study.value === "best" ? best.best : best.last)} {study.metric} {study.mode === "min" ? "↓" : "↑"}
+            {best && spread(resultOf(study, best))} {study.metric} {study.mode === "min" ? "↓" : "↑"}
           </p>
         )}
       </td>
@@ -154,7 +154,7 @@ function Curves({ metric, all }: { metric: string; all: Compared[] }) {
   );
   return (
     <Panel title={`Best ${metric} so far`} class="wide" aside={aside}>
-      {lines.length > 0 ? <Plot label={`Best ${metric} of ${lines.length} studies against ${by}`} height={300} lines={lines} xLabel={by === "slots" ? "slot time" : "time since it was submitted"} isTime /> : <p class="quiet">No result yet.</p>}
+      {lines.length > 0 ? <Plot label={`Best ${metric} of ${lines.length} studies against ${by}`} height={300} lines={lines} xLabel={by === "slots" ? "slot time" : "time since submission"} isTime /> : <p class="quiet">No result yet.</p>}
     </Panel>
   );
 }

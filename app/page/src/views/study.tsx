@@ -144,7 +144,7 @@ function Head({ study }: { study: Study }) {
             Not exact to the last bit: {reason}
           </p>
         ))}
-        {study.exactness.audited && <p class="quiet">All that it shares is being proven, as somebody asked.</p>}
+        {study.exactness.audited && <p class="quiet">An audit is under way: all that the study shares is being proven.</p>}
         {study.exactness.text && (
           <p class={study.exactness.verdict === "inexact" ? "trouble" : "quiet"} title={study.exactness.stray.join("; ")}>
             Exactness: {study.exactness.text}

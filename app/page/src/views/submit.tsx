@@ -68,7 +68,7 @@ export function Submit() {
             {said.error}
           </p>
         )}
-        {said.preview ? <Costs preview={said.preview} slots={wanted} /> : !said.error && <p class="quiet">Ask, and nothing is run.</p>}
+        {said.preview ? <Costs preview={said.preview} slots={wanted} /> : !said.error && <p class="quiet">Nothing is trained for the estimate.</p>}
       </Panel>
     </div>
   );
@@ -93,7 +93,7 @@ function Costs({ preview, slots }: { preview: Preview; slots: number }) {
         <strong>{share(preview.saved_by_sharing)}</strong> <span>saved by sharing</span>
       </p>
       <p class="value">
-        <strong>{share(preview.saved_by_stopping)}</strong> <span>by early stopping, of {count(preview.alone)} steps to every trial's end</span>
+        <strong>{share(preview.saved_by_stopping)}</strong> <span>by early stopping, of the {count(preview.alone)} steps that train every trial to its end</span>
       </p>
       <table class="list narrow">
         <tbody>
@@ -101,8 +101,8 @@ function Costs({ preview, slots }: { preview: Preview; slots: number }) {
           <Fact name="steps, each trial alone" value={count(preview.requested)} />
           <Fact name="different steps" value={count(preview.unique)} />
           <Fact name="merge rate" value={number(preview.merge_rate, 3)} />
-          <Fact name={`steps one after the other on ${slots} slots`} value={count(preview.makespan_steps)} />
-          <Fact name="and on any number of slots" value={count(preview.critical_path_steps)} />
+          <Fact name={`makespan on ${slots} slots, in steps`} value={count(preview.makespan_steps)} />
+          <Fact name="critical path, in steps" value={count(preview.critical_path_steps)} />
           {preview.time && <Fact name="slot time, about" value={duration(preview.time.slot_seconds)} />}
           {preview.time && <Fact name={`time on ${slots} slots, about`} value={duration(preview.time.makespan_seconds)} />}
           {others.map(([name, value]) => (
@@ -112,8 +112,8 @@ function Costs({ preview, slots }: { preview: Preview; slots: number }) {
       </table>
       {preview.time && (
         <p class="quiet">
-          Times by steps of {count(preview.time.settings)} settings that were measured here; such an estimate is {percent(preview.time.error)}{" "}
-          off, the median.
+          Times from {count(preview.time.settings)} settings that were measured here; the median error of such an estimate is{" "}
+          {percent(preview.time.error)}.
         </p>
       )}
       {(preview.advice ?? []).map((text) => (

@@ -11,7 +11,7 @@ import { Plot, type Line } from "../parts/plot.tsx";
 import { State } from "../parts/states.tsx";
 import { studyLink } from "../route.ts";
 import { palette } from "../theme.ts";
-import type { History, Logged, Rungs, Study, TrialDetail } from "../types.ts";
+import { resultOf, type History, type Logged, type Rungs, type Study, type TrialDetail } from "../types.ts";
 import { Pictures } from "./overview.tsx";
 import { AddNote, Notes } from "./notes.tsx";
 import type { ViewProps } from "./props.ts";
@@ -25,7 +25,7 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
           <Panel title={`Trial ${trial}`} aside={<Steps study={study} trial={trial} />}>
             {!(shown.failure && shown.value === null) && (
               <p class="value">
-                <strong>{number(shown.value, 6)}</strong> <span class="quiet">{spread(study.value === "best" ? shown.best : shown.last)}</span> <span>{study.metric}</span>
+                <strong>{number(shown.value, 6)}</strong> <span class="quiet">{spread(resultOf(study, shown))}</span> <span>{study.metric}</span>
               </p>
             )}
             <p>
@@ -67,7 +67,7 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
 function Parents({ study, trial }: { study: Study; trial: TrialDetail }) {
   const link = (each: number) => <a href={studyLink(study.study, ["trials", String(each)])}>trial {each}</a>;
   if (typeof trial.cooldown_of === "number") {
-    return <p class="quiet">A cooldown off {link(trial.cooldown_of)}, which continues from before it and is ranked by its result.</p>;
+    return <p class="quiet">A cooldown of {link(trial.cooldown_of)}, which is ranked by this result and continues from the step where the cooldown began.</p>;
   }
   if (!trial.average_of?.length) return null;
   return (
@@ -139,7 +139,7 @@ function Curve({ study, at, trial }: ViewProps & { trial: TrialDetail }) {
 }
 
 function TrialActs({ study, trial }: { study: Study; trial: TrialDetail }) {
-  const [asked, setAsked] = useState<"stop" | "note" | null>(null);
+  const [asked, setAsked] = useState<"cancel" | "note" | null>(null);
   const close = () => setAsked(null);
   const path = `studies/${encodeURIComponent(study.study)}/trials/${trial.trial}`;
   const weights = address(`studies/${encodeURIComponent(study.study)}/checkpoint?trial=${trial.trial}`);
@@ -150,12 +150,12 @@ function TrialActs({ study, trial }: { study: Study; trial: TrialDetail }) {
         Weights
       </a>
       {mayChange.value && <button onClick={() => setAsked("note")}>Note</button>}
-      {canCancel && mayChange.value && <button onClick={() => setAsked("stop")}>Stop this trial</button>}
+      {canCancel && mayChange.value && <button onClick={() => setAsked("cancel")}>Cancel this trial</button>}
       {asked === "note" && <AddNote study={study} trial={trial.trial} close={close} />}
-      {asked === "stop" && (
+      {asked === "cancel" && (
         <Dialog
-          title={`Stop trial ${trial.trial}?`}
-          verb="Stop it"
+          title={`Cancel trial ${trial.trial}?`}
+          verb="Cancel it"
           isGrave
           close={close}
           act={async () => (await tell("DELETE", path), `Trial ${trial.trial} is cancelled: it is not trained any further for this study.`)}

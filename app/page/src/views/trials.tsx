@@ -209,7 +209,7 @@ function ColumnPicker({ table, columns }: { table: Table; columns: string[] }) {
             </li>
           ))}
         <li>
-          <button onClick={() => setQuery({ columns: "" })}>as at first</button>
+          <button onClick={() => setQuery({ columns: "" })}>reset</button>
         </li>
       </ul>
     </details>

@@ -55,8 +55,8 @@ export function WhatIf({ study, at }: ViewProps) {
 function Found({ study, found }: { study: Study; found: Imagined }) {
   return (
     <p role="status">
-      It would have asked {plural(found.trials, "trial")} for {plural(found.requested, "step")}, {number(found.unique)} of them different:{" "}
-      {number(found.saved)} that the study had would not have been needed, and {number(found.needed)} would have been that were never trained.
+      It would have asked {plural(found.trials, "trial")} for {plural(found.requested, "step")}, {number(found.unique)} of them different. It would not have needed{" "}
+      {number(found.saved)} that the study trained, and would have needed {number(found.needed)} that were never trained.
       {found.not_known > 0 && ` ${plural(found.not_known, "result")} that would have decided are not known.`}
       {found.best && ` Best: trial ${found.best.trial} with ${study.metric} ${number(found.best.value)} after ${plural(found.best.steps, "step")}, as far as is known.`}
     </p>
