@@ -79,30 +79,30 @@ def sampler_state(use: Services, row: StudyRecord, at: int | None = None) -> Sam
         budget = _budget_texts(study, spec)
         refuses = "it is over" if study.finished_at is not None else _why_no_more(study, spec, 1)
     try:
-        known, proposal = driver.next_proposal()
+        knowledge, proposal = driver.next_proposal()
     except TunerFailed as problem:
         raise StateConflict(f"study {row.id}: {problem}") from None
     return SamplerState(
         sampler=getattr(spec.tuner, "sampler", ""),
-        step=None if known is None else known.step,
-        results=None if known is None else known.results,
+        step=None if knowledge is None else knowledge.step,
+        results=None if knowledge is None else knowledge.results,
         next=None if proposal is None else Proposed(hp=dict(proposal.hp), reason=dict(proposal.reason)),
-        text=[*_known_texts(spec, known), *learned, *budget, *_next_texts(proposal)],
+        text=[*_knowledge_texts(spec, knowledge), *learned, *budget, *_next_texts(proposal)],
         refuses=refuses,
     )
 
 
-def _known_texts(spec: StudySpec, known: Knowledge | None) -> Iterator[str]:
+def _knowledge_texts(spec: StudySpec, knowledge: Knowledge | None) -> Iterator[str]:
     sampler = getattr(spec.tuner, "sampler", "")
     if not sampler:
         yield f"the tuner {spec.tuner.kind} asks no sampler: the study file, or a user, says what its trials are"
-    elif known is None:
+    elif knowledge is None:
         yield f"{sampler} uses no results"
     else:
-        where = "at the last step of each trial" if known.step is None else f"at step {known.step}"
-        count = f"{known.results} result{'' if known.results == 1 else 's'} {where}"
-        chance = f"draws at random until it has {known.enough} results, and has"
-        yield f"{sampler} {'models' if known.results >= known.enough else chance} {count}"
+        where = "at the last step of each trial" if knowledge.step is None else f"at step {knowledge.step}"
+        count = f"{knowledge.results} result{'' if knowledge.results == 1 else 's'} {where}"
+        chance = f"draws at random until it has {knowledge.enough} results, and has"
+        yield f"{sampler} {'models' if knowledge.results >= knowledge.enough else chance} {count}"
 
 
 def _budget_texts(study: Study, spec: StudySpec) -> list[str]:

@@ -93,8 +93,8 @@ function stages(given: unknown): string {
 }
 
 function metrics(given: unknown): string {
-  const found = Object.entries(given as Record<string, number | null>);
-  return found.map(([name, value]) => `${name} ${number(value)}`).join(", ");
+  const pairs = Object.entries(given as Record<string, number | null>);
+  return pairs.map(([name, value]) => `${name} ${number(value)}`).join(", ");
 }
 
 function lastLine(text: unknown): string {

@@ -87,8 +87,8 @@ export function RungTreeCanvas(props: Props) {
         draw={draw}
         label={`Rung tree: ${props.metric} by step, ${tree.trials.node.length} trials, shared beginnings as thick lines. Arrow keys go from the best trial on.`}
         onPoint={(x, y) => {
-          const found = find(x, y);
-          setPlace(found && { x, y, ...found });
+          const near = find(x, y);
+          setPlace(near && { x, y, ...near });
         }}
         onLeave={() => setPlace(null)}
         onPick={(x, y) => {

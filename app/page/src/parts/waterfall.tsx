@@ -23,12 +23,12 @@ export function bars(cost: Study["cost"]): Bar[] {
     ["struck", "done again, because the trainer is not exact", cost.struck, "again"],
   ];
   let level = cost.alone;
-  const found: Bar[] = [{ name: "alone", title: "every trial trained alone to the end", steps: cost.alone, from: 0, kind: "total" }];
+  const rows: Bar[] = [{ name: "alone", title: "every trial trained alone to the end", steps: cost.alone, from: 0, kind: "total" }];
   for (const [name, title, steps, kind] of parts) {
-    if (steps) found.push({ name, title, steps, from: Math.min(level, level + steps), kind });
+    if (steps) rows.push({ name, title, steps, from: Math.min(level, level + steps), kind });
     level += steps;
   }
-  return [...found, { name: "run", title: "what slots ran for it", steps: cost.run, from: 0, kind: "run" }];
+  return [...rows, { name: "run", title: "what slots ran for it", steps: cost.run, from: 0, kind: "run" }];
 }
 
 export function Waterfall({ study }: { study: Study }) {

@@ -46,8 +46,8 @@ function read(text: string): Picture {
     frame: Number(element.getAttribute("data-frame")),
     until: Number(element.getAttribute("data-until") ?? Infinity),
   }));
-  const known = (name: string) => Number(svg.getAttribute(name));
-  return { svg, groups, cover: svg.querySelector(".cover"), frames: known("data-frames"), seconds: known("data-seconds") };
+  const attribute = (name: string) => Number(svg.getAttribute(name));
+  return { svg, groups, cover: svg.querySelector(".cover"), frames: attribute("data-frames"), seconds: attribute("data-seconds") };
 }
 
 /** What is seen at a frame; at the last one, all of it. */

@@ -102,12 +102,12 @@ function axisOf(study: Study, name: string) {
 }
 
 function nearest(dots: FrontDot[], [x, y]: ReturnType<typeof frontScales>, left: number, top: number): FrontDot | null {
-  let [found, least]: [FrontDot | null, number] = [null, NEAR];
+  let [closest, least]: [FrontDot | null, number] = [null, NEAR];
   for (const dot of dots) {
     const away = Math.hypot(x.place(dot.x) - left, y.place(dot.y) - top);
-    if (away < least) [found, least] = [dot, away];
+    if (away < least) [closest, least] = [dot, away];
   }
-  return found;
+  return closest;
 }
 
 function Legend({ study, dots }: { study: Study; dots: FrontDot[] }) {

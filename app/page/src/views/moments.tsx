@@ -82,9 +82,9 @@ function Changed({ study, before, after }: { study: string; before: Table; after
     <>
       <h3>{plural(rows.length, "trial")} changed</h3>
       <ul class="told">
-        {rows.slice(0, MOST).map(({ trial, what }) => (
+        {rows.slice(0, MOST).map(({ trial, text }) => (
           <li key={trial}>
-            <a href={studyLink(study, ["trials", String(trial)])}>trial {trial}</a> {what}
+            <a href={studyLink(study, ["trials", String(trial)])}>trial {trial}</a> {text}
           </li>
         ))}
       </ul>
@@ -94,16 +94,16 @@ function Changed({ study, before, after }: { study: string; before: Table; after
 }
 
 /** What is different about each trial between two moments, in words; those that are the same are left out. */
-export function changes(before: Table, after: Table): { trial: number; what: string }[] {
-  const found: { trial: number; what: string }[] = [];
+export function changes(before: Table, after: Table): { trial: number; text: string }[] {
+  const all: { trial: number; text: string }[] = [];
   for (let trial = 0; trial < after.count; trial += 1) {
     if (trial >= before.count) {
-      found.push({ trial, what: `is new: ${cell(after.get(trial, "standing"))}` });
+      all.push({ trial, text: `is new: ${cell(after.get(trial, "standing"))}` });
       continue;
     }
     const different = LOOKED_AT.filter((name) => before.get(trial, name) !== after.get(trial, name));
     const words = different.map((name) => `${name} ${cell(before.get(trial, name))} → ${cell(after.get(trial, name))}`);
-    if (words.length) found.push({ trial, what: words.join(", ") });
+    if (words.length) all.push({ trial, text: words.join(", ") });
   }
-  return found;
+  return all;
 }

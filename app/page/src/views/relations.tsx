@@ -106,11 +106,11 @@ function text(value: unknown): string {
 /** The result of each trial: its value, or what it had at a rung. */
 function resultsAt(table: Table, rungs: Rungs | null, rung: string): (number | null)[] {
   if (rung === END) return table.column("value") as (number | null)[];
-  const found: (number | null)[] = Array(table.count).fill(null);
+  const results: (number | null)[] = Array(table.count).fill(null);
   for (const item of rungs?.items ?? []) {
-    if (String(item.rung) === rung) item.trials.forEach((trial, index) => (found[trial] = item.values[index] ?? null));
+    if (String(item.rung) === rung) item.trials.forEach((trial, index) => (results[trial] = item.values[index] ?? null));
   }
-  return found;
+  return results;
 }
 
 function Importances({ data }: { data: Importance }) {

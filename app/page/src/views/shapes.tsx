@@ -14,15 +14,15 @@ export function Shapes({ study, table, values }: { study: Study; table: Table; v
   const names = useMemo(() => [...new Set(table.varied.map((name) => name.split(".")[1]!))], [table]);
   const wanted = route.value.query["shape"] ?? names[0] ?? "";
   const trials = useMemo(() => spread(values, study.mode), [values, study.mode]);
-  const { found, error } = useSchedules(study.study, trials);
+  const { schedules, error } = useSchedules(study.study, trials);
   const lines = useMemo<Line[]>(() => {
     return trials.flatMap((trial, rank) => {
-      const schedule = found.get(trial)?.items.find((item) => item.name === wanted);
+      const schedule = schedules.get(trial)?.items.find((item) => item.name === wanted);
       if (!schedule || schedule.values.some((value) => typeof value !== "number")) return [];
       const share = 1 - rank / Math.max(1, trials.length - 1);
       return [{ label: `trial ${trial}`, colour: scale(share), width: rank === 0 ? 3 : 1.4, x: schedule.steps, y: schedule.values as number[] }];
     });
-  }, [found, wanted, trials, palette.value]);
+  }, [schedules, wanted, trials, palette.value]);
   return (
     <>
       <p class="buttons">
@@ -57,16 +57,16 @@ function spread(values: (number | null)[], mode: string): number[] {
 }
 
 function useSchedules(study: string, trials: number[]) {
-  const [found, setFound] = useState(new Map<number, Schedules>());
+  const [schedules, setSchedules] = useState(new Map<number, Schedules>());
   const [error, setError] = useState<string | null>(null);
   useEffect(() => {
     let isOver = false;
-    const missing = trials.filter((trial) => !found.has(trial));
+    const missing = trials.filter((trial) => !schedules.has(trial));
     Promise.all(missing.map(async (trial) => [trial, await ask<Schedules>(about(study, `/trials/${trial}/schedules`, null))] as const)).then(
-      (answers) => !isOver && answers.length && setFound(new Map([...found, ...answers])),
+      (answers) => !isOver && answers.length && setSchedules(new Map([...schedules, ...answers])),
       (trouble: Trouble) => !isOver && setError(trouble.message),
     );
     return () => void (isOver = true);
   }, [study, trials.join(",")]);
-  return { found, error };
+  return { schedules, error };
 }

@@ -105,8 +105,8 @@ function Lanes({ study, timeline, tree, isCollapsed }: LanesProps) {
 
 /** The part of the shown axis that is looked at, and how to look at another. */
 function useRange(length: number) {
-  const [given, setRange] = useState<Range | null>(null);
-  const range = given ?? [0, length];
+  const [zoomed, setRange] = useState<Range | null>(null);
+  const range = zoomed ?? [0, length];
   const [from, to] = range;
   const zoom = useCallback(
     (factor: number, share = 0.5) => {
@@ -127,7 +127,7 @@ function useRange(length: number) {
     keys[name]?.();
     return name in keys;
   };
-  return { range, isAll: given === null, zoom, move, all, key };
+  return { range, isAll: zoomed === null, zoom, move, all, key };
 }
 
 function Buttons({ view, children }: { view: ReturnType<typeof useRange>; children: ComponentChildren }) {

@@ -24,10 +24,10 @@ export function Submit() {
   const there = useAnswer<SlotPage>("slots");
   const trainers = useAnswer<{ items: { name: string }[] }>("trainers");
   const wanted = slots ?? Math.max(1, there.data?.items.length ?? 1);
-  const run = async (what: () => Promise<void>) => {
+  const run = async (act: () => Promise<void>) => {
     setBusy(true);
     try {
-      await what();
+      await act();
     } catch (error) {
       setSaid({ error: (error as Trouble).message });
     } finally {

@@ -104,11 +104,11 @@ function Why({ study, at, trial }: ViewProps & { trial: TrialDetail }) {
         <ol class="decisions">
           {decisions.position.map((position, index) => {
             if (decisions.trial[index] !== trial.trial) return null;
-            const given = reason(decisions.reason[index] as Record<string, unknown>, decisions.kind[index] === "promote");
+            const cause = reason(decisions.reason[index] as Record<string, unknown>, decisions.kind[index] === "promote");
             return (
               <li key={position}>
                 <a href={studyLink(study.study, ["events"], { event: String(position) })}>event {position}</a> {said(decisions.kind[index]!, decisions.steps[index] ?? null)}
-                {given && <span>: {given}</span>}
+                {cause && <span>: {cause}</span>}
               </li>
             );
           })}

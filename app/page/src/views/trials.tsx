@@ -106,11 +106,11 @@ function widthOf(table: Table, name: string): number {
 }
 
 function useColumns(table: Table, metrics: string[]): string[] {
-  const given = route.value.query["columns"];
+  const names = route.value.query["columns"];
   return useMemo(() => {
     const there = (name: string) => name in table.columns && table.columns[name]!.some((value) => value !== null);
-    return (given ? given.split(",") : [...BEFORE, ...metrics, ...table.parameters.slice(0, MOST_PARAMETERS), ...BEHIND]).filter(there);
-  }, [table, given]);
+    return (names ? names.split(",") : [...BEFORE, ...metrics, ...table.parameters.slice(0, MOST_PARAMETERS), ...BEHIND]).filter(there);
+  }, [table, names]);
 }
 
 interface HeadingProps {

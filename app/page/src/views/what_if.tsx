@@ -9,7 +9,7 @@ import type { ViewProps } from "./props.ts";
 const FIELDS = ["tuner.reduction_factor", "tuner.min_steps", "tuner.max_steps", "tuner.num_trials", "tuner.brackets"];
 
 export function WhatIf({ study, at }: ViewProps) {
-  const [said, setSaid] = useState<{ found?: Imagined; error?: string }>({});
+  const [said, setSaid] = useState<{ imagined?: Imagined; error?: string }>({});
   const [busy, setBusy] = useState(false);
   if (isReport) return null;
   const imagine = async (event: SubmitEvent) => {
@@ -18,7 +18,7 @@ export function WhatIf({ study, at }: ViewProps) {
     setBusy(true);
     try {
       const changes = { [String(form.get("field"))]: valueOf(String(form.get("value"))) };
-      setSaid({ found: await tell<Imagined>("POST", about(study.study, ":what-if", at), { changes }) });
+      setSaid({ imagined: await tell<Imagined>("POST", about(study.study, ":what-if", at), { changes }) });
     } catch (error) {
       setSaid({ error: (error as Trouble).message });
     } finally {
@@ -47,18 +47,18 @@ export function WhatIf({ study, at }: ViewProps) {
           {said.error}
         </p>
       )}
-      {said.found && <Found study={study} found={said.found} />}
+      {said.imagined && <ImaginedText study={study} imagined={said.imagined} />}
     </Panel>
   );
 }
 
-function Found({ study, found }: { study: Study; found: Imagined }) {
+function ImaginedText({ study, imagined }: { study: Study; imagined: Imagined }) {
   return (
     <p role="status">
-      It would have asked {plural(found.trials, "trial")} for {plural(found.requested, "step")}, {number(found.unique)} of them different. It would not have needed{" "}
-      {number(found.saved)} that the study trained, and would have needed {number(found.needed)} that were never trained.
-      {found.not_known > 0 && ` ${plural(found.not_known, "result")} that would have decided are not known.`}
-      {found.best && ` Best: trial ${found.best.trial} with ${study.metric} ${number(found.best.value)} after ${plural(found.best.steps, "step")}, as far as is known.`}
+      It would have asked {plural(imagined.trials, "trial")} for {plural(imagined.requested, "step")}, {number(imagined.unique)} of them different. It would not have needed{" "}
+      {number(imagined.saved)} that the study trained, and would have needed {number(imagined.needed)} that were never trained.
+      {imagined.not_known > 0 && ` ${plural(imagined.not_known, "result")} that would have decided are not known.`}
+      {imagined.best && ` Best: trial ${imagined.best.trial} with ${study.metric} ${number(imagined.best.value)} after ${plural(imagined.best.steps, "step")}, as far as is known.`}
     </p>
   );
 }
