@@ -141,7 +141,7 @@ def test_notes_are_bounded(story: Story) -> None:
         assert problem in refused(story, c.AddNote(study=S, text=text, trial=None, at=0.0))
     for number in range(MOST_NOTES):
         story.give(c.AddNote(study=S, text=f"{number}", trial=None, at=0.0))
-    assert "may have 500 notes" in refused(story, c.AddNote(study=S, text="more", trial=None, at=0.0))
+    assert "has 500 notes, the most" in refused(story, c.AddNote(study=S, text="more", trial=None, at=0.0))
 
 
 def test_a_note_is_corrected_by_its_event_and_keeps_its_place(story: Story) -> None:
