@@ -87,6 +87,7 @@ def test_the_revisions_are_all_here() -> None:
     assert ScriptDirectory.from_config(config).get_current_head() == REVISIONS[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_store_of_an_earlier_version_goes_on(empty_url: str, revision: str) -> None:
     database = Database(empty_url)
@@ -107,6 +108,7 @@ def test_a_store_of_an_earlier_version_goes_on(empty_url: str, revision: str) ->
     records.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_store_that_goes_back_to_an_earlier_version_loses_no_event(empty_url: str, revision: str) -> None:
     database = Database(empty_url)
