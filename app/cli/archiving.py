@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 DAY = 86_400.0
 
 Of = Annotated[
-    str | None, typer.Argument(metavar="ID", help="A study, with which all go that are on its plan: as of `trials`.")
+    str | None,
+    typer.Argument(metavar="ID", help="A study, named as for `trials`. All studies on its plan are archived with it."),
 ]
 Days = Annotated[
     float | None,
-    typer.Option("--older-than", metavar="DAYS", min=0, help="All plans to which nothing has happened for so long."),
+    typer.Option("--older-than", metavar="DAYS", min=0, help="Archive all plans that have had no event for this long."),
 ]
-Back = Annotated[bool, typer.Option("--back", help="Bring the study's plan back.")]
+Back = Annotated[bool, typer.Option("--back", help="Bring the study's plan back instead.")]
 
 
 @dataclass(slots=True)
@@ -46,16 +47,16 @@ class _Moved:
 def archive(
     id: Of = None, older_than: Days = None, back: Back = False, dir: Store = None, output: Output = Format.table
 ) -> None:
-    """Archive plans that are over: their events are packed, and no start, tick or clean-up goes through them.
+    """Archive plans that are over: their events are compressed, and starts, ticks and clean-ups skip them.
 
-    Their studies are listed, and all that is known of them can be read, as before. Nothing can be changed in them, nor
-    a study be submitted to their plans, until they are brought back. Needs no server; may be done while one is up.
+    Their studies are still listed, and can be read as before. They cannot be changed, and no study can be submitted to
+    their plans, until they are brought back. Needs no server, and may run while one is up.
 
     \b
     Example:  stagetree archive --older-than 90
     """
     if (id is None) == (older_than is None) or (back and id is None):
-        fail("say which: a study, or --older-than DAYS; and --back with a study", USAGE)
+        fail("name a study or give --older-than DAYS, not both; --back needs a study", USAGE)
     folder = folder_or_default(dir)
     stream = None if id is None else _plan_of(id, dir)
     with open_records(folder) as records:
@@ -69,9 +70,13 @@ def archive(
         return
     print(f"{plural(moved.plans, 'plan')} archived: {plural(moved.events, 'event')} in {memory(moved.bytes)}")
     if moved.kept_bytes:
-        print(f"their checkpoints, {memory(moved.kept_bytes)}, stay, and count for no budget until they are back")
+        print(
+            f"their checkpoints, {memory(moved.kept_bytes)}, stay, and count towards no budget until the plans are back"
+        )
     if moved.waiting:
-        print(f"{plural(moved.waiting, 'plan')} left: checkpoints must go there first, as `stagetree gc` does")
+        print(
+            f"{plural(moved.waiting, 'plan')} not archived: run `stagetree gc` first, which deletes checkpoints there"
+        )
 
 
 def _plan_of(id: str, dir: Path | None) -> str:

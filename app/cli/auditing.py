@@ -46,7 +46,7 @@ def audit(
 ) -> None:
     """Train each trial that shares steps again, alone and without a break, and compare: exit code 1 if a bit differs.
 
-    Once asked for, it is made whenever slots idle, whether or not this command still waits for it.
+    Once asked for, the audit runs whenever slots are idle, whether or not this command still waits for it.
 
     \b
     Example:  stagetree audit last --trainers trainer.py
@@ -67,7 +67,9 @@ def _service(
 
     own = folder or slots or trainers
     if url and own:
-        fail("--server is for slots that are there; --dir, --slots and --trainers for slots of this command", USAGE)
+        fail(
+            "--server is for the slots of a server; --dir, --slots and --trainers are for slots of this command", USAGE
+        )
     if not own and (server_url(url) or not is_store(DEFAULT_DIR)):
         with stacks.server(url) as service:
             yield service

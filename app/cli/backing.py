@@ -30,14 +30,17 @@ MANIFEST, DUMP, OBJECTS = "manifest.json", "database.dump", "checkpoints"
 PAUSE_SECONDS = 6 * 3600.0
 """A backup that is broken off holds up the deletion of checkpoints for so long at most."""
 
-To = Annotated[Path, typer.Argument(metavar="TO", help="A folder that is not there yet.")]
-From = Annotated[Path, typer.Argument(metavar="FROM", help="The folder that `backup` has made.")]
+To = Annotated[Path, typer.Argument(metavar="TO", help="The folder to write, which must not exist yet.")]
+From = Annotated[Path, typer.Argument(metavar="FROM", help="The folder that `stagetree backup` wrote.")]
 Copy = Annotated[
     bool | None,
-    typer.Option("--checkpoints/--no-checkpoints", help="Copy checkpoints, too; by default those of a folder."),
+    typer.Option("--checkpoints/--no-checkpoints", help="Copy checkpoints, too; by default if they are in a folder."),
 ]
 Folder = Annotated[
-    Path | None, typer.Option("--dir", metavar="FOLDER", help="Where the store will be; else where the settings say.")
+    Path | None,
+    typer.Option(
+        "--dir", metavar="FOLDER", help="The folder of the new store; by default the place that the settings name."
+    ),
 ]
 
 
@@ -50,7 +53,7 @@ def backup(to: To, checkpoints: Copy = None, dir: Store = None) -> None:
     folder = folder_or_default(dir)
     url, root = places(folder)
     if to.exists():
-        fail(f"{to} is there already: a backup is a folder of its own", USAGE)
+        fail(f"{to} exists already: a backup needs a new folder", USAGE)
     with open_records(folder) as records, _no_deletion(records):
         to.mkdir(parents=True)
         (_copy_sqlite if _is_sqlite(url) else _dump_postgresql)(url, to)
@@ -70,7 +73,7 @@ def backup(to: To, checkpoints: Copy = None, dir: Store = None) -> None:
 
 
 def restore(source: From, dir: Folder = None) -> None:
-    """Make a store of a backup, where there is none yet: in a folder, or in the database that the settings name.
+    """Restore a backup to a new store: in a folder, or in the empty database that the settings name.
 
     \b
     Example:  stagetree restore /backups/monday --dir .stagetree
@@ -87,7 +90,9 @@ def restore(source: From, dir: Folder = None) -> None:
     if damaged:
         print(f"{plural(damaged, 'checkpoint')} are damaged or missing: their steps are trained again")
     if dir is None:
-        print("Where checkpoints lie in a bucket: `stagetree gc --adopt` if the original is gone, else `--separate`")
+        print(
+            "If checkpoints are in a bucket, run `stagetree gc --adopt` if the original is gone, else with `--separate`"
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------ databases

@@ -20,7 +20,7 @@ from app.cli.remarks import tag as tag
 
 
 def pause(id: StudyId, server: Server = None, output: Output = Format.table) -> None:
-    """Pause a study until it is resumed: nothing new is started, and stages that run for it alone stop and are kept.
+    """Pause a study until it is resumed: no stage is started, and stages that run for it alone are stopped and kept.
 
     \b
     Example:  stagetree pause last
@@ -40,12 +40,12 @@ def resume(id: StudyId, server: Server = None, output: Output = Format.table) ->
 def reopen(
     id: StudyId,
     num_trials: Annotated[
-        int, typer.Option("--num-trials", metavar="N", min=1, help="How many trials it has in all from here on.")
+        int, typer.Option("--num-trials", metavar="N", min=1, help="The new number of trials in all.")
     ],
     server: Server = None,
     output: Output = Format.table,
 ) -> None:
-    """Reopen a completed study for more trials; what was decided stands.
+    """Reopen a completed study for more trials; its earlier decisions stand.
 
     \b
     Example:  stagetree reopen digits-asha --num-trials 200
@@ -64,14 +64,14 @@ def cancel(id: StudyId, server: Server = None, output: Output = Format.table) ->
 
 def retry(
     id: StudyId,
-    trial: Annotated[int, typer.Argument(metavar="N", min=0, help="The number of the trial, which has failed.")],
+    trial: Annotated[int, typer.Argument(metavar="N", min=0, help="The number of the failed trial.")],
     server: Server = None,
     dir: Store = None,
     output: Output = Format.table,
 ) -> None:
-    """Have a failed trial tried again, for all that it was asked for; a study that is over is reopened for that.
+    """Retry a failed trial, for all the steps that it was asked for; a study that is over is reopened for that.
 
-    Its tuner has decided without the trial, and is not told of it.
+    The tuner has already decided without the trial, and does not get its new results.
 
     \b
     Example:  stagetree retry last 3
@@ -83,28 +83,29 @@ def retry(
     if output is Format.json:
         print_json(answer)
     else:
-        print(f"trial {trial} of {study} is tried again")
+        print(f"trial {trial} of {study} is retried")
 
 
 Values = Annotated[
-    list[str], typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter: JSON or a string; may be repeated.")
+    list[str],
+    typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter, as JSON or a string; may be repeated."),
 ]
-StepsInAll = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="For how many steps in all.")]
+StepsInAll = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="The number of steps in all.")]
 
 
 def branch(
     id: StudyId,
-    trial: Annotated[int, typer.Argument(metavar="N", min=0, help="The number of the trial that it parts from.")],
-    at: Annotated[int, typer.Option("--at", metavar="S", min=1, help="The step after which it parts.")],
+    trial: Annotated[int, typer.Argument(metavar="N", min=0, help="The number of the trial to branch off.")],
+    at: Annotated[int, typer.Option("--at", metavar="S", min=1, help="The last step that both trials share.")],
     steps: StepsInAll,
     set: Values,
-    preview: Annotated[bool, typer.Option("--preview", help="Only say what it would cost.")] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Only print the cost; train nothing.")] = False,
     server: Server = None,
     output: Output = Format.table,
 ) -> None:
-    """Train a new trial that begins as another one, with other values from a step on; a study that is over is reopened.
+    """Branch a new trial off another one, with other values from a step on; a study that is over is reopened for it.
 
-    A sequence that is set begins at the step where the trial parts. Shared steps are not trained again.
+    A sequence in --set has its step 0 where the new trial branches off. Shared steps are not trained again.
 
     \b
     Example:  stagetree branch last 3 --at 1000 --steps 1200 --set lr=0.01
@@ -119,27 +120,31 @@ def branch(
     if output is Format.json:
         print_json(answer)
         return
-    again = f", and {answer['again']} once more, since no state is kept there" if answer["again"] else ""
+    again = f", and {answer['again']} are repeated, since no state is kept there" if answer["again"] else ""
     print(f"{plural(answer['new'], 'new step')} of {answer['steps']}: {answer['shared']} are shared{again}")
     if not preview:
-        print(f"trial {answer['trial']['trial']} parts from trial {trial} at step {at}")
+        print(f"trial {answer['trial']['trial']} branches off trial {trial} at step {at}")
 
 
 def soup(
     id: StudyId,
     trials: Annotated[str, typer.Option("--trials", metavar="N,N,...", help="The trials to average.")] = "",
-    best: Annotated[int | None, typer.Option("--best", metavar="K", min=1, help="The K best trials instead.")] = None,
+    best: Annotated[int | None, typer.Option("--best", metavar="K", min=1, help="Average the K best trials.")] = None,
     last: Annotated[
-        int | None, typer.Option("--last", metavar="K", min=2, help="Of one trial, its K last states that are kept.")
+        int | None,
+        typer.Option("--last", metavar="K", min=2, help="Average the last K states that are kept of one trial."),
     ] = None,
-    weights: Annotated[str, typer.Option("--weights", metavar="W,W,...", help="Of each; equal ones else.")] = "",
+    weights: Annotated[
+        str, typer.Option("--weights", metavar="W,W,...", help="The weight of each; by default equal.")
+    ] = "",
     steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", min=1, help="Train it further, to N steps in all.")
+        int | None, typer.Option("--steps", metavar="N", min=1, help="Train the average further, to N steps in all.")
     ] = None,
     set: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="With this from there on; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter from there on; may be repeated."),
     ] = None,
-    preview: Annotated[bool, typer.Option("--preview", help="Only say what it would cost.")] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Only print the cost; train nothing.")] = False,
     server: Server = None,
     output: Output = Format.table,
 ) -> None:
@@ -159,7 +164,7 @@ def soup(
     if output is Format.json:
         print_json(answer)
         return
-    again = f", and {answer['again']} once more for states that are not kept" if answer["again"] else ""
+    again = f", and {answer['again']} repeated for states that are not kept" if answer["again"] else ""
     print(f"{plural(answer['new'], 'new step')}{again}")
     if not preview:
         print(f"trial {answer['trial']['trial']} is the average of {_states(answer['trial']['average_of'])}")
@@ -203,7 +208,7 @@ def add(id: StudyId, steps: StepsInAll, set: Values, server: Server = None, outp
 def extend(
     id: StudyId, trial: TrialNumber, steps: StepsInAll, server: Server = None, output: Output = Format.table
 ) -> None:
-    """Train a trial of your own longer, from where it is.
+    """Train a trial of your own longer, from its last step.
 
     \b
     Example:  stagetree trials extend last 12 --steps 80
@@ -252,7 +257,7 @@ def _change(verb: str, id: str, server: str | None, output: Format, *arguments: 
 
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The study, as `stagetree studies` lists it.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why, for those who look at the study later.")]
+Reason = Annotated[str, typer.Option("--reason", help="The reason, which is kept with the study.")]
 Folder = Annotated[
     Path | None,
     typer.Option("--dir", help="The folder of an embedded stack; else .stagetree here, or STAGETREE_DATABASE_URL."),
@@ -260,7 +265,7 @@ Folder = Annotated[
 
 
 def strike(id: Id, reason: Reason = "it harmed others", dir: Folder = None) -> None:
-    """Strike a study that harms the others out of its plan, for good. Needs no server, and folds no plan.
+    """Strike a study that harms others out of its plan, for good. Needs no server, and does not read the plan's log.
 
     \b
     Example:  stagetree strike digits-grid-3f9c1a --reason "a million trials"
@@ -273,5 +278,5 @@ def strike(id: Id, reason: Reason = "it harmed others", dir: Folder = None) -> N
             done = strike_out(records, id, reason, time.time())
         except Unknown as unknown:
             fail(str(unknown), NOT_FOUND)
-    print(f"{id} is struck: none of its events is folded any more" if done else f"{id} was struck before")
-    print("A process that is still busy with it must be started again.")
+    print(f"{id} is struck: its events no longer count" if done else f"{id} was struck before")
+    print("A process that is still busy with it must be restarted.")

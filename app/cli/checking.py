@@ -29,13 +29,13 @@ WAYS = {
     "used": "resumed in a used object ",
     "watched": "evaluated after each step",
 }
-Steps = Annotated[int, typer.Option("--steps", metavar="N", min=2, help="How many steps to train, in each way.")]
+Steps = Annotated[int, typer.Option("--steps", metavar="N", min=2, help="The number of steps to train in each way.")]
 Ranks = Annotated[
-    str, typer.Option("--ranks", metavar="K,...", help="Also train in 1, 2, 4, ... processes, which must agree.")
+    str, typer.Option("--ranks", metavar="K,...", help="Also train in 1, 2, 4, ... ranks, whose results must be equal.")
 ]
 Device = Annotated[
     str | None,
-    typer.Option("--device", metavar="DEVICE", help="Where it is trained: cpu, or cuda:0; by default as slots do."),
+    typer.Option("--device", metavar="DEVICE", help="The device, cpu or cuda:0; by default that of a slot."),
 ]
 
 
@@ -48,7 +48,7 @@ def check(
     changes: Changes = None,
     output: Output = Format.table,
 ) -> None:
-    """Check whether a trainer is exact: train it whole, with a break, evaluated, and in a used object, and compare.
+    """Check whether a trainer is exact: train it whole, with a break, with evaluations, in a used object, and compare.
 
     \b
     Example:  stagetree check study.yaml --steps 6

@@ -126,7 +126,7 @@ class Listing(TyperGroup):
         return super().parse_args(ctx, args if is_command else ["list", *args])
 
 
-OF_TRIALS = """List the trials of a study; or add one, train it longer, stop it.
+OF_TRIALS = """List the trials of a study; or add one, train it longer, cancel it.
 
 \b
 Example:  stagetree trials last --sort value --limit 5

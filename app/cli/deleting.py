@@ -27,18 +27,23 @@ HOUR = 3600.0
 """Seconds by which the clocks of machines and stores may differ."""
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")]
 Budget = Annotated[
     str | None,
-    typer.Option("--budget", metavar="SIZE", help="Keep at most this: 20GiB; else STAGETREE_CHECKPOINT_BUDGET."),
+    typer.Option(
+        "--budget",
+        metavar="SIZE",
+        help="Keep at most this size, such as 20GiB; by default STAGETREE_CHECKPOINT_BUDGET.",
+    ),
 ]
 
 
 Adopt = Annotated[
-    bool, typer.Option("--adopt", help="This database is a copy, and the other is gone: take its checkpoints over.")
+    bool, typer.Option("--adopt", help="This database is a copy, and the original is gone: take over its checkpoints.")
 ]
 Separate = Annotated[
-    bool, typer.Option("--separate", help="This database is a copy, and both stay in use: write apart from the other.")
+    bool,
+    typer.Option("--separate", help="This database is a copy, and the original stays in use: write under other keys."),
 ]
 
 
@@ -59,20 +64,20 @@ def delete(
     if output is Format.json:
         print_json({"study": study, "deleted": True})
     else:
-        print(f"{study} is deleted; its checkpoints go with the next `stagetree gc`, or by themselves where one is up")
+        print(f"{study} is deleted; the next `stagetree gc` deletes its checkpoints, or a stack that is up does")
 
 
 Person = Annotated[
-    str | None, typer.Option("--person", metavar="NAME", help="Whose name, as a token or a proxy has it.")
+    str | None, typer.Option("--person", metavar="NAME", help="The name to erase, as a token or a proxy has it.")
 ]
-NotesOf = Annotated[str | None, typer.Option("--notes", metavar="STUDY", help="The study whose notes lose their text.")]
+NotesOf = Annotated[str | None, typer.Option("--notes", metavar="STUDY", help="The study whose notes to erase.")]
 
 
 def erase(person: Person = None, notes: NotesOf = None, yes: Yes = False, dir: Store = None) -> None:
-    """Erase a person's name from the log, where a pseudonym takes its place, or the text of a study's notes.
+    """Erase a person's name from the log, where a pseudonym replaces it, or the text of a study's notes.
 
-    Studies and their results stay, and replays come to the same. Backups still have the name or the text, and processes
-    that are running show it until they are started again. Needs no server.
+    Studies and their results stay, and replays give the same decisions. Backups still have the name or the text, and
+    running processes show it until they are restarted. Needs no server.
 
     \b
     Example:  stagetree erase --person alice
@@ -80,7 +85,7 @@ def erase(person: Person = None, notes: NotesOf = None, yes: Yes = False, dir: S
     from app.events import housekeeping
 
     if (person is None) == (notes is None):
-        fail("one of --person NAME and --notes STUDY says what to erase", USAGE)
+        fail("give either --person NAME or --notes STUDY, to say what to erase", USAGE)
     with open_records(folder_or_default(dir)) as records:
         _ask(f"Erase {f'the name {person}' if person else f'the notes of {notes}'} for good?", yes)
         if person is not None:
@@ -99,10 +104,10 @@ def gc(
     dir: Store = None,
     output: Output = Format.table,
 ) -> None:
-    """Delete the checkpoints that no study is left to ask for, as many others as are more than a budget, and what
-    workers wrote that were killed before it was on record.
+    """Delete checkpoints that no study can still ask for, further ones beyond a budget, and files that killed workers
+    wrote and never recorded.
 
-    What studies under way begin with, and the final states of the best trials, stay. Needs no server.
+    Checkpoints that studies under way begin from, and the final states of the best trials, stay. Needs no server.
 
     \b
     Example:  stagetree gc --budget 20GiB
@@ -171,7 +176,7 @@ def _orphans(records: SqlRecords, plans: Plans, store: ObjectStore) -> list[Orph
     try:
         return list(find_orphans(records, plans, store, age))
     except StoreUnavailable as problem:
-        print(f"stagetree: {problem}: what is in it and on no record stays", file=sys.stderr)
+        print(f"stagetree: {problem}: files in it that are on no record stay", file=sys.stderr)
         return []
 
 
@@ -192,10 +197,10 @@ def _bytes(budget: str | None) -> int | None:
 def _show(garbage: _Garbage) -> None:
     for plan, going in garbage.chosen.items():
         print(f"{plan}  {_counted([each.checkpoint for each in going])}")
-    print(f"{_counted(garbage.checkpoints)} may go; all that are kept take {memory(garbage.kept_bytes)}")
+    print(f"{_counted(garbage.checkpoints)} can be deleted; all checkpoints together take {memory(garbage.kept_bytes)}")
     if garbage.orphans:
         orphans = _counted(garbage.orphans, "object")
-        print(f"{orphans} may go that workers wrote and were killed before it was on record")
+        print(f"{orphans} can be deleted that killed workers wrote and never recorded")
 
 
 def _counted(going: Sequence[Checkpoint | Orphan], noun: str = "checkpoint") -> str:
@@ -225,13 +230,13 @@ def _free(retention: Retention, store: ObjectStore, orphans: Sequence[Orphan]) -
         pass
     left = sum(map(len, retention.choose().values())) + sum(not delete_object(store, each.key) for each in orphans)
     if left:
-        fail(f"{left} objects could not be deleted now: the store is away, or they are in use again", FAILED)
+        fail(f"{left} objects could not be deleted now: the store does not answer, or they are in use again", FAILED)
 
 
 def _ask(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        fail("there is no terminal to ask at: say --yes", USAGE)
+        fail("there is no terminal to ask at: give --yes", USAGE)
     if not typer.confirm(question, err=True):
         fail("nothing was deleted")

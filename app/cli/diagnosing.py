@@ -25,21 +25,24 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Where it is trained: cpu, or cuda.")]
+Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="The device, cpu or cuda.")]
 
 
 def debug(
     id: StudyId,
     number: TrialNumber,
     steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", min=1, help="How far; by default as far as it was trained.")
+        int | None,
+        typer.Option(
+            "--steps", metavar="N", min=1, help="The step to train to; by default the one that failed, else the last."
+        ),
     ] = None,
     trainers: Trainers = None,
     device: Device = "cpu",
     server: Server = None,
     dir: Store = None,
 ) -> None:
-    """Train a trial again in this terminal, as a slot does: breakpoint() stops there. Records nothing.
+    """Train a trial again in this terminal, as a slot does: breakpoint() works. Records nothing.
 
     \b
     Example:  stagetree debug last 3 --steps 1
@@ -116,7 +119,7 @@ def _file_of(begins: Json) -> str:
         fail(f"the trial {begins['text']}, and only what begins from nothing or from a file can be debugged", USAGE)
     try:
         if inputs.hash_of(begins["file"]) != begins["sha256"]:
-            fail(f"the trial {begins['text']}, and {begins['file']} is another file by now", USAGE)
+            fail(f"the trial {begins['text']}, and {begins['file']} has changed since", USAGE)
     except inputs.InputMissing as problem:
         fail(f"the trial {begins['text']}, and {problem}", USAGE)
     return str(begins["file"])

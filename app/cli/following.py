@@ -222,7 +222,7 @@ def _interrupted(service: AnyService, study: str) -> NoReturn:
         print(f"\nStopped watching; study {study} is still running. Watch it again with: {again}", file=sys.stderr)
     else:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # on the way to the stack's end, which listens to it again
-        print(f"\nStopped; the slots of study {study} were this command's own and stop with it.", file=sys.stderr)
+        print(f"\nStopped; the slots of study {study} belonged to this command and stop with it.", file=sys.stderr)
     raise typer.Exit(INTERRUPTED) from None
 
 

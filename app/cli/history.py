@@ -23,8 +23,10 @@ COUNTED_FROM_0 = ("trial", "index")
 
 def events(
     id: StudyId,
-    after: Annotated[int, typer.Option("--after", metavar="N", min=0, help="Begin behind this event.")] = 0,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow it until the study is over.")] = False,
+    after: Annotated[
+        int, typer.Option("--after", metavar="N", min=0, help="Begin after the event at this position.")
+    ] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the events until the study is over.")] = False,
     type: Annotated[
         list[str] | None, typer.Option("--type", metavar="NAME", help="Only events of this type; may be repeated.")
     ] = None,
@@ -117,10 +119,10 @@ def _value(value: Any) -> str:
 def report(
     id: StudyId,
     into: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The file; by default the study's id, here.")
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The file to write; by default ID.html here.")
     ] = None,
     public: Annotated[
-        bool, typer.Option("--public", help="For others: without paths, hosts, addresses and names of people.")
+        bool, typer.Option("--public", help="Leave out paths, hosts, addresses and names of people.")
     ] = False,
     server: Server = None,
     dir: Store = None,
@@ -143,14 +145,15 @@ def report(
 def film(
     id: StudyId,
     into: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="A .svg or a .gif; by default ID.svg, here.")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="The .svg or .gif to write; by default ID.svg here."),
     ] = None,
     server: Server = None,
     dir: Store = None,
 ) -> None:
-    """Write how a study went as a film of ten seconds: its rung tree grows, with what the slots did below.
+    """Write a film of ten seconds of a study: its rung tree grows, with the work of the slots below.
 
-    An SVG plays in a browser, and is sharp at any size. A GIF is shown in mails and chats, too, and needs Pillow.
+    An SVG plays in a browser, and is sharp at any size. A GIF also plays in mails and chats, and needs Pillow.
 
     \b
     Example:  stagetree film last -o film.gif
@@ -171,14 +174,19 @@ def film(
 def replay(
     id: StudyId,
     at: Annotated[
-        int | None, typer.Option("--at", metavar="N", min=1, help="Only as far as the event at this position.")
+        int | None, typer.Option("--at", metavar="N", min=1, help="Replay up to the event at this position.")
     ] = None,
     what_if: Annotated[
         list[str] | None,
-        typer.Option("--what-if", metavar="FIELD=VALUE", help="Decide with another study file; may be repeated."),
+        typer.Option(
+            "--what-if",
+            metavar="FIELD=VALUE",
+            help="Decide with this field of the study file changed; may be repeated.",
+        ),
     ] = None,
     log: Annotated[
-        Path | None, typer.Option("--log", metavar="FILE", help="Replay this file, made by `export`; no server.")
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="Replay a file that `stagetree export` wrote, without a server."),
     ] = None,
     server: Server = None,
     dir: Store = None,
@@ -205,11 +213,13 @@ def replay(
 
 def export(
     id: StudyId,
-    curves: Annotated[bool, typer.Option("--curves", help="Print the study's curves instead, a trial a line.")] = False,
+    curves: Annotated[
+        bool, typer.Option("--curves", help="Print the study's curves instead, one trial per line.")
+    ] = False,
     server: Server = None,
     dir: Store = None,
 ) -> None:
-    """Print the whole log of a study's plan, one event a line; `replay --log` reads it.
+    """Print the whole log of a study's plan, one event per line; `replay --log` reads it.
 
     \b
     Example:  stagetree export last > log.jsonl

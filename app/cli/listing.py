@@ -14,12 +14,12 @@ from app.cli.output import ListFormat, fraction, one_line, print_list
 from stagetree.text import saved_text
 
 Json = dict[str, Any]
-Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most N.")]
+Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="List at most N.")]
 States = Annotated[
-    list[str] | None, typer.Option("--state", metavar="STATE", help="Only those in this state; may be repeated.")
+    list[str] | None, typer.Option("--state", metavar="STATE", help="List only those in this state; may be repeated.")
 ]
 Tagged = Annotated[
-    list[str] | None, typer.Option("--tag", metavar="TAG", help="Only those with this tag; may be repeated.")
+    list[str] | None, typer.Option("--tag", metavar="TAG", help="List only studies with this tag; may be repeated.")
 ]
 LOOKED_AT = 50
 """Of so many, the newest, the best result is shown: for that the log of each is read."""
@@ -54,7 +54,7 @@ def studies(
     header = [*HEADER, *({"begins": "begins from"}.get(name, name) for name in more)]
     print_list(listed, output, header, [[*_row(study), *(_more(study, name) for name in more)] for study in listed])
     if output is ListFormat.table and len(listed) > LOOKED_AT:
-        print(f"the best results of older studies than the newest {LOOKED_AT} are not shown", file=sys.stderr)
+        print(f"best results are shown for the newest {LOOKED_AT} studies only", file=sys.stderr)
 
 
 def _looked_at(client: Any, id: str) -> Json:

@@ -39,7 +39,7 @@ Release = Annotated[
 def trials(
     id: StudyId,
     sort: Annotated[
-        str, typer.Option("--sort", metavar="KEY", help=f"By {', '.join(KEYS)}; -KEY turns the order around.")
+        str, typer.Option("--sort", metavar="KEY", help=f"Sort by {', '.join(KEYS)}; -KEY reverses the order.")
     ] = "trial",
     state: States = None,
     limit: Limit = None,
@@ -47,7 +47,7 @@ def trials(
     dir: Store = None,
     output: ListOutput = ListFormat.table,
 ) -> None:
-    """List the trials of a study: how each stands, and its value with the step that it is from.
+    """List the trials of a study, each with its state, its value, and the step of that value.
 
     \b
     Example:  stagetree trials last --sort value --limit 5
@@ -178,9 +178,9 @@ def _predicted(prediction: Json) -> str:
 
 
 def logs(id: StudyId, number: TrialNumber, server: Server = None, dir: Store = None) -> None:
-    """Print what a trial printed while it was trained.
+    """Print the output of a trial's training.
 
-    A stage that several trials share is in the log of the trial it was run for.
+    The output of a shared stage is in the log of the trial that the stage was run for.
 
     \b
     Example:  stagetree logs last 3
@@ -212,7 +212,8 @@ def slots(
 def trainers(
     server: Server = None,
     files: Annotated[
-        list[str] | None, typer.Option("--trainers", metavar="FILE.py", help="Those of this file; may be repeated.")
+        list[str] | None,
+        typer.Option("--trainers", metavar="FILE.py", help="A Python file with trainers; may be repeated."),
     ] = None,
     output: ListOutput = ListFormat.table,
 ) -> None:

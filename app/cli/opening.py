@@ -20,9 +20,11 @@ Folder = Annotated[
 ]
 Port = Annotated[
     int | None,
-    typer.Option("--port", metavar="N", min=0, max=65535, help="Where it listens; by default 8000, or any free one."),
+    typer.Option(
+        "--port", metavar="N", min=0, max=65535, help="The port to listen on; by default 8000, or any free one."
+    ),
 ]
-Browser = Annotated[bool, typer.Option("--browser", help="Open it in this machine's browser, too.")]
+Browser = Annotated[bool, typer.Option("--browser", help="Open the page in this machine's browser, too.")]
 
 
 def open(folder: Folder = None, port: Port = None, browser: Browser = False) -> None:
@@ -36,7 +38,7 @@ def open(folder: Folder = None, port: Port = None, browser: Browser = False) -> 
     url = f"http://{HOST}:{listening.getsockname()[1]}"
     server = _server(where)
     print(f"{_studies(where)} Look at them in a browser: {url}")
-    print("Nothing is trained, and nothing can be changed there. Ctrl-C ends it.", flush=True)
+    print("Nothing is trained, and nothing can be changed there. Ctrl-C stops it.", flush=True)
     if browser:
         import webbrowser
 
@@ -62,7 +64,7 @@ def _listen(port: int | None) -> socket.socket:
         return socket.create_server((HOST, USUAL_PORT if port is None else port))
     except OSError as problem:
         if port is not None:
-            fail(f"--port {port} cannot be had: {problem.strerror}; without --port any free one is taken", USAGE)
+            fail(f"--port {port} cannot be used: {problem.strerror}; without --port any free port is taken", USAGE)
     return socket.create_server((HOST, 0))
 
 

@@ -29,15 +29,23 @@ TrialNumber = Annotated[int, typer.Argument(metavar="N", min=0, help="The trial'
 Output = Annotated[Format, typer.Option("-o", "--output", help="Print a table, or one JSON document.")]
 ListOutput = Annotated[ListFormat, typer.Option("-o", "--output", help="Print a table, one JSON document, or CSV.")]
 Server = Annotated[
-    str | None, typer.Option("--server", metavar="URL", help="A running server; by default that of STAGETREE_URL.")
+    str | None, typer.Option("--server", metavar="URL", help="The URL of a running server; by default STAGETREE_URL.")
 ]
 Store = Annotated[
     Path | None,
-    typer.Option("--dir", metavar="FOLDER", help="Read this store, without a server; by default .stagetree here."),
+    typer.Option(
+        "--dir", metavar="FOLDER", help="Read the store in this folder, without a server; by default .stagetree here."
+    ),
 ]
 Slots = Annotated[
     int | None,
-    typer.Option("--slots", metavar="N", min=1, max=MOST_SLOTS, help="Slots; by default the GPUs, else the CPU cores."),
+    typer.Option(
+        "--slots",
+        metavar="N",
+        min=1,
+        max=MOST_SLOTS,
+        help="How many slots; by default one for each GPU, else for each CPU core.",
+    ),
 ]
 SlotsPerGpu = Annotated[
     int | None,
@@ -49,24 +57,33 @@ Trainers = Annotated[
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="Change the study file: tuner.max_steps=20; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Change a field of the study file, such as tuner.max_steps=20; may be repeated.",
+    ),
 ]
 Sinks = Annotated[
     list[str] | None,
     typer.Option(
         "--to",
         metavar="SINK",
-        help="Write to tensorboard:DIR, wandb:PROJECT, mlflow:URI, otlp:URL or webhook:URL meanwhile; may be repeated.",
+        help="Write the study to tensorboard:DIR, wandb:PROJECT, mlflow:URI, otlp:URL or webhook:URL; may be repeated.",
     ),
 ]
-Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live view.")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")]
-Strict = Annotated[bool, typer.Option("--strict", help="End with exit code 5 where trials failed.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with code 5 if a trial failed.")]
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", min=0, callback=finite, help="Give up after so long."),
+    typer.Option("--timeout", metavar="SECONDS", min=0, callback=finite, help="Stop waiting after this time."),
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Need no token: every caller may do everything.")]
+Host = Annotated[
+    str,
+    typer.Option("--host", metavar="ADDRESS", help="The address to listen on. Callers on other machines need a token."),
+]
+Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port to listen on.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Require no token: every caller may do everything.")]
 
 
 DEFAULT_DIR = Path(".stagetree")

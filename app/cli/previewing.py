@@ -41,7 +41,7 @@ def trainer_here(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSo
     if source is not None:
         check_arguments(spec, source)
     else:
-        print(f"The arguments of trainer {one_line(spec.trainer)} were not looked at: {why}", file=sys.stderr)
+        print(f"The arguments of trainer {one_line(spec.trainer)} were not checked: {why}", file=sys.stderr)
     return source
 
 
@@ -74,10 +74,10 @@ def known_here(spec: StudySpec, source: TrainerSource | None, folder: Path | Non
 
 
 def choice_lines(choices: list[Json]) -> Iterator[str]:
-    """Field by field, the steps that the study would take less without each of its values."""
+    """Field by field, how many fewer steps the study would take without each of its values."""
     for field, options in groupby(choices, key=lambda each: each["field"]):
         priced = (f"{json.dumps(option['value'])}: {option['steps']}" for option in options)
-        yield f"{field}  {', '.join(priced)} steps less without it"
+        yield f"{field}  {', '.join(priced)} fewer steps without it"
 
 
 def saving_lines(costs: Json) -> Iterator[str]:
@@ -93,7 +93,7 @@ def budget_lines(costs: Json) -> Iterator[str]:
     """Where the study will be ended by a budget."""
     budget = costs.get("budget") or {}
     if ends := budget.get("ends"):
-        done = f"{ends['trials']} of {plural(costs['trials'], 'trial')} come to their end"
+        done = f"{ends['trials']} of {plural(costs['trials'], 'trial')} reach their end"
         yield f"{ends['by']} ends it after {plural(ends['steps'], 'step')}: {done}"
     if seconds := budget.get("seconds_per_step"):
         yield f"max_slot_seconds ends it before that, if a step takes a slot more than {seconds:g} s on average"
@@ -157,7 +157,9 @@ def cost_lines(costs: Json, slots: int) -> Iterator[str]:
 
 def preview(
     study: StudyFile,
-    slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Slots to plan for, all of one kind.")] = 1,
+    slots: Annotated[
+        int, typer.Option("--slots", metavar="N", min=1, help="How many slots to plan for, all of one kind.")
+    ] = 1,
     trainers: Trainers = None,
     store: Store = None,
     changes: Changes = None,

@@ -16,19 +16,22 @@ from app.cli.output import Format, one_line, print_json, short_hp
 
 def note(
     id: StudyId,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is to be read later.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text of the note.")],
     trial: Annotated[
-        int | None, typer.Option("--trial", metavar="N", min=0, help="About this trial; else about the whole study.")
+        int | None,
+        typer.Option(
+            "--trial", metavar="N", min=0, help="The trial that the note is about; by default the whole study."
+        ),
     ] = None,
     correct: Annotated[
         int | None,
-        typer.Option("--correct", metavar="EVENT", min=1, help="Instead of the note that this event of it added."),
+        typer.Option("--correct", metavar="EVENT", min=1, help="Replace the text of the note that this event added."),
     ] = None,
     server: Server = None,
     dir: Store = None,
     output: Output = Format.table,
 ) -> None:
-    """Write something down about a study or a trial, also when it is over; it changes nothing.
+    """Add a note to a study or a trial, also when it is over; no result changes.
 
     \b
     Example:  stagetree note last "diverges after the warm-up" --trial 3
@@ -51,11 +54,13 @@ def note(
         print(f"the note of event {correct} of {study} is corrected")
 
 
-Tags = Annotated[list[str] | None, typer.Argument(metavar="[TAG...]", help="Words to add.")]
-Removed = Annotated[list[str] | None, typer.Option("--remove", metavar="TAG", help="One to remove; may be repeated.")]
+Tags = Annotated[list[str] | None, typer.Argument(metavar="[TAG...]", help="Tags to add.")]
+Removed = Annotated[list[str] | None, typer.Option("--remove", metavar="TAG", help="A tag to remove; may be repeated.")]
 Values = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="An attribute, as JSON or a string; null removes it. Repeatable."),
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Set an attribute, to JSON or a string; null removes it. May be repeated."
+    ),
 ]
 
 
@@ -68,7 +73,7 @@ def tag(
     dir: Store = None,
     output: Output = Format.table,
 ) -> None:
-    """Tag a study, and set attributes of it, also when it is over; without any, print them.
+    """Tag a study, and set attributes of it, also when it is over; without arguments, print both.
 
     \b
     Example:  stagetree tag last paper baseline --set dataset=v3
@@ -101,7 +106,7 @@ Given = Annotated[
 
 Withdrawn = Annotated[
     int | None,
-    typer.Option("--withdraw", metavar="N", min=0, help="Instead, withdraw suggestion N, whose place has not come."),
+    typer.Option("--withdraw", metavar="N", min=0, help="Withdraw suggestion N, whose trial has not begun, instead."),
 ]
 
 
@@ -115,8 +120,7 @@ def suggest(
 ) -> None:
     """Suggest a configuration to a study's tuner, which tries it next; without values, list all suggestions.
 
-    Missing values are chosen when its place comes. It counts as a trial of the study; `trials add` trains one beside
-    the tuner's.
+    Missing values are chosen when its trial begins. The trial is one of the tuner's; `trials add` adds one beside them.
 
     \b
     Example:  stagetree suggest last lr=0.1 bs=64

@@ -102,7 +102,7 @@ def _better(other: Json | None) -> str:
 def sharing_text(on: Json) -> str:
     """What sharing a GPU cost and gained."""
     slower = "" if on["gain"] >= 1 else ", which is slower: fewer --slots-per-gpu are better"
-    together = f"so they get on {on['gain']} times as fast as one{slower}"
+    together = f"so together they train {on['gain']} times as fast as one{slower}"
     return f"{on['slots']} slots on {one_line(on['gpu'])}: a step takes {on['times_slower']} times as long, {together}"
 
 
@@ -233,6 +233,6 @@ def print_failures(study: Json, first: Json | None, where: str) -> None:
     lines = harmless(first["failure"]["error"]).strip().splitlines()
     for line in ["..."] * (len(lines) > LINES) + lines[-LINES:]:
         print(f"        {line}")
-    print(f"        all of it: stagetree trial {study['study']} {first['trial']}{where}")
+    print(f"        the whole traceback: stagetree trial {study['study']} {first['trial']}{where}")
     if failed > 1:
-        print(f"        all of them: stagetree trials {study['study']} --state failed{where}")
+        print(f"        all failed trials: stagetree trials {study['study']} --state failed{where}")

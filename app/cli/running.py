@@ -16,9 +16,11 @@ from app.cli.following import checked, code_of, finish, print_study, say_what_is
 from app.cli.options import (
     DEFAULT_DIR,
     Changes,
+    Host,
     Insecure,
     Output,
     Plain,
+    Port,
     Quiet,
     Server,
     Sinks,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Keep = Annotated[
     Path | None,
-    typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there; by default .stagetree here."),
+    typer.Option("--dir", metavar="FOLDER", help="The folder for results and weights; by default .stagetree here."),
 ]
 
 Discard = Annotated[bool, typer.Option("--discard", help="Keep nothing: work in a temporary folder.")]
@@ -61,12 +63,12 @@ def run(
     plain: Plain = False,
     quiet: Quiet = False,
     strict: Strict = False,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Do not try the trainer first: check: false.")] = False,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Do not check the trainer first.")] = False,
     output: Output = Format.table,
 ) -> None:
     """Run a study, follow it and print its result: on this machine, unless a server is named.
 
-    What was trained is kept in .stagetree here, and reused by the next study. After it, `stagetree trials last`.
+    What was trained is kept in .stagetree here, and the next study reuses it. `stagetree trials last` lists the trials.
 
     \b
     Example:  stagetree run study.yaml --slots 2 --set tuner.max_steps=20
@@ -81,7 +83,7 @@ def run(
     if server and own:
         fail(f"{own[0]} is for a run on this machine, and --server sends the study elsewhere: leave one out", USAGE)
     if dir and discard:
-        fail("--dir keeps what --discard would not: leave one out", USAGE)
+        fail("--dir keeps the results and --discard keeps nothing: leave one out", USAGE)
     url, show = None if own else server_url(server), how(plain, quiet)
     spec = specs.load(study, changes or (), None if url else settings().limits)
     if no_check:
@@ -127,15 +129,13 @@ def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, out
 def up(
     slots: Slots = None,
     slots_per_gpu: SlotsPerGpu = None,
-    dir: Annotated[Path, typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there.")] = DEFAULT_DIR,
+    dir: Annotated[Path, typer.Option("--dir", metavar="FOLDER", help="Folder of results and weights.")] = DEFAULT_DIR,
     trainers: Trainers = None,
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Where others reach the API, with a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Where the API listens.")] = 8000,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
     insecure: Insecure = False,
 ) -> None:
-    """Start the embedded stack and keep it up: API, scheduler and one worker a slot.
+    """Start the embedded stack and keep it up: API, scheduler and one worker per slot.
 
     \b
     Example:  stagetree up --slots 4 --trainers trainer.py
@@ -152,7 +152,7 @@ def up(
         if service.url_for_others:
             print(_said_to_others(service.url_for_others, service.token))
         print(f"Open {url} in a browser to watch; the API is described at {url}/docs.")
-        print("Ctrl-C ends everything; nothing is lost.", flush=True)
+        print("Ctrl-C stops everything; nothing is lost.", flush=True)
         try:
             while True:
                 service.check()
@@ -178,7 +178,7 @@ def submit(
     server: Server = None,
     changes: Changes = None,
     project: Annotated[
-        str | None, typer.Option("--project", metavar="P", help="Whose it is; by default that of your token.")
+        str | None, typer.Option("--project", metavar="P", help="The study's project; by default that of your token.")
     ] = None,
     output: Output = Format.table,
 ) -> None:
@@ -234,7 +234,7 @@ def wait(
 ) -> None:
     """Wait until a study is over. Exit codes: 0 completed, 1 failed or cancelled, 124 timed out.
 
-    With --strict, 5: completed, and some of its trials failed.
+    With --strict, the code is 5 if the study completed and some of its trials failed.
 
     \b
     Example:  stagetree wait last --timeout 3600 && stagetree trials last -o csv > trials.csv

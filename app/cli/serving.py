@@ -9,7 +9,7 @@ import typer
 
 from app.cli.backing import backup, restore
 from app.cli.opening import open
-from app.cli.options import Insecure, Server
+from app.cli.options import Host, Insecure, Port, Server
 from app.cli.output import without_secrets
 from app.cli.slurm import queue_of, workers
 from app.cli.tokens import app as token
@@ -17,16 +17,14 @@ from app.cli.tokens import app as token
 __all__ = ["api", "backup", "open", "restore", "sinks", "token", "worker", "workers"]
 
 Queue = Annotated[
-    str, typer.Argument(metavar="QUEUE", help="The slot, as gpu0, gpu0a, cpu3 or host-gpu0; or scheduler; or slurm.")
+    str, typer.Argument(metavar="QUEUE", help="A slot, such as gpu0, gpu0a, cpu3 or host-gpu0; or scheduler; or slurm.")
 ]
-Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where others reach it, with a token.")]
-Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Where it listens.")]
 
 
 def worker(queue: Queue) -> None:
-    """Run a slot of a cluster, or its scheduler, until it is told to stop. The settings come from the environment.
+    """Run a slot of a cluster, or its scheduler, until it is stopped. The settings come from the environment.
 
-    As `slurm`, it is the slot of the GPU that a task of a Slurm job was given.
+    With `slurm`, run the slot of the GPU that this task of a Slurm job was given.
 
     \b
     Example:  stagetree worker gpu0
@@ -40,7 +38,7 @@ def worker(queue: Queue) -> None:
 
 
 def api(host: Host = "127.0.0.1", port: Port = 8000, insecure: Insecure = False) -> None:
-    """Run the API of a cluster until it is told to stop. The settings come from the environment.
+    """Run the API of a cluster until it is stopped. The settings come from the environment.
 
     \b
     Example:  stagetree api --host 0.0.0.0
@@ -53,9 +51,9 @@ def api(host: Host = "127.0.0.1", port: Port = 8000, insecure: Insecure = False)
 
 
 def sinks(server: Server = None) -> None:
-    """Write what studies measure to the sinks that their files name, until it is asked to end.
+    """Write the results of studies to the sinks that their study files name, until it is stopped.
 
-    Folders are made here, and .stagetree/sinks here notes what was written: start it in the same folder again.
+    Folders are made here, and .stagetree/sinks here records what was written: restart it in the same folder.
 
     \b
     Example:  stagetree sinks --server http://gpu-box:8000
@@ -66,7 +64,9 @@ def sinks(server: Server = None) -> None:
     from stagetree.sinks.opening import POSITIONS
 
     with stacks.server(server) as service, stacks.ended_in_order():
-        print(f"Writing the sinks of the studies at {without_secrets(service.client.url)}. Ctrl-C ends it.", flush=True)
+        print(
+            f"Writing the sinks of the studies at {without_secrets(service.client.url)}. Ctrl-C stops it.", flush=True
+        )
         runner = StudySinks(service.client.url, POSITIONS, settings().sinks)
         try:
             runner.run()

@@ -120,32 +120,36 @@ def _names(written: str) -> list[str]:
 
 
 def workers(
-    slurm: Annotated[bool, typer.Option("--slurm", help="As tasks of a Slurm job.")] = False,
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Nodes of the job.")] = 1,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Start the workers as tasks of a Slurm job.")] = False,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="The number of nodes of the job.")] = 1,
     gpus: Annotated[
         int,
-        typer.Option("--gpus-per-node", metavar="N", min=0, help="Tasks of a node, with a GPU each; 0: one without."),
+        typer.Option(
+            "--gpus-per-node", metavar="N", min=0, help="Tasks per node, with one GPU each; 0: one task without a GPU."
+        ),
     ] = 1,
     slots_per_gpu: Annotated[
         int,
         typer.Option("--slots-per-gpu", metavar="N", min=1, max=MOST_SHARES, help="N tasks share each GPU."),
     ] = 1,
-    cpus: Annotated[int, typer.Option("--cpus-per-task", metavar="N", min=1, help="Cores of a task.")] = 4,
+    cpus: Annotated[int, typer.Option("--cpus-per-task", metavar="N", min=1, help="CPU cores per task.")] = 4,
     early: Annotated[
         int,
-        typer.Option("--signal", metavar="SECONDS", min=1, help="So long before its end, work is saved."),
+        typer.Option("--signal", metavar="SECONDS", min=1, help="How long before the job's end work is saved."),
     ] = 120,
     before: Annotated[
         list[str] | None,
         typer.Option(
-            "--before", metavar="LINE", help="A line of the script before the workers, as `module load cuda`."
+            "--before",
+            metavar="LINE",
+            help="A line to run before the workers, such as `module load cuda`. May be repeated.",
         ),
     ] = None,
     wanted: Annotated[
-        bool, typer.Option("--wanted", help="Print nothing; exit with 0 if a study runs, with 1 if none does.")
+        bool, typer.Option("--wanted", help="Print nothing; exit with 0 if a study runs, else with 1.")
     ] = False,
 ) -> None:
-    """Print a script that starts workers, one for each GPU or more, and that comes back as long as a study runs.
+    """Print a job script that starts one worker for each GPU, or more, and is requeued as long as a study runs.
 
     \b
     Example:  stagetree workers --slurm --nodes 2 --gpus-per-node 8 | sbatch --time=12:00:00
@@ -153,7 +157,7 @@ def workers(
     if wanted:
         raise typer.Exit(0 if _has_work() else FAILED)
     if not slurm:
-        fail("say for what: --slurm", USAGE)
+        fail("add --slurm: the script is for a Slurm job", USAGE)
     print(script(nodes, gpus, cpus, early, slots_per_gpu, before or ()), end="")
 
 

@@ -15,22 +15,25 @@ from app.cli.output import Format, print_json, print_table
 if TYPE_CHECKING:
     from app.events import TokenRecord
 
-HELP = """Make, list and revoke the tokens by which an API knows people and programs.
+HELP = """Create, list and revoke the tokens by which an API identifies people and programs.
 
 \b
 Example:  stagetree token create ci --scope submit --project vision
 """
 app = typer.Typer(help=HELP)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Under which its holder is in the log.")]
-Days = Annotated[float, typer.Option("--days", metavar="N", min=0.001, help="Until it expires.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name that the log has for its holder.")]
+Days = Annotated[float, typer.Option("--days", metavar="N", min=0.001, help="Days until it expires.")]
 ScopeName = Annotated[
     str, typer.Option("--scope", metavar="SCOPE", help="read, submit (own studies), operate (all), or admin (tokens).")
 ]
 Project = Annotated[
-    str, typer.Option("--project", metavar="P", help="Whose studies are there for it; by default those of no project.")
+    str,
+    typer.Option(
+        "--project", metavar="P", help="The project whose studies it can use; by default studies of no project."
+    ),
 ]
-AllProjects = Annotated[bool, typer.Option("--all-projects", help="The studies of all projects are there for it.")]
+AllProjects = Annotated[bool, typer.Option("--all-projects", help="It can use the studies of all projects.")]
 
 
 @app.command()
@@ -43,7 +46,7 @@ def create(
     dir: Store = None,
     output: Output = Format.table,
 ) -> None:
-    """Make a token, and print it: it is shown once, and kept nowhere.
+    """Create a token and print it. It is shown only once, and is stored nowhere.
 
     \b
     Example:  stagetree token create ci --scope submit --project vision
@@ -65,7 +68,7 @@ def create(
 
 @app.command(name="list")
 def list_tokens(dir: Store = None, output: Output = Format.table) -> None:
-    """List tokens, when each was used last, and how long it lets its holder in.
+    """List the tokens, with the last use of each and when it expires.
 
     \b
     Example:  stagetree token list

@@ -16,14 +16,18 @@ from app.cli.options import Server, Store, StudyId, Trainers, folder_or_default,
 OF_STATE = re.compile(r"trial-(\d+)-step-(\d+)-state")
 """In the name of a file that holds a whole state."""
 
-TrialNumber = Annotated[int | None, typer.Option("--trial", metavar="N", min=0, help="By default the best trial.")]
-Step = Annotated[int | None, typer.Option("--step", metavar="S", min=1, help="By default where it was measured last.")]
+TrialNumber = Annotated[
+    int | None, typer.Option("--trial", metavar="N", min=0, help="The trial; by default the best one.")
+]
+Step = Annotated[
+    int | None, typer.Option("--step", metavar="S", min=1, help="The step; by default the last one measured.")
+]
 Whole = Annotated[
     bool, typer.Option("--state", help="The whole checkpoint, for stagetree.load_state, instead of the weights.")
 ]
 Export = Annotated[
     Path | None,
-    typer.Option("--export", metavar="DIR", help="A new folder, into which the trainer exports the model."),
+    typer.Option("--export", metavar="DIR", help="Have the trainer export the model to this new folder."),
 ]
 Into = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write into.")]
 
@@ -39,9 +43,9 @@ def weights(
     server: Server = None,
     dir: Store = None,
 ) -> None:
-    """Write the weights of a trial to a safetensors file, with the model's own names. Needs no server, but takes one.
+    """Write the weights of a trial to a safetensors file, with the model's own names. Works without a server, too.
 
-    With --export, the trainer writes the model as its library does, such as for from_pretrained of Transformers.
+    With --export, the trainer writes the model in its library's format, such as for from_pretrained of Transformers.
 
     \b
     Example:  stagetree weights last -o best

@@ -153,7 +153,7 @@ def test_slots_that_could_not_train_it_are_not_even_started(
     said = stagetree("audit", "right", "--dir", folder / "nothing")
     assert said.code == 3 and "holds no studies" in said.err
     said = stagetree("audit", "right", "--dir", folder / "kept", "--server", "http://127.0.0.1:1")
-    assert said.code == 2 and said.err.startswith("stagetree: --server is for slots that are there")
+    assert said.code == 2 and said.err.startswith("stagetree: --server is for the slots of a server")
 
 
 def test_it_says_what_it_waits_for_and_can_be_ended(

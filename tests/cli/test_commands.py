@@ -101,7 +101,7 @@ def test_failures_are_seen(stagetree: Stagetree, served: Service, write: Write) 
     assert "the first is trial 0:\n        Traceback (most recent call last):" in said.out
     assert stagetree("wait", study).code == 0 and stagetree("wait", study, "--strict").code == 5
     assert "ValueError: the loss went through the roof" in said.out
-    assert f"all of it: stagetree trial {study} 0 --server {served.url}\n" in said.out
+    assert f"the whole traceback: stagetree trial {study} 0 --server {served.url}\n" in said.out
     assert "ValueError: the loss went through the roof" in stagetree("trial", study, 1).out
     first, second, empty, grouped = stagetree("trials", study, "--state", "failed").out.splitlines()[1:]
     assert (first.split()[0], second.split()[0], empty) == ("0", "1", "") and grouped.startswith(f"failed  {group}")
@@ -154,7 +154,7 @@ def test_trials_of_ones_own(stagetree: Stagetree, served: Service, write: Write)
     parts = ("branch", study, 0, "--at", 5, "--steps", 8, "--set", f"{name}=0.125")
     assert stagetree(*parts, "--preview").out.startswith("3 new steps of 8: 5 are shared")
     said = stagetree(*parts)
-    assert "trial 1 parts from trial 0 at step 5" in said.out and said.code == 0
+    assert "trial 1 branches off trial 0 at step 5" in said.out and said.code == 0
     assert stagetree("wait", study, "--timeout", 60).code == 0
     listed = stagetree("trials", "list", study, "-o", "json").json
     assert listed == stagetree("trials", study, "-o", "json").json and listed[1]["state"] == "completed"
@@ -317,7 +317,7 @@ def test_preview_needs_no_server_and_no_trainer(stagetree: Stagetree, write: Wri
     assert 28 <= found["makespan_steps"] <= 56
     said = stagetree("preview", write(spec))
     assert "96 asked for, 56 different" in said.out and "on 1 slot" in said.out
-    assert said.err.startswith("The arguments of trainer nobody-has-this were not looked at: it is not in trainer.py")
+    assert said.err.startswith("The arguments of trainer nobody-has-this were not checked: it is not in trainer.py")
 
 
 def test_preview_looks_at_the_arguments_of_a_trainer_that_is_named(

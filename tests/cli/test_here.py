@@ -101,7 +101,7 @@ def test_what_is_kept_can_be_deleted(
     study = write(grid("kept"))
     ran = stagetree("run", study, "--slots", 1, "--trainers", TOYS[0], "--no-check", "-o", "json")
     before, best = stored(), ran.json["best"]["trial"]
-    assert stagetree("gc").out.startswith("0 checkpoints, 0 bytes may go; all that are kept take ")
+    assert stagetree("gc").out.startswith("0 checkpoints, 0 bytes can be deleted; all checkpoints together take ")
     said = stagetree("gc", "--budget", "1B", "--dry-run", "-o", "json").json
     assert (said["checkpoints"], said["deleted"], stored()) == (before - 1, False, before)
     assert stagetree("gc", "--budget", "1B").code == 2  # nobody is here to be asked
@@ -234,7 +234,7 @@ def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, write: 
     assert (before["state"], before["failed"]) == ("completed", 1)
     (failed,) = [trial["trial"] for trial in before["trials"] if trial["state"] == "failed"]
     said = stagetree("retry", "last", failed)
-    assert (said.code, said.out) == (0, f"trial {failed} of {before['study']} is tried again\n")
+    assert (said.code, said.out) == (0, f"trial {failed} of {before['study']} is retried\n")
     again = stagetree("retry", "last", failed)
     assert again.code == 4 and "only a failed trial can be tried again" in again.err
     assert "TrialRetried" in stagetree("events", "last").out

@@ -207,4 +207,4 @@ def test_workers_are_wanted_while_a_study_runs_and_while_nobody_knows(
 
 def test_it_is_said_for_what_there_is_a_script(stagetree: Stagetree) -> None:
     said = stagetree("workers")
-    assert (said.code, said.out, said.err) == (2, "", "stagetree: say for what: --slurm\n")
+    assert (said.code, said.out, said.err) == (2, "", "stagetree: add --slurm: the script is for a Slurm job\n")

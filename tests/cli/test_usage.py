@@ -200,7 +200,7 @@ def test_what_cannot_be_opened(stagetree: Stagetree, here: Path, make_store: Cal
     make_store(here / "store")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         said = stagetree("open", "store", "--port", taken.getsockname()[1])
-    assert said.code == 2 and "cannot be had" in said.err
+    assert said.code == 2 and "cannot be used" in said.err
 
 
 def test_neither_a_server_nor_a_store(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_what_cannot_be_is_a_sentence(backed_up: tuple[Path, str], tmp_path: Pat
     kept, _ = backed_up
     again = command("backup", kept, "--dir", tmp_path / "here")
     assert (again.returncode, again.stdout) == (2, "")
-    assert f"{kept} is there already: a backup is a folder of its own" in again.stderr
+    assert f"{kept} exists already: a backup needs a new folder" in again.stderr
     over = command("restore", kept, "--dir", tmp_path / "here")
     assert over.returncode == 2 and "there is a log of stagetree already" in over.stderr
     empty = tmp_path / "empty"

@@ -103,7 +103,7 @@ def test_a_run_sees_that_a_file_was_replaced_and_that_it_is_back(tmp_path: Path,
         debugged = command(tmp_path, "debug", "last", "0")
         assert "score  11" in debugged.stdout, debugged.stderr
         write(tmp_path, fields, 30.0)
-        assert "is another file by now" in command(tmp_path, "debug", "last", "0").stderr
+        assert "has changed since" in command(tmp_path, "debug", "last", "0").stderr
     [device] = stagetree(tmp_path, "environment", "last")["devices"]
     assert device["packages"] and device["trainer"]["file"].endswith("trainer.py")
 
