@@ -135,11 +135,11 @@ class StudySinks(threading.Thread):
             with Client(self._url) as client:
                 self.look(client)
         except StagetreeError as error:
-            self._say(f"The sinks of studies may not have got all: {error}")
+            self._say(f"The sinks of studies may be incomplete: {error}")
         for (study, address), following in self._following.items():
             if study not in self._open and not following.wait(max(deadline - time.monotonic(), 0)):
                 name = shown(address)
-                self._say(f"{name} has not got all of {study}: stagetree watch {study} --to {name} sends the rest")
+                self._say(f"{name} lacks a part of {study}: stagetree watch {study} --to {name} sends the rest")
 
     def end(self) -> None:
         """Nothing is tried again."""
