@@ -48,14 +48,14 @@ State = dict[str, Any]
 
 
 class FunctionTrainer(Trainer):
-    """Trains what `build` makes, by `step`.
+    """A trainer of three functions: `build` makes a state, `step` trains it by one step, `measure` evaluates it.
 
     All that `build` returns is saved in checkpoints: models and optimizers by their `state_dict`, tensors and plain
     values as they are. Names that begin with `_` are not: they are for what never changes, such as data.
     """
 
     build: ClassVar[Callable[..., State]]
-    """`build(seed, device, **trainer_args)`: whatever is trained, by name."""
+    """`build(seed, device, **trainer_args)`: the objects that are trained, by name."""
 
     step: ClassVar[Callable[[State, dict[str, Any]], None]]
     """`step(state, hp)`: one step, with the values of the hyper-parameters at it."""
@@ -94,7 +94,7 @@ def function_trainer(
     step: Callable[[State, dict[str, Any]], None],
     measure: Callable[[State], dict[str, float]],
 ) -> type[FunctionTrainer]:
-    """The trainer that three functions make; see `FunctionTrainer` for what they are given."""
+    """Make a trainer of three functions; see `FunctionTrainer` for their arguments."""
     members: dict[str, Any] = {
         "__module__": __name__,
         "name": name,
@@ -122,7 +122,7 @@ def _copied(value: Any, device: str) -> Any:
 
 
 class Run:
-    """What a script is given: its arguments, and the steps that are wanted of it.
+    """The part of a script in a study: its arguments, and the steps to train.
 
     args: `trainer_args` of the study file over the arguments of `attach`. seed: the study's. device: where to train, as
     torch writes it.
@@ -140,7 +140,7 @@ class Run:
         load: Callable[[Any], None],
         evaluate: Callable[[], Mapping[str, float]],
     ) -> None:
-        """Say how the whole state is saved, loaded and measured. Each may be called between any two steps, or never.
+        """Set how the whole state is saved, loaded and evaluated. Each may be called between any two steps, or never.
 
         save: all that the steps read and change, as `Trainer.state_dict` describes it: weights, optimizer, the place in
         the data. The global generators are not a part of it. load: goes back to what `save` returned. evaluate: value
@@ -155,8 +155,8 @@ class Run:
     def stream(self, data: Resumable | Mapping[str, Resumable]) -> Stream | MixedStream:
         """The items of an iterable with `state_dict` and `load_state_dict`, pass after pass, without an end.
 
-        Of several by name they are mixed: tell `mix` the value of a hyper-parameter such as `data`, at each step.
-        Its place is saved and loaded with the state, by itself. Say it before the first step, and take items by `next`.
+        Several iterables, by name, are mixed: pass the value of a hyper-parameter such as `data` to `mix` at each step.
+        The place is saved and loaded with the state. Call this before the first step, and take items by `next`.
         """
         from stagetree.trainer.mixing import MixedStream  # it has torch
         from stagetree.trainer.streaming import Stream
@@ -167,12 +167,12 @@ class Run:
     def steps(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """The steps to train, from 0 or from where a state was loaded, each with the values in force at it.
 
-        The loop ends where nobody wants more. Raises RuntimeError before `state` was called.
+        The loop ends when no more steps are asked for. Raises RuntimeError before `state` was called.
         """
         raise NotImplementedError
 
     def log(self, name: str, value: Any) -> None:
-        """Say a number between evaluations, as `Trainer.log` does."""
+        """Log a number between evaluations, as `Trainer.log` does."""
         raise NotImplementedError
 
     def _saving(self, save: Callable[[], Any]) -> Callable[[], Any]:
@@ -218,14 +218,14 @@ def attach(
     """Take part in a study, as the trainer called `name`; started by hand, train one configuration alone.
 
     Args:
-        name: what study files call this trainer. A literal, since the file is read for it and not run.
+        name: what study files call this trainer. A literal, since the file is parsed for it and not run.
         args: the arguments that the script takes, with their defaults; `trainer_args` of a study file change them.
         hp: by hand, the hyper-parameters: values or sequences.
-        steps: by hand, for how many steps; then the metrics are printed.
+        steps: by hand, the number of steps; after them the metrics are printed.
         eval_every: by hand, the steps between evaluations.
         seed, device: by hand. The global generators begin at the seed, as they do in a study.
-        launch: how a slot starts the script as several processes: `torchrun --nproc-per-node 2`, or what else takes
-            `-m MODULE`. A literal, too; names in braces stand for `args`. By hand, whatever the user types.
+        launch: how a slot starts the script as several processes: `torchrun --nproc-per-node 2`, or another command
+            that takes `-m MODULE`. A literal, too; names in braces stand for `args`. By hand, it is not used.
 
     Raises ValueError for an argument of the study file that is not in `args`.
     """

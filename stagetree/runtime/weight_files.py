@@ -38,7 +38,7 @@ def export_weights(image: Image) -> bytes:
     the names of their places.
 
     Raises:
-        ValueError: if that is no checkpoint, or holds no tensors.
+        ValueError: if it is no checkpoint, or holds no tensors.
     """
     return b"".join(weight_parts(image))
 

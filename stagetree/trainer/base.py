@@ -7,7 +7,7 @@ The runner (the part of a worker that owns the loop) drives every trainer in the
 3. `setup` with all values at step 0; where the study begins from weights, `begin` with them; then `train`;
 4. for each further step: `setup` with the values that change at that step, only if some do, then `train`.
 
-From a checkpoint, to go on at step s > 0:
+From a checkpoint, to resume at step s > 0:
 
 1. construct the trainer, or take an instance built from the same arguments whose last `setup` knew the same names;
 2. `setup` with all values in force at step s - 1;
@@ -194,8 +194,8 @@ class Trainer(ABC):
         """Take over weights before the first step: those of the study's `begin_from`.
 
         Called once, between `setup` with all values at step 0 and the first `train`, in each model that begins there;
-        not when a state is loaded. Which names it takes, and what becomes of the others, is for the trainer to say:
-        raise an error for those that do not fit. A trainer without this method cannot begin from weights.
+        not when a state is loaded. The trainer decides which names it takes, and what it does with the others:
+        raise an error for names that do not fit. A trainer without this method cannot begin from weights.
 
         Args:
             weights: tensor by name, in host memory, as they are in the file. Copy what is kept.
@@ -211,7 +211,7 @@ class Trainer(ABC):
         """The mean of states, as `state_dict` might have returned it.
 
         states: each with its weight. Go through all of them, once, and keep only the sums.
-        Values without a mean come from the first state, which no other was trained longer than.
+        Values without a mean come from the first state, which was trained at least as long as any other.
         """
         raise NotImplementedError(f"trainer {self.name!r} has no method average, which takes the mean of states")
 
@@ -227,10 +227,10 @@ class Trainer(ABC):
         raise NotImplementedError
 
     def log(self, name: str, value: Any) -> None:
-        """Say a number from within `train`: a loss, the length of a gradient.
+        """Log a number from within `train`: a loss, the norm of a gradient.
 
-        It is no metric: no tuner sees it, and nothing waits for it. What was logged is fetched about once a second, as
-        the mean of each name since the last time; a tensor stays on its device until then, so this costs no wait.
+        It is no metric: no tuner sees it, and nothing waits for it. Logged values are fetched about once a second, as
+        the mean of each name since the last time; a tensor stays on its device until then, so this does not block.
 
         Args:
             value: a number, or a tensor that holds one.
@@ -238,9 +238,9 @@ class Trainer(ABC):
         vars(self).setdefault("_logged", MetricSums()).add(name, value)
 
     def close(self) -> None:  # noqa: B027 - most trainers hold nothing that outlives them
-        """End what would outlive the object, such as processes that read. Another model may take its place then.
+        """End all that would outlive the object, such as processes that read. Another model may take its place then.
 
-        Not called when the process ends as a whole.
+        Not called when the whole process ends.
         """
 
 

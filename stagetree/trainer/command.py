@@ -31,21 +31,20 @@ METADATA = ".metadata"
 
 
 class CommandTrainer(TrainsAhead):
-    """Trains by a program, which is started once for each stage.
+    """A trainer whose work a program does, which is started once for each stage.
 
     The program trains from step START, where the checkpoint `{from}` was made, up to step STOP, and writes its
     checkpoint to `{to}`: a file or a folder. At step 0 there is none, and `{from}` is empty. `{schedule}` is a file
-    with a line for each step from START on: `{"step": 12, "lr": 0.01}`. To `{metrics}` it appends lines, each when so
+    with a line for each step from START on: `{"step": 12, "lr": 0.01}`. It appends lines to `{metrics}`, each when that
     many steps are done: `{"step": 13}`, with `"log": {...}` where there is something to log, and with
     `"metrics": {...}` after each of the steps in `{evaluate}`, such as `20,40`. Where START is STOP it only measures.
     The last line is about the step of the checkpoint.
 
     SIGTERM means: stop after the step under way, write the checkpoint, and exit with 0. A program that ends at once
-    instead trains these steps once more. An exit code other than 0 fails the trial, with the last words on
-    stderr.
+    instead trains these steps once more. An exit code other than 0 fails the trial, with the last lines of stderr.
 
-    What the program does must depend on nothing but these arguments and its own files: then trials that share a stage
-    have the bits of trials alone.
+    The program must depend on nothing but these arguments and its own files: then trials that share a stage end with
+    the same bits as trials that were trained alone.
     """
 
     command: ClassVar[str]
@@ -53,10 +52,10 @@ class CommandTrainer(TrainsAhead):
     Files of the trainer's folder that it names are part of the trainer's version, with the modules that they import."""
 
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """The values of `trainer_args` that a study need not give."""
+    """The defaults of `trainer_args`."""
 
     checkpoint: ClassVar[str] = "checkpoint"
-    """The name of the file or folder that the program writes: some libraries go by its ending."""
+    """The name of the file or folder that the program writes: some libraries look at its ending."""
 
     sources: ClassVar[Mapping[Path, bytes]] = {}
     """The files of the trainer's version, and what stood in them; set where the trainer is loaded."""

@@ -116,7 +116,7 @@ class DataTrainer(MeasuringTrainer):
         return batch
 
     def order(self, generator: Generator) -> Indices:
-        """The indices of an epoch's samples as they come, as many in each epoch; all of them in any order.
+        """The indices of an epoch's samples, in the order of training; as many in each epoch. By default shuffled.
 
         A tensor, or a sequence that gives tensors for its slices.
         """

@@ -30,9 +30,9 @@ class ModelTrainer(DataTrainer):
     # What a subclass says -------------------------------------------------------------------------------------------
 
     def build(self, hp: dict[str, Any]) -> nn.Module:
-        """The model, where none was given to `__init__`. What is read of `hp` here shapes it, and cannot change.
+        """Build the model, if `__init__` was given none. Hyper-parameters that are read here cannot change later.
 
-        The global generators begin at the seed here, so that it is the same whenever it is built.
+        The global generators begin at the seed here, so that the model is the same whenever it is built.
         """
         raise ValueError(f"{type(self).__name__} gives no model to super().__init__, and has no method `build`")
 
@@ -45,7 +45,7 @@ class ModelTrainer(DataTrainer):
         fully_shard_blocks(model, mesh)
 
     def replicate(self, loss: nn.Module) -> DistributedDataParallel:
-        """The loss, whose model each device has, as torch's DDP has it; called for `parallel: ddp`.
+        """Wrap the loss, a module with the model inside, in torch's DDP; called for `parallel: ddp`.
 
         Override it for other arguments of `DistributedDataParallel`, such as `find_unused_parameters`.
         """

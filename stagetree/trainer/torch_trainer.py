@@ -42,7 +42,7 @@ class TorchTrainer(ModelTrainer):
                 return cross_entropy(self.model(images), labels)
 
     Hyper-parameters it knows: `bs` or `batch_size`, `data`, `data_seed`, `seq_len`, `optimizer` (a change makes a new
-    one), the ones that `build` reads, and whatever the optimizer keeps in its parameter groups, such as `lr`,
+    one), the ones that `build` reads, and the fields of the optimizer's parameter groups, such as `lr`,
     `momentum` and `weight_decay`. For more, override `apply`.
 
     Data is a `TensorDataset`, moved to the device once, any map-style data set, or a stream with a `state_dict`; or a
@@ -79,27 +79,27 @@ class TorchTrainer(ModelTrainer):
         prefetch_factor: int = 2,
         pin_memory: bool | None = None,
     ) -> None:
-        """Take what the subclass has built.
+        """Take the model and the data that the subclass has built.
 
         Args:
             seed: orders the data and feeds the generators given to the transforms.
             device: where model and tensors go.
-            train_data: what `train` goes through, in another order each epoch; or several of that, by name.
-            valid_data: what `evaluate` measures on.
-            model: any module; in training mode, if it should train in it. None has `build` make it.
+            train_data: the data to train on, in another order each epoch; or several data sets, by name.
+            valid_data: the data that `evaluate` measures on.
+            model: any module; in training mode, if it should train in it. None calls `build`.
             batches_per_step: batches in one step; None makes a step one pass over `train_data`.
-            steps_per_epoch: steps in one pass over `train_data`, whatever the batch size; instead of the former.
-            drop_last: leave out what is too little for a batch at the end of an epoch.
-            micro_batch_size: samples at once on the device; the gradients of a larger batch are added up.
-            shards: parts of a batch, of which several devices can have some each; None takes the study's.
+            steps_per_epoch: steps in one pass over `train_data`, at any batch size; instead of `batches_per_step`.
+            drop_last: leave out an incomplete batch at the end of an epoch.
+            micro_batch_size: samples on the device at once; the gradients of a larger batch are added up.
+            shards: into how many parts a batch is cut, for several devices to share; None takes the study's.
             parallel: `tree`, or `fsdp` to divide the parameters among the devices, too; None takes the study's.
-            eval_batch_size, clip_grad_norm: samples measured at once; the longest gradient, over all parameters.
+            eval_batch_size, clip_grad_norm: samples measured at once; the largest norm of the whole gradient.
             precision: `fp32`, or what autocast computes in: `bf16`, or `fp16` with its losses scaled.
-            average_decay: of a moving average of the parameters, which `evaluate` measures.
+            average_decay: the decay of a moving average of the parameters, which `evaluate` measures.
             compile: whether to `torch.compile` the model, which may round differently.
-            num_workers: processes that read a map-style data set ahead; like the two after it, it changes no result.
+            num_workers: processes that read a map-style data set ahead; like the next two, it changes no result.
             prefetch_factor: batches that each of them reads ahead.
-            pin_memory: whether they wait where a GPU copies from by itself; None where there is one.
+            pin_memory: whether these batches wait in pinned memory; None: if there is a GPU.
 
         Raises:
             TypeError, ValueError: for data that cannot be read by index, and for values that make no sense.
@@ -126,8 +126,8 @@ class TorchTrainer(ModelTrainer):
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
         """An optimizer over `self.model` for these hyper-parameters; called at the first step, and to swap it.
 
-        Groups may make different multiples of `hp["lr"]` and `hp["weight_decay"]`, or name them with `lr_scale` and
-        the like. To find out, it may be called several times.
+        Groups may use different multiples of `hp["lr"]` and `hp["weight_decay"]`, or name them with `lr_scale` and
+        the like. It may be called several times, to find the multiples.
         """
 
     def measure(self, batch: Any) -> Mapping[str, Mean]:
@@ -167,7 +167,7 @@ class TorchTrainer(ModelTrainer):
     # What a subclass may call ---------------------------------------------------------------------------------------
 
     def accumulate(self, batch: Any, share: float = 1.0) -> None:
-        """Add the gradient of a batch to what is there. share: what part of the samples of the step it has."""
+        """Add the gradient of a batch to the gradients so far. share: its part of the samples of the step."""
         with self.autocast():
             loss = self.loss(batch) if self._sharding is None else self._sharding.loss_of(batch, self.loss)
             loss = self._parts.take("the loss", loss, share)
@@ -175,7 +175,7 @@ class TorchTrainer(ModelTrainer):
         self._parts.put_right(self.model.parameters())
 
     def update(self) -> None:
-        """Change the parameters by the gradient that is there."""
+        """Change the parameters by the gradient so far."""
         self._parts.refuse_rest()
         if self.clip_grad_norm is not None:
             self._precision.unscale(self.optimizer)
@@ -192,7 +192,7 @@ class TorchTrainer(ModelTrainer):
     # What the runner calls ------------------------------------------------------------------------------------------
 
     def setup(self, hp: dict[str, Any]) -> None:
-        """See `Trainer.setup`. A new `optimizer` starts with no memory of the old one."""
+        """See `Trainer.setup`. A new `optimizer` starts without the old one's state."""
         if not hasattr(self, "hp"):
             raise RuntimeError(f"{type(self).__name__}.__init__ must call super().__init__(...)")
         self._known_names = {"optimizer"}
@@ -214,7 +214,7 @@ class TorchTrainer(ModelTrainer):
         self._average = self._new_average()
 
     def train(self) -> None:
-        """See `Trainer.train`. The last batch of an epoch has what is left, unless that is left out."""
+        """See `Trainer.train`. The last batch of an epoch may be smaller, unless `drop_last`."""
         if self._is_without_state:
             raise ValueError(f"{', '.join(self._shaping())} cannot change during a trial: the model has that shape")
         for _ in range(self._batches_in_step()):
