@@ -29,7 +29,7 @@ __all__ = [
 
 
 class StagetreeError(Exception):
-    """What the client raises."""
+    """The base class of all that the client raises."""
 
     retry_after = 0.0
     """How many seconds the server asked to be left alone for."""
@@ -66,11 +66,11 @@ class NotFound(ProblemError):
 
 
 class Conflict(ProblemError):
-    """The present state does not allow it."""
+    """The present state of the study or trial does not allow the call."""
 
 
 class Invalid(ProblemError):
-    """The request is wrong in itself."""
+    """The request itself is wrong; `errors` says in which fields."""
 
 
 class TrialFailed(StagetreeError):

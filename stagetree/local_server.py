@@ -85,7 +85,7 @@ class LocalServer:
         self.stop()
 
     def stop(self) -> None:
-        """End all its processes. What is being trained is trained again from its last checkpoint, the next time."""
+        """Stop all its processes. The next time, training resumes from the last checkpoints."""
         atexit.unregister(self.stop)
         if _RUNNING.get(self._folder) is self:
             del _RUNNING[self._folder]
@@ -107,14 +107,14 @@ class LocalServer:
         return Study.create(spec, url=self.url, **(fields if trainer is None else {**fields, "trainer": trainer}))
 
     def open(self, study: str) -> Study:
-        """A study that is there, also from another day. Raises `NotFound`."""
+        """Open a study by its id, also one of an earlier run. Raises `NotFound`."""
         return Study.open(study, url=self.url)
 
     def register(self, trainer: type[Trainer]) -> str:
-        """Offer a trainer of this program to studies, and return what they call it.
+        """Register a trainer of this program, and return the name that studies use for it.
 
-        The name holds a hash of its source: a class that was changed is another trainer, and the one before stays.
-        Raises `StagetreeError` where the source cannot be had, or needs what cannot be written down.
+        The name holds a hash of its source: a changed class is another trainer, and the earlier one stays registered.
+        Raises `StagetreeError` if the source cannot be read, or needs objects that cannot be written to a file.
         """
         from stagetree.source.cells import source_of
 

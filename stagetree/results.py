@@ -33,7 +33,7 @@ class Results(StudyHistory):
 
     @classmethod
     async def of(cls, client: AsyncClient, study: str) -> Results:
-        """The results there are now."""
+        """The results of a study so far."""
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(number: int) -> TrialDetail:
@@ -61,9 +61,8 @@ class Results(StudyHistory):
 
         `trial`, `state`, `steps`, `value`; then hyper-parameters, `lr` where it is constant, `lr.family`, `lr.init` and
         so on where not; then `rung` and `reason`, where it stands and why; `added` and `ended`, seconds since 1970, and
-        `seconds` between; `error`; `exactness`, what is to stand beside its numbers, where that is something for any
-        trial; and the metric at each step it was measured at, `val_loss@10`, unless `by_step` is
-        false.
+        `seconds` between; `error`; `exactness`, the mark beside its numbers, if any trial has one; and the metric at
+        each step at which it was measured, such as `val_loss@10`, unless `by_step` is false.
         """
         return frames.frame(self, by_step=by_step)
 

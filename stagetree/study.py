@@ -1,4 +1,4 @@
-"""A study from Python: make it or open it, wait for it, look at it, or tune it yourself.
+"""A study from Python: submit it or open it, wait for it, look at it, or tune it yourself.
 
     study = Study.create(StudySpec.from_file("study.yaml")).wait()
     print(study.best, study.dataframe())
@@ -52,7 +52,7 @@ _LOOK_SECONDS = 0.5
 class AsyncStudy(StudyView, MadeOfTrials):
     """A study on the server at `url`, or else at `$STAGETREE_URL`, or else on this machine.
 
-    It is made with `AsyncStudy.create`, or found with `AsyncStudy.open`.
+    `AsyncStudy.create` submits one, `AsyncStudy.open` opens one that exists.
     """
 
     _client: AsyncClient
@@ -73,7 +73,7 @@ class AsyncStudy(StudyView, MadeOfTrials):
         transport: Any = None,
         **fields: Any,
     ) -> AsyncStudy:
-        """Submit a study, whole or by its fields. Where no tuner is named, its trials are those that are asked for."""
+        """Submit a study, as a spec or by its fields. Without a tuner, it trains only the trials that you ask for."""
         body = {"tuner": {"kind": "external"}, **(body_of(spec) if spec is not None else {}), **body_of(fields)}
         client = AsyncClient(url, timeout, retries=retries, transport=transport)
         try:
@@ -92,7 +92,7 @@ class AsyncStudy(StudyView, MadeOfTrials):
         retries: int = 4,
         transport: Any = None,
     ) -> AsyncStudy:
-        """A study that is there. Raises `NotFound`."""
+        """Open a study by its id. Raises `NotFound`."""
         client = AsyncClient(url, timeout, retries=retries, transport=transport)
         opened = cls(client, {"study": study})
         try:
@@ -109,23 +109,23 @@ class AsyncStudy(StudyView, MadeOfTrials):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections; the study goes on."""
+        """Close the connections; the study keeps running."""
         await self._asker.close()
         await self._client.close()
 
     @property
     def url(self) -> str:
-        """Where its server is."""
+        """The URL of its server."""
         return self._client.url
 
     # How it stands
 
     async def refresh(self) -> None:
-        """Hear how the study and all its trials stand."""
+        """Fetch the present state of the study and of all its trials."""
         await self._asker.refresh()
 
     async def progress(self, every: float = _LOOK_SECONDS) -> AsyncIterator[StudyAnswer]:
-        """How the study stands, every so many seconds, until it is over."""
+        """Yield the state of the study every `every` seconds, until it is over."""
         ended = asyncio.ensure_future(self._end())
         try:
             while not ended.done():
@@ -143,13 +143,13 @@ class AsyncStudy(StudyView, MadeOfTrials):
             pass
 
     async def wait(self, *, show: bool = True) -> None:
-        """Wait until the study is over, and show how it stands meanwhile."""
+        """Wait until the study is over, and show its progress, unless `show` is false."""
         with Showing(show) as showing:
             async for answer in self.progress():
                 showing.show(answer)
 
     async def results(self) -> Results:
-        """All that the study came to so far: curves, reasons, times."""
+        """The results so far: trials, their curves, the reasons of decisions, and times."""
         return await Results.of(self._client, self.id)
 
     async def dataframe(self, *, by_step: bool = True) -> DataFrame:
@@ -157,42 +157,42 @@ class AsyncStudy(StudyView, MadeOfTrials):
         return (await self.results()).dataframe(by_step=by_step)
 
     async def curve(self, trial: int, metric: str | None = None) -> dict[int, float | None]:
-        """The values of a metric of one trial, by step; of the study's metric, where none is named."""
+        """The values of a metric of one trial, by step; by default of the study's metric."""
         document = await self._client.trial(self.id, trial)
         return {point.step: point.metrics.get(metric or self.metric) for point in document.curve}
 
     async def logged(self, trial: int, name: str) -> dict[int, float | None]:
-        """What a trial's trainer said with `log` under a name, by step."""
+        """The values that a trial's trainer logged under `name`, by step."""
         return {at.step: at.metrics[name] for at in await self._client.logged(self.id, trial) if name in at.metrics}
 
     async def events(self, after: int = 0) -> list[Event]:
-        """What has happened so far."""
+        """The events of the study after event number `after`, in order."""
         return [event async for event in self._client.events(self.id, after)]
 
     # What is done with it
 
     async def complete(self) -> None:
-        """Say that nothing more will be asked for. Raises `Conflict` while trials are under way."""
+        """Complete the study: ask for no more. Raises `Conflict` while trials are under way."""
         await self._change("complete")
 
     async def cancel(self) -> None:
-        """End the study for good."""
+        """Cancel the study for good."""
         await self._change("cancel")
 
     async def pause(self) -> None:
-        """Start nothing new for it until it is resumed."""
+        """Pause the study: start no stage for it until it is resumed."""
         await self._change("pause")
 
     async def resume(self) -> None:
-        """Go on with it, where it was paused."""
+        """Resume the study after a pause."""
         await self._change("resume")
 
     async def add_note(self, text: str, trial: int | None = None) -> Event:
-        """Write something down about it, or about a trial of it: it is shown with them."""
+        """Add a note to the study, or to a trial of it."""
         return await self._client.add_note(self.id, text, trial)
 
     async def tag(self, *tags: str, remove: Iterable[str] = (), attributes: Mapping[str, Any] | None = None) -> None:
-        """Add and remove tags, and set attributes: None as a value takes one away. `study.tags` has them."""
+        """Add and remove tags, and set attributes: None as a value removes one. `study.tags` has them."""
         self._known.study = dict(await self._client.label(self.id, tags, remove, attributes))
 
     async def checkpoint(
@@ -205,11 +205,11 @@ class AsyncStudy(StudyView, MadeOfTrials):
         self._known.study = await self._client.http.post(f"{path_of(self.id)}:{verb}")
 
     async def eval(self, hp: Hp, step: int) -> Result:
-        """Train a configuration for `step` steps in all, and evaluate it there. Raises `TrialFailed`, `StudyOver`."""
+        """Train a configuration to step `step`, and return its result there. Raises `TrialFailed`, `StudyOver`."""
         return await asyncio.shield(self._asker.ask(hp, plain(step)).result)
 
     async def eval_all(self, evaluations: Iterable[tuple[Hp, int]]) -> list[Result]:
-        """Many configurations at their steps, in one call, in order."""
+        """As `eval`, for many (configuration, step) in one call; the results are in the same order."""
         return await wait_all(self.eval(hp, step) for hp, step in evaluations)
 
 
@@ -229,12 +229,12 @@ class Study(Blocking, StudyView):
         retries: int = 4,
         **fields: Any,
     ) -> Study:
-        """Submit a study, whole or by its fields. Where no tuner is named, its trials are those that are asked for."""
+        """Submit a study, as a spec or by its fields. Without a tuner, it trains only the trials that you ask for."""
         return cls(lambda: AsyncStudy.create(spec, url=url, timeout=timeout, retries=retries, **fields))
 
     @classmethod
     def open(cls, study: str, *, url: str | None = None, timeout: float = 30.0, retries: int = 4) -> Study:
-        """A study that is there. Raises `NotFound`."""
+        """Open a study by its id. Raises `NotFound`."""
         return cls(lambda: AsyncStudy.open(study, url=url, timeout=timeout, retries=retries))
 
     def __enter__(self) -> Study:
@@ -245,7 +245,7 @@ class Study(Blocking, StudyView):
 
     @property
     def url(self) -> str:
-        """Where its server is."""
+        """The URL of its server."""
         return self._core.url
 
     @property
@@ -276,7 +276,7 @@ class Study(Blocking, StudyView):
     progress = blocking_iterator(AsyncStudy.progress)
 
     def wait(self, *, show: bool = True) -> Study:
-        """Wait until the study is over, and show how it stands meanwhile."""
+        """Wait until the study is over, and show its progress, unless `show` is false."""
         with Showing(show) as showing:
             for answer in self.progress():
                 showing.show(answer)
@@ -288,7 +288,7 @@ class Study(Blocking, StudyView):
         return self.results().plot
 
     def submit(self, hp: Hp, step: int) -> Future[Result]:
-        """Ask for a result, and go on; its `result()` waits for it."""
+        """As `eval`, but return a future at once; its `result()` waits."""
         return self._portal.start_task_soon(self._core.eval, hp, step)
 
     def run(self, tuner: Tuner[T]) -> T:

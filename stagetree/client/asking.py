@@ -25,7 +25,7 @@ _ENDINGS = {"StageFailed", "CheckpointDropped", "TrialCancelled", "TrialStopped"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a trial came to after `step` steps: `value` is the study's metric, one of `metrics`."""
+    """The result of a trial after `step` steps: `metrics` by name, and as `value` the study's metric."""
 
     trial: int
     step: int

@@ -197,14 +197,14 @@ async def _close_all() -> None:
 
 
 async def wait_all(results: Iterable[Awaitable[T]], *, return_exceptions: bool = False) -> list[T]:
-    """Wait for all, and return what they came to, in order. The first error is raised, unless errors are returned."""
+    """Wait for all, and return their results in order. Raises the first error, unless `return_exceptions` is true."""
     return cast("list[T]", await asyncio.gather(*results, return_exceptions=return_exceptions))
 
 
 async def wait_any(
     results: Iterable[Coroutine[Any, Any, T] | asyncio.Future[T]],
 ) -> tuple[list[asyncio.Future[T]], list[asyncio.Future[T]]]:
-    """Wait for one or more, and return those that are done and those that are not: `wait_any` takes them again."""
+    """Wait until one is done, and return the done ones and the pending ones, which `wait_any` takes again."""
     futures = [asyncio.ensure_future(result) for result in results]
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     return [each for each in futures if each.done()], [each for each in futures if not each.done()]

@@ -4,7 +4,7 @@
         study = client.submit(StudySpec.from_file("study.yaml"))
         print([event.type for event in client.follow(study.study)])
 
-Answers are of `stagetree.models`, errors of `stagetree.errors`. A call that fails is made again, and has one effect.
+Answers are of `stagetree.models`, errors of `stagetree.errors`. A call that fails is retried, and takes effect once.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = ["AsyncClient", "Client", "Conflict", "Invalid", "NotFound", "ProblemE
 
 
 class AsyncClient(MakesTrials, TakesRemarks):
-    """Talks to the server at `url`, or else at `$STAGETREE_URL`, or else on this machine.
+    """A client of the server at `url`, or else at `$STAGETREE_URL`, or else on this machine.
 
-    timeout: in seconds, for each try. retries: how often a call is tried again. token: who you are, by default that of
+    timeout: seconds for each try. retries: how often a call is tried again. token: by default that of
     `$STAGETREE_TOKEN`, or of the file `~/.config/stagetree/token`."""
 
     def __init__(
@@ -56,7 +56,7 @@ class AsyncClient(MakesTrials, TakesRemarks):
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The URL of the server."""
         return self.http.url
 
     async def close(self) -> None:
@@ -68,44 +68,44 @@ class AsyncClient(MakesTrials, TakesRemarks):
     async def submit(
         self, spec: StudySpec | Mapping[str, Any], idempotency_key: str | None = None, project: str | None = None
     ) -> models.StudyAnswer:
-        """Submit a study, to a `project` if not that of your token. The same `idempotency_key` twice is one study."""
+        """Submit a study, to a `project` if not that of your token. Calls with one `idempotency_key` make one study."""
         return models.StudyAnswer.of(await self.http.post("/studies", body_of(spec), idempotency_key, project=project))
 
     async def preview(self, spec: StudySpec | Mapping[str, Any], *, slots: int = 1) -> models.Preview:
-        """What a study would cost on so many slots; runs nothing."""
+        """What a study would cost and save on `slots` slots. Runs nothing."""
         return models.Preview.of(await self.http.post("/studies:preview", body_of(spec), slots=slots))
 
     async def studies(self, *, limit: int = 100) -> AsyncIterator[models.StudyListed]:
-        """All studies, newest first, `limit` to a request."""
+        """All studies, newest first; `limit` of them per request."""
         async for item in self.http.pages("/studies", limit):
             yield models.StudyListed.of(item)
 
     async def study(self, study: str, *, trials: bool = True) -> models.StudyAnswer:
-        """One study with its results so far; without its trials for less to carry."""
+        """One study with its results so far; with `trials=False` the answer is smaller, without its trials."""
         return models.StudyAnswer.of(await self.http.get(path_of(study), trials=str(trials).lower()))
 
     async def pause(self, study: str) -> models.StudyAnswer:
-        """Start nothing new for the study until it is resumed."""
+        """Pause a study: start no stage for it until it is resumed."""
         return await self._change(study, "pause")
 
     async def resume(self, study: str) -> models.StudyAnswer:
-        """Go on with a paused study."""
+        """Resume a paused study."""
         return await self._change(study, "resume")
 
     async def reopen(self, study: str, num_trials: int) -> models.StudyAnswer:
-        """Go on with a completed study, with so many trials in all."""
+        """Reopen a completed study, with `num_trials` trials in all."""
         return await self._change(study, "reopen", num_trials=num_trials)
 
     async def audit(self, study: str) -> models.StudyAnswer:
-        """Have every stage trained again that began with a saved state, and compared; `exactness` has the verdict."""
+        """Train again every stage that began with a saved state, and compare; `exactness` has the verdict."""
         return await self._change(study, "audit")
 
     async def cancel(self, study: str) -> models.StudyAnswer:
-        """End the study for good."""
+        """Cancel a study for good."""
         return await self._change(study, "cancel")
 
     async def delete(self, study: str) -> None:
-        """Let go of a study that is over: it is not listed any more, and what is kept for it alone is deleted."""
+        """Delete a study that is over, and all that is kept for it alone. It is not listed any more."""
         await self.http.send("DELETE", API + path_of(study))
 
     async def checkpoint(
@@ -117,7 +117,7 @@ class AsyncClient(MakesTrials, TakesRemarks):
         step: int | None = None,
         holds: Holds = "weights",
     ) -> Path:
-        """Write the weights of a trial to a safetensors file in the folder `to`; its path.
+        """Write the weights of a trial to a safetensors file in the folder `to`, and return its path.
 
         By default of the best trial, at its best step. `load_state` reads a whole state. Raises `NotFound`.
         """
@@ -125,30 +125,30 @@ class AsyncClient(MakesTrials, TakesRemarks):
         return await self.http.download(f"{path_of(study)}/checkpoint", Path(to), query)
 
     async def complete(self, study: str) -> models.StudyAnswer:
-        """End a study of the kind `external`, which has got all it was asked for."""
+        """Complete a study of the kind `external`. Raises `Conflict` while trials are under way."""
         return await self._change(study, "complete")
 
     async def _change(self, study: str, verb: str, **params: Any) -> models.StudyAnswer:
         return models.StudyAnswer.of(await self.http.post(f"{path_of(study)}:{verb}", **params))
 
     async def replay(self, study: str, at: int | None = None) -> models.Replay:
-        """Decide again from the study's events, up to one of them, and compare with what was decided."""
+        """Derive the decisions again from the study's events, up to event `at`, and compare with the recorded ones."""
         return models.Replay.of(await self.http.post(f"{path_of(study)}:replay", at=at))
 
     async def log(self, study: str) -> str:
-        """The whole log of the study's plan, one event a line."""
+        """The whole log of the study's plan, one event per line."""
         return (await self.http.send("GET", f"{API}{path_of(study)}/log")).text
 
     async def report(self, study: str, *, public: bool = False) -> str:
-        """The study as one HTML file for no server; public: without paths, hosts, addresses and people's names."""
+        """The study as one HTML file, without a server; if `public`, without paths, hosts, addresses and names."""
         return (await self.http.send("GET", f"{API}{path_of(study)}/report{'?public=true' if public else ''}")).text
 
     async def film(self, study: str, kind: str = "svg") -> bytes:
-        """How the study came about, as a film of ten seconds, an svg or a gif."""
+        """A film of ten seconds of how the study went, as an svg or a gif."""
         return (await self.http.send("GET", f"{API}{path_of(study)}/film?format={kind}")).content
 
     async def plan(self, study: str) -> models.Plan:
-        """The search plan the study is part of."""
+        """The search plan that the study is part of."""
         return models.Plan.of(await self.http.get(f"{path_of(study)}/plan"))
 
     async def environment(self, study: str) -> Json:
@@ -156,13 +156,13 @@ class AsyncClient(MakesTrials, TakesRemarks):
         return await self.http.get(f"{path_of(study)}/environment")
 
     async def stage_tree(self, study: str) -> models.StageTree:
-        """The stages that are outstanding."""
+        """The stage tree: the stages that are outstanding now."""
         return models.StageTree.of(await self.http.get(f"{path_of(study)}/stage-tree"))
 
     # Trials
 
     async def trials(self, study: str, *, limit: int = 1000) -> AsyncIterator[models.Trial]:
-        """All trials of a study, `limit` to a request."""
+        """All trials of a study; `limit` of them per request."""
         async for item in self.http.pages(f"{path_of(study)}/trials", limit):
             yield models.Trial.of(item)
 
@@ -171,11 +171,11 @@ class AsyncClient(MakesTrials, TakesRemarks):
         return models.TrialDetail.of(await self.http.get(f"{path_of(study)}/trials/{number}"))
 
     async def trial_log(self, study: str, number: int) -> str:
-        """What a trial printed while it was trained."""
+        """The output of a trial's training."""
         return (await self.http.send("GET", f"{API}{path_of(study)}/trials/{number}/log")).text
 
     async def logged(self, study: str, number: int) -> list[models.LoggedPoint]:
-        """What a trial's trainer said with `log`, in order of steps."""
+        """The values that a trial's trainer logged, in order of steps."""
         answer = await self.http.get(f"{path_of(study)}/trials/{number}/metrics")
         return [models.LoggedPoint.of(item) for item in answer["items"]]
 
@@ -185,38 +185,38 @@ class AsyncClient(MakesTrials, TakesRemarks):
         return models.TrialDetail.of(answer)
 
     async def extend_trial(self, study: str, number: int, steps: int) -> models.TrialDetail:
-        """Ask for a trial of your own to be trained longer, to so many steps in all."""
+        """Ask for a trial of your own to be trained longer, to `steps` steps in all."""
         return models.TrialDetail.of(await self.http.post(f"{path_of(study)}/trials/{number}:extend", {"steps": steps}))
 
     async def ask_trials(self, study: str, trials: Iterable[Mapping[str, Any]]) -> list[models.TrialDetail]:
-        """Ask for many at once, all or nothing: `{hp, steps}` is a new trial, `{trial, steps}` more of one there is."""
+        """Ask for many at once, all or none: `{hp, steps}` is a new trial, `{trial, steps}` extends an existing one."""
         answer = await self.http.post(f"{path_of(study)}/trials:batch", {"trials": list(trials)})
         return [models.TrialDetail.of(item) for item in answer["items"]]
 
     async def retry_trial(self, study: str, number: int) -> models.TrialDetail:
-        """Have a failed trial tried again; a study that is over goes on for that. Raises `Conflict` for any other."""
+        """Retry a failed trial; a study that is over is reopened for it. Raises `Conflict` if it has not failed."""
         return models.TrialDetail.of(await self.http.post(f"{path_of(study)}/trials/{number}:retry"))
 
     async def cancel_trial(self, study: str, number: int) -> None:
-        """Want no more of a trial."""
+        """Cancel a trial."""
         await self.http.send("DELETE", f"{API}{path_of(study)}/trials/{number}")
 
     async def events(self, study: str, after: int = 0, *, limit: int = 1000) -> AsyncIterator[models.Event]:
-        """What has happened to the study so far, after the event with number `after`."""
+        """The events of the study so far, after event number `after`."""
         async for item in self.http.pages(f"{path_of(study)}/events", limit, after=after):
             yield models.Event.of(item)
 
     async def follow(self, study: str, after: int = 0) -> AsyncIterator[models.Event]:
-        """What has happened after event number `after`, then what happens from now on, as in `events`.
+        """The events after event number `after`, and then each new one as it happens, until the study is over.
 
-        A broken connection is made again after the last event; it ends with the study, or raises after many failures.
+        After a broken connection it resumes behind the last event. Raises the last error after many failures in a row.
         """
         async with aclosing(self.http.follow(f"{path_of(study)}/events", after)) as items:
             async for item in items:
                 yield models.Event.of(item)
 
     async def slots(self) -> list[models.Slot]:
-        """The slots, and what they do."""
+        """The slots, and the work of each."""
         return [models.Slot.of(item) async for item in self.http.pages("/slots")]
 
     async def release_slot(self, slot: str) -> None:
@@ -228,11 +228,11 @@ class AsyncClient(MakesTrials, TakesRemarks):
         return [models.TrainerListed.of(item) async for item in self.http.pages("/trainers")]
 
     async def health(self) -> Json:
-        """Whether the server is there."""
+        """The health of the server. Raises `Unreachable` if it does not answer."""
         return await self.http.get("/healthz", root="")
 
     async def ready(self) -> None:
-        """Return if the service can work. Raises `ProblemError`, which says what it lacks; asks once."""
+        """Return if the service can work. Raises `ProblemError`, which says why not. Asks once, without retries."""
         await self.http.once("GET", "/readyz")
 
 
@@ -251,7 +251,7 @@ class Client(Blocking):
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The URL of the server."""
         return self._core.url
 
     submit = blocking(AsyncClient.submit)

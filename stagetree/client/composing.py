@@ -11,17 +11,17 @@ from stagetree.models import Branch, Event, Note, SamplerState, StudyAnswer, Sug
 
 
 class MakesTrials:
-    """What a client has for that."""
+    """The calls of a client for branches, averages and suggestions."""
 
     http: Http
 
     async def branch_trial(self, study: str, branch: Json, *, preview: bool = False) -> Branch:
-        """Branch off a trial: `trial`, `at`, `hp`, `steps`. With `preview`, only hear the price."""
+        """Branch off a trial: `trial`, `at`, `hp`, `steps`. With `preview`, only return the cost."""
         path = f"{path_of(study)}/trials:branch"
         return Branch.of(await self.http.post(path, branch, preview=preview or None))
 
     async def average_trials(self, study: str, average: Json, *, preview: bool = False) -> Branch:
-        """Average trials: `trials` or `best`, and if need be `last`, `weights`, `steps`, `hp`. As `branch_trial`."""
+        """Average trials: `trials` or `best`, and optionally `last`, `weights`, `steps`, `hp`. As `branch_trial`."""
         path = f"{path_of(study)}/trials:average"
         return Branch.of(await self.http.post(path, average, preview=preview or None))
 
@@ -32,7 +32,7 @@ class MakesTrials:
         return [Suggestion.of(item) for item in answer["items"]]
 
     async def suggestions(self, study: str) -> list[Suggestion]:
-        """All that was suggested to a study, each with the trial that came of it."""
+        """All suggestions to a study, each with its trial, once that has begun."""
         answer = await self.http.get(f"{path_of(study)}/suggestions")
         return [Suggestion.of(item) for item in answer["items"]]
 
@@ -47,16 +47,16 @@ class MakesTrials:
 
 
 class TakesRemarks:
-    """What a client has for that."""
+    """The calls of a client for notes and tags."""
 
     http: Http
 
     async def add_note(self, study: str, text: str, trial: int | None = None) -> Event:
-        """Write something down about a study, or about a trial of it."""
+        """Add a note to a study, or to a trial of it."""
         return Event.of(await self.http.post(f"{path_of(study)}/notes", {"text": text, "trial": trial}))
 
     async def correct_note(self, study: str, event: int, text: str) -> Note:
-        """Give the note that was added by `event` another text; the log keeps both."""
+        """Replace the text of the note that `event` added; the log keeps both."""
         return Note.of(await self.http.post(f"{path_of(study)}/notes/{event}:correct", {"text": text}))
 
     async def label(
@@ -66,19 +66,19 @@ class TakesRemarks:
         remove: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
     ) -> StudyAnswer:
-        """Add and remove tags of a study, and set attributes; None as a value takes one away."""
+        """Add and remove tags of a study, and set attributes; None as a value removes one."""
         request = {"add": list(add), "remove": list(remove), "attributes": dict(attributes or {})}
         return StudyAnswer.of(await self.http.post(f"{path_of(study)}:label", request))
 
 
 class MadeOfTrials:
-    """What a study has for that. It knows its client, and its own id."""
+    """The methods of a study for branches, averages and suggestions. A subclass has `_client` and `id`."""
 
     _client: MakesTrials
 
     @property
     def id(self) -> str:
-        """The study's."""
+        """The study's id."""
         raise NotImplementedError
 
     async def branch(
@@ -86,8 +86,10 @@ class MadeOfTrials:
     ) -> Branch:
         """Branch off a trial after step `at`, to `steps` steps in all, with other values from there on.
 
-        lr=...: a sequence whose own t is 0 there, or a value; `hp` for names that are no keywords. With `preview`, only
-        the price is asked for. A study that is over goes on for it. Raises `Conflict`, `Invalid`, `NotFound`.
+        lr=...: a sequence whose own t is 0 there, or a value; `hp` takes names that cannot be keyword arguments. With
+        `preview`, only the cost is returned. A study that is over is reopened for it.
+
+        Raises `Conflict`, `Invalid`, `NotFound`.
         """
         request = {"trial": trial, "at": at, "steps": steps, "hp": {**(hp or {}), **values}}
         return await self._client.branch_trial(self.id, request, preview=preview)
@@ -95,8 +97,8 @@ class MadeOfTrials:
     async def suggest(self, hp: Hp | None = None, /, **values: Any) -> Suggestion:
         """Suggest a configuration to the study's tuner, which tries it next; missing values are chosen.
 
-        lr=...: a sequence or a value; `hp` for names that are no keywords, and for places inside the space such as
-        `lr.init`. Raises `Invalid` for values outside of it, and `Conflict` where there is no place.
+        lr=...: a sequence or a value; `hp` takes names that cannot be keyword arguments, and places inside the
+        space such as `lr.init`. Raises `Invalid` for values outside of it, and `Conflict` where there is no place.
         """
         (suggestion,) = await self._client.suggest(self.id, [{**(hp or {}), **values}])
         return suggestion
@@ -121,11 +123,12 @@ class MadeOfTrials:
         hp: Hp | None = None,
         preview: bool = False,
     ) -> Branch:
-        """Average the weights of trials, or of the `best` so many; the average is a trial of its own, and evaluated.
+        """Average the weights of `trials`, or of the `best` ones, into a new trial, which is evaluated.
 
-        last: of one trial, so many of the last states that are kept. weights: one for each state; none for equal ones.
-        With `steps`, it is trained on to so many in all, with other values from there on if `hp` has them. With
-        `preview`, only the price is asked for. A study that is over goes on for it. Raises as `branch` does.
+        best: how many of the best trials. last: how many of the last states that are kept of one trial. weights: one
+        for each state; by default equal. With `steps`, the average is trained to that many steps in all, from there on
+        with the values in `hp`. With `preview`, only the cost is returned. A study that is over is reopened for it.
+        Raises as `branch` does.
         """
         request: Json = {
             "trials": list(trials),

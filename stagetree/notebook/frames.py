@@ -42,12 +42,12 @@ class StudyHistory:
         return self.trials[number]
 
     def curve(self, number: int, metric: str | None = None) -> dict[int, float | None]:
-        """The values of a metric, by step; of the study's metric, where none is named."""
+        """The values of a metric, by step; by default of the study's metric."""
         name = metric or self.study.metric
         return {point.step: point.metrics.get(name) for point in self.trials[number].curve}
 
     def history(self, number: int) -> TrialHistory:
-        """What happened to a trial."""
+        """When a trial was added and ended, where it stands, and why."""
         return self._histories[number]
 
     @cached_property

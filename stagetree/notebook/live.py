@@ -230,13 +230,13 @@ _ALONE = TrialDetail.model_fields.keys() - Trial.model_fields.keys()
 
 
 class StudyView:
-    """A study as it was last heard of; `refresh` hears it anew."""
+    """A study as it was last fetched; `refresh` fetches it again."""
 
     _known: Known
 
     @property
     def url(self) -> str:
-        """Where its server is."""
+        """The URL of its server."""
         raise NotImplementedError
 
     @property
@@ -251,17 +251,17 @@ class StudyView:
 
     @property
     def metric(self) -> str:
-        """The metric that counts."""
+        """The metric that the study optimizes."""
         return str(self._known.study["metric"])
 
     @property
     def mode(self) -> str:
-        """Whether more (`max`) or less (`min`) of it is better."""
+        """`max` if larger values of the metric are better, `min` if smaller ones are."""
         return str(self._known.study["mode"])
 
     @property
     def answer(self) -> StudyAnswer:
-        """All that the server said of it: costs, counts, times; without its trials."""
+        """The server's last answer: costs, counts, times; without the trials."""
         return StudyAnswer.of(self._known.study)
 
     @property
@@ -271,12 +271,12 @@ class StudyView:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best value, ties to the lower number; None as long as none has one."""
+        """The trial with the best value, ties to the lower number; None while no trial has one."""
         best = frames.best(self._known.trials.values(), self.mode)
         return None if best is None else _listed(best)
 
     def front(self) -> list[Trial]:
-        """With several metrics, the trials that no other is better than, when the server last said; else the best."""
+        """With several metrics, the front, as it was last fetched; else the best trial."""
         front = [trial for trial in self.trials if trial.front]
         return front or [best for best in (self.best,) if best is not None and not self._known.study.get("metrics")]
 

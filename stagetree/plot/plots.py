@@ -100,7 +100,7 @@ class Plots:
         return _named(drawing, "seconds", "", self._results.study.study)
 
     def parallel(self, on: Picture | None = None) -> Picture:
-        """A line for each trial across what differs among them, coloured by its value."""
+        """A line for each trial across the hyper-parameters that differ, coloured by its value."""
         drawing, study = drawing_on(on), self._results.study
         free, valued = self._free(), self._valued()
         low, high = _ends([value for _, value in valued])
@@ -113,7 +113,7 @@ class Plots:
         return _named(drawing, "", "", f"{study.study}: yellow is a higher {study.metric}, blue a lower one")
 
     def importance(self, on: Picture | None = None) -> Picture:
-        """How much of what differs in the value goes with each hyper-parameter: see `importances`."""
+        """A bar for each hyper-parameter: its share of the variance of values, see `importances`."""
         drawing, shares = drawing_on(on), self.importances()
         for row, share in enumerate(reversed(shares.values())):
             drawing.bar(row, 0, share, BLUE)
@@ -121,10 +121,10 @@ class Plots:
         return _named(drawing, "share of the variance", "", self._results.study.study)
 
     def importances(self) -> dict[str, float]:
-        """For each hyper-parameter that differs, the share of the variance of values that goes with it, from 0 to 1.
+        """For each hyper-parameter that differs, the share of the variance of values that it explains, from 0 to 1.
 
-        Numbers make up to four groups of equal size, other values one each. It is the correlation ratio, looked at for
-        each alone: what two do only together is not in it. Largest first.
+        Numbers are put into up to four groups of equal size, other values into one each. This is the correlation ratio
+        of each hyper-parameter alone: interactions are not in it. Largest first.
         """
         valued = self._valued()
         values = np.array([value for _, value in valued])
