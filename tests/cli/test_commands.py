@@ -414,4 +414,4 @@ def test_a_plan_that_is_over_is_archived_read_and_brought_back(
 @pytest.mark.parametrize("wrong", [(), ("--back",), ("x", "--older-than", "3")])
 def test_what_is_to_be_archived_must_be_said(stagetree: Stagetree, wrong: tuple[str, ...]) -> None:
     said = stagetree("archive", *wrong)
-    assert said.code == 2 and "a study, or --older-than DAYS" in said.err
+    assert said.code == 2 and "name a study or give --older-than DAYS" in said.err

@@ -115,4 +115,4 @@ def test_one_thing_is_erased_at_a_time(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "stagetree", "erase"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 2 and "one of --person NAME and --notes STUDY says what to erase" in done.stderr
+    assert done.returncode == 2 and "give either --person NAME or --notes STUDY, to say what to erase" in done.stderr
