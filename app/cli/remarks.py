@@ -120,7 +120,7 @@ def suggest(
 ) -> None:
     """Suggest a configuration to a study's tuner, which tries it next; without values, list all suggestions.
 
-    Missing values are chosen when its trial begins. The trial is one of the tuner's; `trials add` adds one beside them.
+    Missing values are chosen when its trial begins, which counts as the tuner's; `trials add` adds others.
 
     \b
     Example:  stagetree suggest last lr=0.1 bs=64
