@@ -55,7 +55,7 @@ def sharing(http: TestClient, study: str) -> list[Json]:
 def test_the_result_says_what_sharing_a_gpu_cost_and_gained(http: TestClient, shared: str) -> None:
     (found,) = sharing(http, shared)
     assert found == {"gpu": "gpu0", "slots": 2, "times_slower": 1.3, "gain": 1.54}
-    assert sharing_text(found).endswith("a step takes 1.3 times as long, so together they train 1.54 times as fast as one")
+    assert sharing_text(found).endswith("takes 1.3 times as long, so together they train 1.54 times as fast as one")
     slower = sharing_text(found | {"times_slower": 2.5, "gain": 0.8})
     assert slower.endswith("which is slower: fewer --slots-per-gpu are better")
 
