@@ -58,10 +58,10 @@ def train(model: Model, until: int, hp: dict[str, Any] = HP) -> Model:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sft", pytest.param("dpo", marks=pytest.mark.slow), "cli", "keras"])
+@pytest.mark.parametrize("name", ["sft", "dpo", "cli", "keras"])
 def test_a_loop_goes_on_as_without_a_break(build: Build, name: str) -> None:
     """Past the end of an epoch; measured on the way, in the same object and in another one."""
-    model, last = build(name), 10 if name == "sft" else 4
+    model, last = build(name), 10 if name in ("sft", "dpo") else 4
     half = image(train(model, last // 2))
     model.evaluate()
     assert train(model, last).logged()
