@@ -122,11 +122,7 @@ class Configured:
         """
         named, artifacts = parted(name)
         if named in self.named:
-            address = (
-                parted(self.named[named])[0] + f"?artifacts={'+'.join(artifacts)}" if artifacts else self.named[named]
-            )
-            split(address)
-            return address
+            return _asking(self.named[named], artifacts)
         kind = "" if NAMED.fullmatch(named) else split(name)[0]
         if kind == "tensorboard" or (kind not in ("", "webhook") and self.is_open):
             return name

@@ -44,8 +44,8 @@ def arguments(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Argumen
     sources, module = _opened(path, files)
     body = sources.tree(module).body
     named = {_literals(node).get("name"): node for node in body if isinstance(node, ast.ClassDef)}
-    written = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-    builds = {name: written.get(_dotted(call.args[1]) or "") for name, call in _made(path, files) if len(call.args) > 1}
+    own = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+    builds = {name: own.get(_dotted(call.args[1]) or "") for name, call in _made(sources, module) if len(call.args) > 1}
     return {
         **{name: _constructor(node) for name, node in named.items() if name is not None},
         **{name: Arguments.of(build, bound=0) for name, build in builds.items() if build is not None},
@@ -57,7 +57,7 @@ def without(path: str | Path, files: Mapping[str, bytes], method: str) -> frozen
     sources, module = _opened(path, files)
     nodes = [node for node in sources.tree(module).body if isinstance(node, ast.ClassDef)]
     names = {_literals(node)["name"] for node in nodes if "name" in _literals(node) and sources.lacks(node, method)}
-    return frozenset(names) | scripts(path, files).keys() | functions(path, files)
+    return frozenset(names) | _scripts(sources, module).keys() | _functions(sources, module)
 
 
 def _constructor(node: ast.ClassDef) -> Arguments:
@@ -74,15 +74,12 @@ def _of_command(node: ast.ClassDef) -> Arguments:
     if command is None or not any((_dotted(base) or "").endswith("CommandTrainer") for base in node.bases):
         return Arguments()
     names = tuple(placeholders(command))
-    values = [each.value for each in node.body if isinstance(each, ast.Assign) and _sets(each, "defaults")]
+    sets = [each for each in node.body if isinstance(each, ast.Assign) and "defaults" in map(ast.unparse, each.targets)]
+    values = [each.value for each in sets]
     defaults = {getattr(key, "value", None) for each in values if isinstance(each, ast.Dict) for key in each.keys}
     is_literal = all(isinstance(each, ast.Dict) for each in values)
     required = tuple(name for name in names if name not in defaults) if is_literal else ()
     return Arguments(names, required, is_open=False)
-
-
-def _sets(node: ast.Assign, name: str) -> bool:
-    return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
 
 
 def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, str | None]]:
@@ -92,7 +89,7 @@ def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str,
         literals = _literals(node) if isinstance(node, ast.ClassDef) else {}
         if isinstance(node, ast.ClassDef) and "name" in literals and sources.is_trainer(module, node.name):
             yield literals["name"], literals.get("version")
-    yield from ((name, None) for name in sorted(scripts(path, files).keys() | functions(path, files)))
+    yield from ((name, None) for name in sorted(_scripts(sources, module).keys() | _functions(sources, module)))
 
 
 def scripts(path: str | Path, files: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
@@ -100,8 +97,11 @@ def scripts(path: str | Path, files: Mapping[str, bytes]) -> dict[str, dict[str,
 
     With each, the arguments of that call that are literals.
     """
-    sources, module = _opened(path, files)
-    if b"attach" not in files[module]:  # most files, and each model that is built asks
+    return _scripts(*_opened(path, files))
+
+
+def _scripts(sources: _Sources, module: str) -> dict[str, dict[str, Any]]:
+    if b"attach" not in sources.files[module]:  # most files, and each model that is built asks
         return {}
     calls = (node for node in ast.walk(sources.tree(module)) if isinstance(node, ast.Call))
     return {
@@ -113,13 +113,12 @@ def scripts(path: str | Path, files: Mapping[str, bytes]) -> dict[str, dict[str,
     }
 
 
-def functions(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str]:
-    """The names of the trainers that functions make: `Line = function_trainer("line", ...)` at the top of the file."""
-    return frozenset(name for name, _ in _made(path, files))
+def _functions(sources: _Sources, module: str) -> frozenset[str]:
+    return frozenset(name for name, _ in _made(sources, module))
 
 
-def _made(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, ast.Call]]:
-    sources, module = _opened(path, files)
+def _made(sources: _Sources, module: str) -> Iterator[tuple[str, ast.Call]]:
+    """The trainers that functions make: `Line = function_trainer("line", ...)` at the top of the file."""
     values = (node.value for node in sources.tree(module).body if isinstance(node, ast.Assign | ast.AnnAssign))
     for call in values:
         if isinstance(call, ast.Call) and sources.absolute(module, call.func) in MAKERS and (name := _name_in(call)):
@@ -139,7 +138,8 @@ def single_rank(path: str | Path, files: Mapping[str, bytes]) -> dict[str, str]:
     uses = any(isinstance(node, ast.Attribute) and node.attr == "ranks" for tree in trees for node in ast.walk(tree))
     why = "is a script that owns its loop, which one process runs"
     reasons = {
-        name: "" if "{devices}" in str(script.get("launch")) else why for name, script in scripts(path, files).items()
+        name: "" if "{devices}" in str(script.get("launch")) else why
+        for name, script in _scripts(sources, module).items()
     }
     for node in [each for each in sources.tree(module).body if isinstance(each, ast.ClassDef)]:
         if name := _literals(node).get("name"):
@@ -187,13 +187,13 @@ class _Sources:
     """The modules of a trainer, by relative path, and what their names stand for."""
 
     def __init__(self, base: Path, files: Mapping[str, bytes]) -> None:
-        self._base, self._files = base, files
+        self._base, self.files = base, files
         self._trees: dict[str, ast.Module] = {}
         self._imported: dict[str, dict[str, str]] = {}
 
     def tree(self, module: str) -> ast.Module:
         if module not in self._trees:
-            self._trees[module] = ast.parse(self._files[module])
+            self._trees[module] = ast.parse(self.files[module])
         return self._trees[module]
 
     def absolute(self, module: str, expression: ast.expr) -> str:
@@ -237,7 +237,7 @@ class _Sources:
         owner, _, name = dotted.rpartition(".")
         folder = owner.replace(".", "/")
         for place in (f"{folder}/__init__.py", f"{folder}.py") if owner else (module,):
-            body = self.tree(place).body if place in self._files else []
+            body = self.tree(place).body if place in self.files else []
             for node in body:
                 if isinstance(node, ast.ClassDef) and node.name == name:
                     return place, node
@@ -258,7 +258,7 @@ class _Sources:
         owner, _, name = dotted.rpartition(".")
         folder = owner.replace(".", "/")
         for module in (f"{folder}/__init__.py", f"{folder}.py"):
-            if module in self._files:
+            if module in self.files:
                 return self.is_trainer(module, name, visited)
         library = dotted.partition(".")[0]
         return library not in NOT_OURS and library not in sys.stdlib_module_names
