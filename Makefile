@@ -66,8 +66,8 @@ test-torch:  ## what trains, on another torch: make test-torch TORCH='2.6.*', in
 	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)' -e '.[all,examples,integrations]' --group dev
 	@$(OTHER)/bin/python -m pytest -n 2 --dist loadfile $(TRAINS)
 
-night: .venv/.installed-dev  ## a hundred times more examples of the properties, more histories, and one of a day; the whole bank
-	@STAGETREE_TEST_MORE=1 $(BIN)/python -m pytest -n 3 --dist loadfile -m night tests
+night: .venv/.installed-dev  ## a hundred times more examples of the properties, more histories, and one of a day; all slow tests
+	@STAGETREE_TEST_MORE=1 $(BIN)/python -m pytest -n 3 --dist loadfile -m "night or slow" tests
 	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners tests/scheduling tests/packing \
 		tests/exactness
 	@$(BIN)/python benchmarks/soak.py --seeds 0:20000

@@ -31,8 +31,10 @@ from stagetree.spec.tuners import KINDS, TunerSpec
 COMMANDS: dict[str, Any] = get_command(cli).commands  # type: ignore[attr-defined]
 DECISIONS = sorted(DOCS.glob("decisions/0*.md"))
 WORDS = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)")
-OTHER_VARIABLES = {"STAGETREE_URL", "STAGETREE_TOKEN", "STAGETREE_TEST_COSTS", "STAGETREE_TEST_DATABASE_URL"}
-OTHER_VARIABLES |= {"STAGETREE_TEST_PART"}
+OTHER_VARIABLES = {
+    *("STAGETREE_URL", "STAGETREE_TOKEN"),
+    *("STAGETREE_TEST_COSTS", "STAGETREE_TEST_DATABASE_URL", "STAGETREE_TEST_PART"),
+}
 """Those that are not settings of the service: of the client, and of the tests."""
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

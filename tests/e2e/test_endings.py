@@ -121,7 +121,7 @@ def test_a_run_that_is_killed_takes_everything_with_it(running: Command) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number, name", [(0, "api"), pytest.param(2, "cpu0", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number, name", [(0, "api"), (2, "cpu0")])
 def test_a_fork_that_ends_by_itself_ends_the_run(running: Command, tmp_path: Path, number: int, name: str) -> None:
     forks = [process for process in running.family() if "app.workers.prefork" in process.cmdline()]
     prefork = next(process for process in forks if process.parent() not in forks)

@@ -27,7 +27,7 @@ MISSING = 2.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("server", ["database", "broker", pytest.param("store", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("server", ["database", "broker", "store"])
 def test_connections_that_a_firewall_forgot(cluster: Cluster, expected: list[Json], server: str) -> None:
     """Of every process at once, and again when new ones were made."""
     study, _ = begin(cluster, f"forgotten-{server}")
@@ -101,7 +101,7 @@ def test_a_training_process_that_dies_while_the_database_is_away(cluster: Cluste
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "server",
-    ["database", pytest.param("broker", marks=pytest.mark.slow), pytest.param("store", marks=pytest.mark.night)],
+    ["database", "broker", "store"],
 )
 def test_whoever_is_asked_to_end_does(cluster: Cluster, server: str) -> None:
     study, slot = begin(cluster, f"end-{server}")

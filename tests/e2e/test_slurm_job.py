@@ -111,7 +111,7 @@ def job(cluster: Cluster, tmp_path: Path) -> Iterator[Job]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ends", [["limit"], pytest.param(["limit", "preempt"], marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize("ends", [["limit"], ["limit", "preempt"]], ids=len)
 def test_a_job_comes_back_after_its_time_limit_and_when_it_is_preempted_while_a_study_runs(
     cluster: Cluster, job: Job, tmp_path: Path, ends: list[str]
 ) -> None:

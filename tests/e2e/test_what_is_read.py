@@ -88,7 +88,7 @@ def brief(study: Json) -> tuple[float, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [BEGIN, pytest.param(INPUTS, marks=pytest.mark.slow)], ids=["begin_from", "inputs"])
+@pytest.mark.parametrize("fields", [BEGIN, INPUTS], ids=["begin_from", "inputs"])
 def test_a_run_sees_that_a_file_was_replaced_and_that_it_is_back(tmp_path: Path, fields: Json) -> None:
     (tmp_path / "trainer.py").write_text(TRAINER)
     (tmp_path / "study.json").write_text(json.dumps({**STUDY, **fields}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -48,7 +47,7 @@ def test_the_bank_is_as_large_as_it_should_be() -> None:
     assert len(dict(trainers(WRONG))) >= 42 and len(dict(trainers(RIGHT))) >= 20
 
 
-@pytest.mark.skipif("STAGETREE_TEST_MORE" not in os.environ, reason="says nothing of the product: make night")
+@pytest.mark.night
 @pytest.mark.parametrize("file", WRONG)
 def test_a_wrong_trainer_shows_wrong_values_where_nothing_is_proven(file: str, start: Start, alone: Alone) -> None:
     """Else it would prove nothing that it is caught."""

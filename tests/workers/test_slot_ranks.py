@@ -207,9 +207,9 @@ def test_more_devices_are_no_help_to_shards(make: Make) -> None:
 
 MISHAPS = ("kill", "stop", "raise", "memory")
 CALLS = ("build", "train", "evaluate", "save", "load")
-BY_DAY = {("kill", "load"), ("stop", "train"), ("raise", "save"), ("memory", "evaluate")}
+ALWAYS = {("kill", "load"), ("stop", "train"), ("raise", "save"), ("memory", "evaluate")}
 EACH = [
-    pytest.param(mishap, call, marks=() if (mishap, call) in BY_DAY else pytest.mark.slow)
+    pytest.param(mishap, call, marks=() if (mishap, call) in ALWAYS else pytest.mark.slow)
     for mishap in MISHAPS
     for call in CALLS
 ]
