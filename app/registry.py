@@ -27,6 +27,7 @@ from stagetree.source.definitions import Arguments
 from stagetree.source.discovery import ENTRIES, arguments, classes, scripts, single_rank, without
 from stagetree.source.versions import SourceError, candidates, module_files, version_of
 from stagetree.spec import Problem, SpecError, StudySpec
+from stagetree.syntax import syntax_tree
 
 SETTLED_SECONDS = 2.0
 """A file that was written to within so long may be written to again without its times telling."""
@@ -194,7 +195,7 @@ def _read(path: str, names: frozenset[str]) -> _File:
 def _versions(path: str, files: Mapping[str, bytes]) -> dict[str, str]:
     named = dict(classes(path, files))
     if not named:
-        there = [node.name for node in ast.parse(Path(path).read_bytes()).body if isinstance(node, ast.ClassDef)]
+        there = [node.name for node in syntax_tree(Path(path).read_bytes()).body if isinstance(node, ast.ClassDef)]
         expected = (
             'a subclass of Trainer with name = "..." in its body, X = stagetree.function_trainer("...", ...), '
             'or stagetree.attach("...") of a script'

@@ -16,6 +16,7 @@ from typing import Any
 
 from stagetree.source.definitions import Arguments
 from stagetree.source.versions import root
+from stagetree.syntax import syntax_tree
 from stagetree.trainer.program import placeholders
 
 ENTRIES = ("stagetree_trainer.py", "trainer.py")
@@ -193,7 +194,7 @@ class _Sources:
 
     def tree(self, module: str) -> ast.Module:
         if module not in self._trees:
-            self._trees[module] = ast.parse(self.files[module])
+            self._trees[module] = syntax_tree(self.files[module])
         return self._trees[module]
 
     def absolute(self, module: str, expression: ast.expr) -> str:

@@ -19,6 +19,8 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
+from stagetree.syntax import syntax_tree
+
 PACKAGE = "__init__.py"
 
 
@@ -131,7 +133,7 @@ def _read(file: Path) -> bytes:
 
 def _parsed(content: bytes, file: Path) -> ast.Module:
     try:
-        return ast.parse(content, filename=str(file))
+        return syntax_tree(content, filename=str(file))
     except SyntaxError as error:
         raise SourceError(f"{file}, line {error.lineno}: {error.msg}") from error
     except (ValueError, RecursionError, MemoryError):

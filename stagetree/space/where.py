@@ -18,6 +18,7 @@ from dataclasses import fields
 from typing import Any
 
 from stagetree.sequences import FAMILIES, Constant, Part, Sequence, SequenceError, did_you_mean
+from stagetree.syntax import syntax_tree
 
 __all__ = ["Where", "WhereError", "compile_where", "number_of", "parse_expression", "read_where"]
 
@@ -84,7 +85,7 @@ def parse_expression(text: str) -> ast.expr:
     if len(text) > _LONGEST:
         raise WhereError(f"must be at most {_LONGEST} characters long, got {len(text)}")
     try:
-        return ast.parse(text, mode="eval").body
+        return syntax_tree(text, mode="eval").body
     except SyntaxError as error:
         example = "bs == 64 and lr.family == 'constant'"
         raise WhereError(f'must be an expression such as "{example}", got {text!r}', column=error.offset) from None
