@@ -7,6 +7,7 @@ gradients as it does without a pack, with other last bits.
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,12 +17,14 @@ from stagetree.packing.lane import Lane
 from stagetree.packing.loss import BackwardResult, Loss
 from stagetree.packing.own_batches import OwnBatches, batch_of, form_of
 from stagetree.packing.recordings import Recordings
-from stagetree.packing.refusals import late
+from stagetree.packing.refusals import is_out_of_memory, late
 from stagetree.packing.stable_width import stable_width
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 
 Outcome = BackwardResult | Exception
+
+logger = logging.getLogger(__name__)
 
 
 class FallbackStep:
@@ -38,7 +41,7 @@ class FallbackStep:
         draws = _Draws(bucket[0].device)
         refused = [lane for lane in bucket if lane.unpackable_reason is not None]
         for lanes in self.groups([lane for lane in bucket if lane.unpackable_reason is None], batch):
-            outcome = draws.outcome(partial(self.recorded, lanes, batch, share))
+            outcome = self._outcome(draws, partial(self.recorded, lanes, batch, share))
             if isinstance(outcome, Exception):
                 for lane in lanes:
                     error = outcome if len(lanes) == 1 else None
@@ -47,6 +50,14 @@ class FallbackStep:
                 yield lanes, outcome
         for lane in refused:
             yield [lane], draws.outcome(partial(Loss(lane.trainer).by_itself, batch_of(batch, lane.number), share))
+
+    def _outcome(self, draws: _Draws, attempt: Callable[[], BackwardResult]) -> BackwardResult | Exception:
+        """Once more without recordings, if there is too little memory beside them."""
+        outcome = draws.outcome(attempt)
+        if isinstance(outcome, Exception) and is_out_of_memory(outcome) and self._recordings.give_up():
+            logger.warning("passes are computed each time, and not recorded: there is too little memory beside them")
+            return draws.outcome(attempt)
+        return outcome
 
     def groups(self, lanes: Sequence[Lane], batch: Any) -> list[Sequence[Lane]]:
         """As many as fit into a pass, each."""

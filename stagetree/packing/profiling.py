@@ -93,7 +93,7 @@ class Profiler:
             groups = self._fallback.groups([lane] * self._stack.width, batch)
             full = self._full(lane, lambda: [self._put(self._fallback.recorded(lanes, batch)) for lanes in groups])
             room, packed = stable_width(self._stack, lane, batch), {self._stack.width: full}
-            for width in widths_below(self._stack.width):
+            for width in self._widths_below(self._stack.width):
                 with suppress(torch.OutOfMemoryError, MemoryError):  # there is less than before the pack was there
                     packed[width] = self._cost(lane, batch, width + room.rows - room.lanes)
             is_exact = room.exact and lane.trainer.clip_grad_norm is None and self._steps_as_torchs(lane)
@@ -112,7 +112,7 @@ class Profiler:
             room = stable_width(self._stack, lane, batch)
             packed: dict[int, PackCost] = {}
             least = math.inf
-            for width in (*widths_below(widest), widest):
+            for width in (*self._widths_below(widest), widest):
                 try:
                     packed[width] = self._cost(lane, batch, width + room.rows - room.lanes)
                 except Exception as error:
@@ -123,6 +123,11 @@ class Profiler:
                     break
                 least = packed[width].seconds / width
         return Profile(alone, packed, lane.batch_hp, other_draws=lane.other_draws)
+
+    def _widths_below(self, width: int) -> list[int]:
+        """One, too, where passes are recorded: that is all that a pack of one has over its model alone."""
+        is_recorded = Recordings(self._stack.device).is_on and width > 1
+        return [1] * is_recorded + widths_below(width)
 
     def _steps_as_torchs(self, lane: Lane) -> bool:
         is_stacked = not lane.updates_itself and joins(self._stacked, lane)

@@ -12,6 +12,7 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ TIMES_BEFORE = 2
 """A pass is computed before it is recorded: the first one has kernels chosen, which a recording must not."""
 
 MOST = 8
-"""Recordings are kept for a stack, the last ones played: each has memory of its own for its results."""
+"""Recordings are kept for a stack, those played last: each has memory of its own for its results."""
 
 MOST_KEYS = 1024
 """So many are remembered: a hyper-parameter that the loss reads may make another one at each step."""
@@ -48,20 +49,31 @@ def set_recorded(is_on: bool) -> None:
     _setting["is_on"] = is_on
 
 
-def on_gpu(compute: Pass, batch: Any) -> Pass:
-    """A `Recorder`: by a CUDA graph. Raises what torch raises where a pass cannot be recorded."""
-    own, graph = copied(batch), torch.cuda.CUDAGraph()
-    into = _tensors(own)
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        result = compute(own)
+class OnGpu:
+    """A `Recorder`: by CUDA graphs, which share the memory that a pass needs while it is computed.
 
-    def play(batch: Any) -> BackwardResult:
-        for tensor, each in zip(into, _tensors(batch), strict=True):
-            tensor.copy_(each, non_blocking=True)
-        graph.replay()
-        return result
+    They are played one after the other, so each may write over all of another but its result. What a pass needs is
+    gigabytes with models of ten million parameters, and each had it for itself once.
+    """
 
-    return play
+    def __init__(self) -> None:
+        self._graphs = WeakSet[torch.cuda.CUDAGraph]()
+
+    def __call__(self, compute: Pass, batch: Any) -> Pass:
+        """Raises what torch raises where a pass cannot be recorded."""
+        own, graph = copied(batch), torch.cuda.CUDAGraph()
+        into, shared = _tensors(own), next((each.pool() for each in self._graphs), None)
+        with torch.cuda.graph(graph, pool=shared, capture_error_mode="thread_local"):
+            result = compute(own)
+        self._graphs.add(graph)
+
+        def play(batch: Any) -> BackwardResult:
+            for tensor, each in zip(into, _tensors(batch), strict=True):
+                tensor.copy_(each, non_blocking=True)
+            graph.replay()
+            return result
+
+        return play
 
 
 class Recordings:
@@ -69,9 +81,13 @@ class Recordings:
 
     def __init__(self, device: torch.device, record: Recorder | None = None) -> None:
         self._device = str(device)
-        self._record = on_gpu if record is None and device.type == "cuda" and _setting["is_on"] else record
+        self._record = OnGpu() if record is None and device.type == "cuda" and _setting["is_on"] else record
         self._played: OrderedDict[Hashable, _Recording] = OrderedDict()
         self._times, self._refused = Counter[Hashable](), set[Hashable]()
+
+    @property
+    def is_on(self) -> bool:
+        return self._record is not None
 
     def result(self, key: Hashable, compute: Pass, batch: Any) -> BackwardResult:
         """What `compute` finds, which is recorded if it was computed before with this key.
@@ -89,6 +105,13 @@ class Recordings:
             self._refuse(key, "it gave other numbers than the same pass computed anew")
             return compute(batch)
         return played
+
+    def give_up(self) -> bool:
+        """Whether there were recordings. There are none from here on, as where their memory is needed."""
+        had_some = bool(self._played)
+        self._played.clear()
+        self._record = None
+        return had_some
 
     def _is_recorded(self, key: Hashable, compute: Pass, batch: Any) -> bool:
         """Whether there is a recording, made here if it is time. The generators are where they were."""

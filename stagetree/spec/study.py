@@ -77,7 +77,7 @@ class StudySpec(SettledStudy):
     )
     packing: Width = Field(
         default=0,
-        description="auto, true, or how many trials at most (2 to 64) a slot trains as one; 0 trains each alone",
+        description="auto, true, or how many trials at most (1 to 64) a slot trains as one; 0 trains each alone",
     )
     ranks: Ranks = 1
     shards: Shards = Field(

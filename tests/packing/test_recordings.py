@@ -8,14 +8,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
+from lanes import STEADY, Tiny, assert_same, fresh, packed, weights
 from torch import Tensor
 
+from stagetree.packing import fallback
 from stagetree.packing.loss import BackwardResult
 from stagetree.packing.own_batches import OwnBatches
 from stagetree.packing.recordings import CHECK_EVERY, MOST, MOST_KEYS, TIMES_BEFORE, Pass, Recordings, copied
+from stagetree.packing.stable_width import StableWidth
 
 CPU = torch.device("cpu")
 
@@ -141,3 +145,40 @@ def test_a_batch_is_copied_with_its_form() -> None:
     assert isinstance(other, OwnBatches) and isinstance(other[3], tuple) and other[5][1] == {"name": "b"}
     batch[3][0].zero_()
     assert other[3][0].equal(torch.ones(2))
+
+
+class Hungry(Tiny):
+    """Its batches of five have no memory beside a recording."""
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        loss = super().loss(batch)
+        if len(batch[0]) == 5 and RECORDINGS:
+            raise torch.OutOfMemoryError("no memory for that")
+        return loss
+
+
+RECORDINGS = WeakSet[Any]()
+
+
+def recorded(compute: Pass, batch: Any) -> Pass:
+    def play(batch: Any) -> BackwardResult:
+        return compute(batch)
+
+    RECORDINGS.add(play)
+    return play
+
+
+def test_recordings_are_given_up_where_a_pass_needs_their_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    growing = {"family": "values", "values": [4, 5], "milestones": [4]}
+    hps = {number: {**STEADY, "lr": 0.05 * (1 + number), "bs": growing} for number in range(2)}
+    monkeypatch.setattr(fallback, "stable_width", lambda *_: StableWidth(rows=2, lanes=2, exact=False))
+    expected = fresh(2, hps)
+    packed(expected, hps, 8)
+    monkeypatch.setattr(fallback, "Recordings", lambda device: Recordings(device, recorded))
+    pack = fresh(2, hps, Hungry)
+    assert not packed(pack, hps, 8) and not RECORDINGS
+    assert "too little memory beside them" in caplog.text and not pack.unpackable_reason
+    for number in hps:
+        assert_same(weights(pack[number]), weights(expected[number]))
