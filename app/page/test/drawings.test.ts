@@ -31,6 +31,20 @@ for (const seed of SEEDS) {
     for (const each of segments) assert.ok(each.x0 <= each.x1 && each.trials > 0);
   });
 
+  test(`rung tree ${seed}: between two measurements a line is straight, whoever leaves it`, () => {
+    const { segments } = rungTree(tree);
+    tree.nodes.steps.forEach((measured, node) => {
+      const values = tree.nodes.values[node]!;
+      measured.slice(1).forEach((to, index) => {
+        const [from, rise] = [measured[index]!, values[index + 1]! - values[index]!];
+        for (const each of segments.filter((each) => each.node === node && each.x0 >= from && each.x1 <= to)) {
+          const expected = values[index]! + (rise * (each.x1 - from)) / (to - from);
+          assert.ok(Math.abs(each.y1 - expected) < 1e-9);
+        }
+      });
+    });
+  });
+
   test(`icicle ${seed}: bars cover every step of every trial once`, () => {
     const { bars, height } = icicle(tree, -1);
     assert.equal(height, tree.trials.node.length);

@@ -162,7 +162,8 @@ function mean(points: (Point | undefined)[]): Point | undefined {
   return { step: sum("step"), value: sum("value") };
 }
 
-/** What was measured in a node, and where its children leave it, between the measurements, on the way to theirs. */
+/** What was measured in a node, and where its children leave it: between its own measurements or, behind the last of
+ * them, on the way to theirs. */
 function pointsOf(tree: Tree, node: number, children: number[], next: (Point | undefined)[], anchor?: Point): Point[] {
   const { nodes } = tree;
   const measured = nodes.steps[node]!.map((step, index) => ({ step, value: nodes.values[node]![index]! }));
@@ -173,7 +174,7 @@ function pointsOf(tree: Tree, node: number, children: number[], next: (Point | u
     const before = measured.filter((point) => point.step < step).at(-1) ?? anchor;
     const own = measured.find((point) => point.step > step);
     const below = children.filter((child) => nodes.start[child] === step).map((child) => next[child]);
-    const target = mean([own, ...below]);
+    const target = own ?? mean(below);
     if (target) found.push({ step, value: before ? between(before, target, step) : target.value });
   }
   return found.sort((a, b) => a.step - b.step);
