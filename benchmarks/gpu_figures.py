@@ -34,7 +34,7 @@ SMALL = {
 }
 """What a rehearsal asks of the programs."""
 
-WHOLE = {"step": (), "packs": ("--widths", "1,2,4,8,32,64")}
+WHOLE = {"step": (), "packs": ("--widths", "1,2,4,8,16,32,64")}
 
 
 @dataclass(frozen=True, slots=True)
