@@ -90,7 +90,7 @@ VIEWS = (
 )
 CHOSEN = ("compare?trials=0,1,2", "trials/0")
 MOST_PIXELS = 2400
-REPORT = ROOT / "docs" / "_static" / "charlm-trunk.html"
+REPORT = ROOT / "docs" / "_static" / "charlm-gpu.html"
 README = {"light-overview": "page-overview", "dark-rung-tree": "page-rung-tree"}
 
 
@@ -162,7 +162,7 @@ def trunk(browser: Browser) -> None:
     page.get_by_role("link", name="Rung tree").first.click()
     page.get_by_label("log steps").uncheck()
     page.wait_for_timeout(300)
-    page.locator("main .panel").first.screenshot(path=SHOWN / "charlm-trunk.png")
+    page.locator("main .panel").first.screenshot(path=SHOWN / "charlm-gpu.png")
     page.close()
 
 
