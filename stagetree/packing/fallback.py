@@ -15,9 +15,9 @@ from typing import Any
 
 from stagetree.packing.lane import Lane
 from stagetree.packing.loss import BackwardResult, Loss
-from stagetree.packing.own_batches import OwnBatches, batch_of, form_of
 from stagetree.packing.recordings import Recordings
 from stagetree.packing.refusals import is_out_of_memory, late
+from stagetree.packing.rows import OwnBatches, batch_of, form_of
 from stagetree.packing.stable_width import stable_width
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators

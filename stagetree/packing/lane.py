@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from stagetree.limits import BATCH_SIZES, DATA, DATA_SEED
-from stagetree.packing.own_batches import OwnBatches, form_of
 from stagetree.packing.refusals import OURS, NotPackable, refuse
+from stagetree.packing.rows import OwnBatches, form_of
 from stagetree.packing.stack import constants_of, is_composed, is_same
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, Recorded

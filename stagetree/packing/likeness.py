@@ -17,8 +17,8 @@ from stagetree.packing.draws import Draw, Draws, first_unlike
 from stagetree.packing.fallback import FallbackStep
 from stagetree.packing.lane import Generators, Lane
 from stagetree.packing.loss import BackwardResult, Loss
-from stagetree.packing.own_batches import batch_of
 from stagetree.packing.refusals import NotPackable, meaning
+from stagetree.packing.rows import batch_of
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 

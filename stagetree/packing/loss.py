@@ -13,8 +13,8 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from stagetree.packing.batched import Batched, attention_apart
-from stagetree.packing.own_batches import OwnBatches, batch_of
 from stagetree.packing.refusals import NotPackable
+from stagetree.packing.rows import OwnBatches, batch_of
 from stagetree.packing.stack import StackRows, constants_of
 from stagetree.trainer.base import MetricSums
 from stagetree.trainer.tensors import Mean, one_mean

@@ -10,10 +10,9 @@ from stagetree.packing.fused_optimizer import FusedOptimizer
 from stagetree.packing.lane import Lane
 from stagetree.packing.likeness import Likeness
 from stagetree.packing.loss import BackwardResult
-from stagetree.packing.own_batches import OwnBatches
 from stagetree.packing.profiling import Profiler
 from stagetree.packing.refusals import NotPackable
-from stagetree.packing.rows import log
+from stagetree.packing.rows import OwnBatches, log
 from stagetree.packing.stack import Stack
 from stagetree.packing.stacked_optimizer import StackedOptimizer, joins
 

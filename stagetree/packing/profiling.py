@@ -15,9 +15,9 @@ from stagetree.packing.fallback import FallbackStep
 from stagetree.packing.fused_optimizer import rehearsed_alone
 from stagetree.packing.lane import Lane
 from stagetree.packing.loss import BackwardResult, Loss
-from stagetree.packing.own_batches import batch_of
 from stagetree.packing.recordings import Recordings
 from stagetree.packing.refusals import is_out_of_memory, meaning
+from stagetree.packing.rows import batch_of
 from stagetree.packing.stable_width import stable_width
 from stagetree.packing.stack import Stack
 from stagetree.packing.stacked_optimizer import StackedOptimizer, joins

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from stagetree.packing.loss import BackwardResult
-from stagetree.packing.own_batches import OwnBatches
+from stagetree.packing.rows import OwnBatches
 from stagetree.trainer import generators
 
 logger = logging.getLogger(__name__)

@@ -1,12 +1,14 @@
-"""Tensors that have a row for each lane of a pack: several tensors in a row, some of the rows, and sums by row."""
+"""What has a row for each lane of a pack: several tensors in a row, some of the rows, batches, and sums by row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
 from stagetree.trainer.base import MetricSums
 
@@ -113,6 +115,38 @@ class StackBuffers:
 def rounded(tensor: Tensor) -> int:
     """How many numbers it takes in a row, with the gap behind it."""
     return tensor.numel() + -tensor.numel() % max(GRAIN // tensor.element_size(), 1)
+
+
+class OwnBatches(dict[int, Any]):
+    """Batches of lanes that read the same data in orders of their own: one for each, by their numbers.
+
+    A pass has a row of samples for each of them. Rows that nobody reads learn from the first of them.
+    """
+
+    def __missing__(self, number: int) -> Any:
+        return next(iter(self.values()))
+
+    def of(self, numbers: Sequence[int]) -> OwnBatches:
+        return OwnBatches((number, self[number]) for number in numbers)
+
+
+def batch_of(batch: Any, number: int) -> Any:
+    """What a lane learns from, of what all or each of some learn from."""
+    return batch[number] if isinstance(batch, OwnBatches) else batch
+
+
+def form_of(batch: Any) -> tuple[object, ...]:
+    """Equal of batches that have a row each in one pass: all but the numbers in their tensors."""
+    if isinstance(batch, OwnBatches):
+        return tuple((number, form_of(each)) for number, each in batch.items())
+    leaves, nest = tree_flatten(batch)
+    return nest, *(_form(leaf) for leaf in leaves)
+
+
+def _form(leaf: object) -> object:
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.dtype
+    return (type(leaf), leaf) if isinstance(leaf, bool | int | float | str | None) else id(leaf)
 
 
 class RowSums:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stagetree.packing.lane import Lane
 from stagetree.packing.loss import BackwardResult, Loss
-from stagetree.packing.own_batches import batch_of
+from stagetree.packing.rows import batch_of
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 from stagetree.trainer.tensors import map_tensors

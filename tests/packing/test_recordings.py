@@ -17,8 +17,8 @@ from torch import Tensor
 
 from stagetree.packing import fallback
 from stagetree.packing.loss import BackwardResult
-from stagetree.packing.own_batches import OwnBatches
 from stagetree.packing.recordings import CHECK_EVERY, MOST, MOST_KEYS, TIMES_BEFORE, Pass, Recordings, copied
+from stagetree.packing.rows import OwnBatches
 from stagetree.packing.stable_width import StableWidth
 
 CPU = torch.device("cpu")
