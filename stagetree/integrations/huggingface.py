@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from stagetree.trainer.modelled import load_model
 from stagetree.trainer.tensors import Mean
 from stagetree.trainer.torch_trainer import TorchTrainer
 
@@ -81,20 +82,21 @@ class HFTrainer(TorchTrainer):
         """See `Trainer.state_dict`."""
         state = super().state_dict()
         if self._trainable_only:
-            trained = {name for name, each in self.model.named_parameters() if each.requires_grad}
+            trained = self._trained()
             state["model"] = {name: each for name, each in state["model"].items() if name in trained}
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Trainer.load_state_dict`."""
-        if self._trainable_only:
-            state = {**state, "model": {**_frozen(self.model, state["model"]), **state["model"]}}
-        super().load_state_dict(state)
+    def _load_model(self, saved: Mapping[str, Any]) -> None:
+        """Raises ValueError for a state of other parameters than those that are trained."""
+        if not self._trainable_only:
+            super()._load_model(saved)
+            return
+        if other := self._trained() ^ saved.keys():
+            raise ValueError(f"what is trained is not what the checkpoint has: {min(other)} is in one of them only")
+        load_model(self.model, saved, is_whole=False)
 
-
-def _frozen(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Tensor]:
-    """What a model has beside what was saved of it."""
-    return {name: each for name, each in model.state_dict().items() if name not in saved}
+    def _trained(self) -> set[str]:
+        return {name for name, each in self.model.named_parameters() if each.requires_grad}
 
 
 SHIFTED, IN_PLACE = ("ForCausalLM",), ("ForMaskedLM", "ForTokenClassification")

@@ -4,9 +4,9 @@
 models into one graph. Here `torch.func.vmap` runs the user's own `loss` once over all of them.
 """
 
+from stagetree.packing.constants import own_constants as own_constants
+from stagetree.packing.constants import share_constants as share_constants
 from stagetree.packing.lane import Lane as Lane
-from stagetree.packing.lane import own_constants as own_constants
-from stagetree.packing.lane import share_constants as share_constants
 from stagetree.packing.pack import Pack as Pack
 from stagetree.packing.profiling import Profile as Profile
 from stagetree.packing.refusals import NotPackable as NotPackable

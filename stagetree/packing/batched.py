@@ -6,16 +6,24 @@ one call for each lane. Kernels that have a batch can have the lanes as a part o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import _functorch
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from stagetree.packing.refusals import NotPackable
+
+Forward = Callable[..., Any]
 
 IN_ONE = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH)
 
@@ -93,8 +101,42 @@ class Batched(TorchFunctionMode):
             mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask, 0.0, is_causal, **how)
         return mixed.reshape(self._lanes, -1, *mixed.shape[1:])
 
-    def _has(self, tensor: Tensor) -> bool:
+    @contextmanager
+    def in_one(self, modules: Iterable[nn.Module]) -> Iterator[None]:
+        """For a while these modules, which are the same in all lanes, have lanes as samples of one batch.
+
+        Their kernels know nothing of `vmap`, and need not. Raises `NotPackable` where a sample's result depends on
+        others.
+        """
+        before = {each: vars(each).get("forward") for each in modules}
+        for each in before:
+            vars(each)["forward"] = partial(self._as_samples, each, each.forward)
+        try:
+            yield
+        finally:
+            for each, forward in before.items():
+                del vars(each)["forward"]
+                vars(each).update({} if forward is None else {"forward": forward})
+
+    def _as_samples(self, module: nn.Module, forward: Forward, numbers: Tensor, *more: Any, **how: Any) -> Any:
+        compute: Forward = lambda samples: forward(samples, *more, **how)  # noqa: E731
+        if _functorch.maybe_current_level() != self._level or any(map(self._has, tree_leaves((more, how)))):
+            return compute(numbers)
+        has_lanes, is_batch = self._has(numbers), numbers.dim() > 1
+        with temporarily_pop_interpreter_stack():
+            if not has_lanes:
+                return compute(numbers)
+            rows = self._rows(numbers)
+            samples = rows.flatten(0, 1) if is_batch else rows
+            result = compute(samples)
+            _look_at(module, compute, samples, result, self._lanes)
+            rows = result.unflatten(0, (self._lanes, -1)) if is_batch else result
+        return _functorch._add_batch_dim(rows, 0, self._level)
+
+    def _has(self, tensor: Any) -> bool:
         """Whether each lane has one of its own."""
+        if not isinstance(tensor, Tensor):
+            return False
         return bool(_functorch.is_batchedtensor(tensor)) and _functorch.maybe_get_level(tensor) == self._level
 
     def _rows(self, tensor: Tensor) -> Tensor:
@@ -107,6 +149,25 @@ class Batched(TorchFunctionMode):
 
 def _product(one: Tensor, other: Tensor, added: Tensor | None) -> Tensor:
     return one.bmm(other) if added is None else torch.baddbmm(added, one, other)
+
+
+_seen: WeakKeyDictionary[nn.Module, set[object]] = WeakKeyDictionary()
+"""Modules of which samples were seen to be independent of each other, in batches of these shapes."""
+
+
+def _look_at(module: nn.Module, compute: Forward, samples: Tensor, result: Any, lanes: int) -> None:
+    """Raises `NotPackable` unless the first lane has the same result beside other numbers, to the bit."""
+    key, kind = (samples.shape, samples.dtype, lanes), type(module).__name__
+    if key in _seen.setdefault(module, set()):
+        return
+    if not isinstance(result, Tensor) or len(result) != len(samples):
+        raise NotPackable(f"the result of a {kind} that does not learn has no row for each sample")
+    others, size = samples.detach().clone(), len(samples) // lanes
+    others[size:] = others[size:] * 64 + 64 if others.is_floating_point() else 0
+    with torch.no_grad():
+        if not compute(others)[:size].equal(result[:size]):
+            raise NotPackable(f"in a {kind} that does not learn a sample's result depends on the others of its batch")
+    _seen[module].add(key)
 
 
 KNOWN: dict[Any, Callable[..., Tensor | None]] = {

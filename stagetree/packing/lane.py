@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,51 +10,15 @@ import torch
 from torch import nn
 
 from stagetree.limits import BATCH_SIZES, DATA, DATA_SEED
-from stagetree.packing.refusals import OURS, NotPackable, refuse
+from stagetree.packing.constants import has_constants
+from stagetree.packing.refusals import NotPackable, refuse
 from stagetree.packing.rows import OwnBatches, form_of
-from stagetree.packing.stack import constants_of, is_composed, is_same
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, Recorded
 from stagetree.trainer.optimizing import Precision
 from stagetree.trainer.order import BatchSpan, parts
 from stagetree.trainer.reading import Ahead
 from stagetree.trainer.torch_trainer import TorchTrainer
-
-WRITES = ("setup", "apply", "update", "after_step")
-"""Methods of `TorchTrainer` in which a trainer's own code may change what no gradient changes."""
-
-
-def has_constants(trainer: Trainer) -> bool:
-    """Whether parameters that do not learn stay as they are: it has no code of its own that may write into them."""
-    if not isinstance(trainer, TorchTrainer):
-        return False
-    return all(getattr(type(trainer), name) is getattr(TorchTrainer, name) for name in (*OURS, *WRITES))
-
-
-def share_constants(trainer: Trainer, others: Iterable[Trainer]) -> None:
-    """Have its parameters that do not learn in the memory of another's, where they are the same there.
-
-    Nothing writes into them from here on, unless they are its own again, by `own_constants`.
-    """
-    if has_constants(trainer) and (mine := _model(trainer)) is not None:
-        held = [constants_of(each) for other in others if has_constants(other) and (each := _model(other)) is not None]
-        for name, still in mine.named_parameters():
-            if not (still.requires_grad or is_composed(still)):
-                same = (each[name] for each in held if name in each and is_same(each[name], still.data))
-                still.data = next(same, still.data)
-
-
-def own_constants(trainer: Trainer) -> None:
-    """Have parameters in its own memory again that do not learn, as before it is loaded anew."""
-    if has_constants(trainer) and (model := _model(trainer)) is not None:
-        for each in model.parameters():
-            each.data = each.data if each.requires_grad or is_composed(each) else each.data.clone()
-
-
-def _model(trainer: Trainer) -> nn.Module | None:
-    """Of a trainer that has built it."""
-    return getattr(trainer, "model", None)
-
 
 Generators = dict[str, Any]
 BatchKey = tuple[Any, ...]

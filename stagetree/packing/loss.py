@@ -13,9 +13,10 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from stagetree.packing.batched import Batched, attention_apart
+from stagetree.packing.constants import constants_of
 from stagetree.packing.refusals import NotPackable
 from stagetree.packing.rows import OwnBatches, batch_of
-from stagetree.packing.stack import StackRows, constants_of
+from stagetree.packing.stack import StackRows
 from stagetree.trainer.base import MetricSums
 from stagetree.trainer.tensors import Mean, one_mean
 from stagetree.trainer.torch_trainer import TorchTrainer
@@ -68,7 +69,7 @@ class Loss(nn.Module):
         """The gradients, and the sums of logged values. Buffers are changed in place."""
 
         def loss(named: dict[str, Tensor], batch: Any) -> tuple[Tensor, Tensors]:
-            with logging(self._trainer) as logged, Batched(len(rows.numbers)):
+            with logging(self._trainer) as logged, self._in_lanes(rows):
                 value = _shared(functional_call(self, named, (batch,)), share)
             sums, self._counts = _totals(logged)
             return value, sums
@@ -97,6 +98,13 @@ class Loss(nn.Module):
         with attention_apart():
             return vmap(of_one, randomness="same")(*rows.parameters.values(), *rows.buffers.values(), *own)
 
+    @contextmanager
+    def _in_lanes(self, rows: StackRows) -> Iterator[None]:
+        """Within a function that `vmap` calls."""
+        whole = [self.model.get_submodule(name) for name in rows.opaque]
+        with Batched(len(rows.numbers)) as batched, batched.in_one(whole):
+            yield
+
     def alone(self, batch: Any, share: float = 1.0) -> BackwardResult:
         """The gradients of the model alone on one batch, times `share`; parameters without a gradient are left out.
 
@@ -124,7 +132,7 @@ class Loss(nn.Module):
         names: dict[str, None] = {}
 
         def seen(named: dict[str, Tensor], batch: Any) -> tuple[Tensor, ...]:
-            with logging(self._trainer), _noted(self.model) as outputs, Batched(len(rows.numbers)):
+            with logging(self._trainer), _noted(self.model) as outputs, self._in_lanes(rows):
                 functional_call(self, named, (batch,))
             names.update(dict.fromkeys(outputs))
             return tuple(outputs.values())

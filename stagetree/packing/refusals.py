@@ -5,12 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from stagetree.packing.stack import is_composed
+from stagetree.packing.constants import OURS, has_constants, is_composed, is_constant, is_opaque, opaque_modules
 from stagetree.trainer import Trainer
 from stagetree.trainer.torch_trainer import TorchTrainer
-
-OURS = ("train", "train_batch", "accumulate", "_train_in_parts")
-"""Methods of `TorchTrainer` in whose place a pack does its own."""
 
 SIGNS = (
     ("control flow", "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
@@ -60,12 +57,23 @@ def refuse(trainer: Trainer) -> TorchTrainer:
     model = {id(each) for each in trainer.model.parameters()}
     if any(id(each) not in model for group in trainer.optimizer.param_groups for each in group["params"]):
         raise NotPackable("its optimizer has parameters that are not the model's")
-    composed = next((each for each in trainer.model.parameters() if is_composed(each)), None)
-    if composed is not None:
-        raise NotPackable(f"its model has weights of the kind {type(composed).__name__}, which are one model's")
+    _refuse_kinds(trainer)
     if any(isinstance(module, nn.RNNBase) for module in trainer.model.modules()):
         raise NotPackable("torch's recurrent layers train one model at a time")
     return trainer
+
+
+def _refuse_kinds(trainer: TorchTrainer) -> None:
+    """Raises `NotPackable` for weights that neither have a row for each lane nor are the same in all."""
+    learning = next((each for each in trainer.model.parameters() if each.requires_grad and is_composed(each)), None)
+    if learning is not None:
+        raise NotPackable(f"its model learns weights of the kind {type(learning).__name__}, which are one model's")
+    for module in opaque_modules(trainer.model).values():
+        kind = next(type(each).__name__ for each in module.parameters(recurse=False) if is_opaque(each))
+        if not has_constants(trainer):
+            raise NotPackable(f"it has code of its own that may write into its weights of the kind {kind}")
+        if not is_constant(module):
+            raise NotPackable(f"its weights of the kind {kind} lie beside something that learns or changes")
 
 
 def is_out_of_memory(error: Exception) -> bool:

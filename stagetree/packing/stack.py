@@ -10,6 +10,7 @@ from math import prod, sqrt
 import torch
 from torch import Tensor, nn
 
+from stagetree.packing.constants import constants_of, is_opaque, is_same, opaque_modules
 from stagetree.packing.rows import Selection, StackBuffers, StackSegment
 
 MOST_SELECTIONS = 256
@@ -21,7 +22,8 @@ class StackRows:
     """What some lanes compute with, as `Stack` has it for all of them. numbers: of the lanes, row by row.
 
     Parameters can be differentiated by. Buffers are copies, which a pass may write into. flat_buffers: what most of
-    these are in, like `StackBuffers.flat`, if the rows are all of the stack.
+    these are in, like `StackBuffers.flat`, if the rows are all of the stack. constants: parameters with numbers of
+    their own. opaque: the modules that have others.
     """
 
     numbers: Sequence[int]
@@ -29,13 +31,14 @@ class StackRows:
     constants: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
     flat_buffers: Sequence[Tensor] = ()
+    opaque: Sequence[str] = ()
 
 
 class Stack:
     """Room for `width` models of one shape. The rows of lanes that no model has hold numbers of no meaning.
 
     parameters: the ones that learn. buffers: of the modules. Each is stacked, by its name in the model. constants:
-    the parameters that do not learn, which all models have in common.
+    what does not learn, as `constants_of` has it, which all models have in common.
     """
 
     def __init__(
@@ -55,15 +58,17 @@ class Stack:
         self.parameters = _parts(self.segments, [each.values for each in self.segments])
         self._grads = _parts(self.segments, [each.grads for each in self.segments])
         self._leaves = {name: each.detach().requires_grad_() for name, each in self.parameters.items()}
-        still = constants_of(model)
+        still = {name: each.data for name, each in constants_of(model).items()}
         self.constants = still if has_constants else {}
+        plain = {name for name, each in model.named_parameters() if not is_opaque(each)}
+        self._passed = {name: each for name, each in self.constants.items() if name in plain}
+        self._opaque = tuple(opaque_modules(model))
         buffers = dict(model.named_buffers()) | ({} if has_constants else still)
         self._kept = [StackBuffers(each, width) for each in _by_group(buffers, ())]
         self.buffers = _parts(self._kept, [each.flat for each in self._kept])
         self._taken = set[int]()
-        for name, each in (*model.named_parameters(), *model.named_buffers()):
-            if name not in self.constants:
-                self._stacked(name).copy_(each.detach())  # a lane without a model computes at least with sound numbers
+        for name, each in self._own(model):
+            self._stacked(name).copy_(each.detach())  # a lane without a model computes at least with sound numbers
         self.shape = _shape(model)
         self._selections: dict[tuple[tuple[int, ...], torch.device], Selection] = {}
 
@@ -78,7 +83,9 @@ class Stack:
     def holds(self, model: nn.Module) -> bool:
         """Whether a model has the shape of those here, and the same constants."""
         return self.shape == _shape(model) and all(
-            is_same(each, self.constants[name]) for name, each in constants_of(model).items() if name in self.constants
+            is_same(each.data, self.constants[name])
+            for name, each in constants_of(model).items()
+            if name in self.constants
         )
 
     def adopt(self, lane: int, model: nn.Module) -> None:
@@ -87,10 +94,9 @@ class Stack:
         for segment in self.segments:
             segment.values[lane].zero_()  # and what another has left between the parameters
             segment.grads[lane].zero_()
-        for name, each in (*model.named_parameters(), *model.named_buffers()):
-            if name in self.constants:
-                each.data = self.constants[name]
-                continue
+        for name, each in constants_of(model).items() if self.constants else ():
+            each.data = self.constants[name]
+        for name, each in self._own(model):
             row = self._stacked(name)[lane]
             row.copy_(each.detach())
             each.data = row
@@ -99,9 +105,8 @@ class Stack:
     def release(self, lane: int, model: nn.Module) -> None:
         """The model has memory of its own again, with the same values, but for the constants."""
         self._taken.discard(lane)
-        for name, each in (*model.named_parameters(), *model.named_buffers()):
-            if name not in self.constants:
-                each.data, each.grad = each.data.clone(), None
+        for _, each in self._own(model):
+            each.data, each.grad = each.data.clone(), None
 
     def selection(self, numbers: Sequence[int], device: torch.device | None = None) -> Selection:
         """Of these rows, for tensors on the device, or on another; it is made once."""
@@ -118,18 +123,18 @@ class Stack:
             flat = [each.flat.clone() for each in self._kept]
             buffers = _parts(self._kept, flat)
             buffers |= {name: each.contiguous() for name, each in buffers.items() if each.dim() > 1}
-            return StackRows(range(self.width), self._leaves, self.constants, buffers, flat)
+            return StackRows(range(self.width), self._leaves, self._passed, buffers, flat, self._opaque)
         at = self.selection(numbers)
         parameters = _parts(self.segments, [at.copy(each.values) for each in self.segments])
         parameters = {name: each.detach().requires_grad_() for name, each in parameters.items()}
         buffers = {name: at.copy(each) for name, each in self.buffers.items()}
-        return StackRows(at.numbers, parameters, self.constants, buffers)
+        return StackRows(at.numbers, parameters, self._passed, buffers, opaque=self._opaque)
 
     @contextmanager
     def drawn(self, lane: int, seed: int) -> Iterator[None]:
         """For a while the numbers of a lane are functions of their shapes and of `seed`."""
         chance = torch.Generator().manual_seed(seed)
-        weights = [*_rows_of(self.parameters, lane), *_floating(self.constants.values())]
+        weights = [*_rows_of(self.parameters, lane), *_floating(self._passed.values())]
         buffers = _rows_of(self.buffers, lane)
         before_all = [each.clone() for each in (*weights, *buffers)]
         try:
@@ -180,27 +185,14 @@ class Stack:
         for segment in self.segments:
             members.write_back(segment.grads, members.of(segment.grads).mul_(scale))
 
+    def _own(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Of a model, what has a row for each lane."""
+        for name, each in (*model.named_parameters(), *model.named_buffers()):
+            if name in self.parameters or name in self.buffers:
+                yield name, each
+
     def _stacked(self, name: str) -> Tensor:
         return self.parameters[name] if name in self.parameters else self.buffers[name]
-
-
-def constants_of(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters that do not learn."""
-    return {name: each.data for name, each in model.named_parameters() if not each.requires_grad}
-
-
-def is_same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same numbers, which is so where they are in the same memory."""
-    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
-        return False
-    if is_composed(one) or is_composed(other):
-        return one is other  # it has no memory of its own that could be compared
-    return (one.data_ptr(), one.stride()) == (other.data_ptr(), other.stride()) or one.equal(other)
-
-
-def is_composed(tensor: Tensor) -> bool:
-    """Whether its numbers are in other tensors, which it holds: as of quantised weights, with their scales."""
-    return hasattr(tensor, "__tensor_flatten__")
 
 
 def _parts(segments: Sequence[StackSegment | StackBuffers], rows: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -235,7 +227,8 @@ def _drawn(shape: torch.Size, chance: torch.Generator) -> Tensor:
 
 
 def _shape(model: nn.Module) -> tuple[tuple[str, object], ...]:
-    return tuple((name, _kind(each)) for name, each in (*model.named_parameters(), *model.named_buffers()))
+    named = (*model.named_parameters(), *model.named_buffers(), *constants_of(model).items())
+    return tuple((name, _kind(each)) for name, each in named)
 
 
 def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device, bool]:

@@ -88,6 +88,9 @@ class ModelTrainer(DataTrainer):
             self._take(self.build(self._shape))
         return False
 
+    def _load_model(self, saved: Mapping[str, Any]) -> None:
+        load_model(self.model, saved)
+
     def _shaping(self) -> list[str]:
         return sorted(self._shape.read) if self._shape else []
 
@@ -110,10 +113,13 @@ class ModelTrainer(DataTrainer):
                 self._sharding.divide_again(self.model)
 
 
-def load_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
-    """As `load_state_dict`, of whatever number of ranks has saved it, in the way in which the model is divided."""
+def load_model(model: nn.Module, saved: Mapping[str, Any], is_whole: bool = True) -> None:
+    """As `load_state_dict`, of whatever number of ranks has saved it, in the way in which the model is divided.
+
+    is_whole: else what was not saved stays as it is.
+    """
     there = model.state_dict()
-    model.load_state_dict({name: _placed(value, there.get(name)) for name, value in saved.items()})
+    model.load_state_dict({name: _placed(value, there.get(name)) for name, value in saved.items()}, strict=is_whole)
 
 
 def load_optimizer(optimizer: Optimizer, saved: Mapping[str, Any], device: str) -> None:

@@ -282,7 +282,7 @@ class TorchTrainer(ModelTrainer):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Trainer.load_state_dict`."""
         self._warm_up()
-        load_model(self.model, state["model"])
+        self._load_model(state["model"])
         load_optimizer(self.optimizer, state["optimizer"], self.device)
         self._precision.load_state_dict(state.get("scaler", {}))
         if self._average:
