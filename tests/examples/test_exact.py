@@ -69,5 +69,5 @@ def test_split_in_a_fresh_process_equals_whole(study: str, tmp_path: Path) -> No
 def test_a_text_of_another_python_is_refused_with_the_one_that_is_here() -> None:
     """Its sources are another text, whose results must not be taken for this one's."""
     trainer = load_trainer(str(EXAMPLES / "charlm/trainer.py"), "charlm")
-    with pytest.raises(ValueError, match="'python2.7.1' is not here: write alice or python3"):
+    with pytest.raises(ValueError, match=r"'python2\.7\.1' is not here: write alice or python3"):
         trainer(seed=0, device="cpu", text="python2.7.1")
