@@ -39,6 +39,7 @@ def set_aside(unfrozen: None) -> Iterator[None]:
     gc.callbacks[:] = before
 
 
+@pytest.mark.slow
 def test_what_outlives_a_full_pass_is_set_aside(set_aside: None) -> None:
     kept = Thing()
     gc.collect()
@@ -88,6 +89,7 @@ def reading_sequences() -> Callable[[int], object]:
     return lambda number: path({"lr": 0.5 + number}, 10, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [ranking_nodes, reading_sequences])
 def test_what_holds_something_of_every_trial_is_not_gone_through_for_each_that_is_new(
     set_aside: None, make: Callable[[], Callable[[int], object]]

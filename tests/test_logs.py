@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from stacks import PATIENCE
 
 from app.processes import write_json
@@ -69,6 +70,7 @@ def test_a_traceback_is_one_field() -> None:
     assert line["error"].splitlines()[-1] == "ValueError: broken"
 
 
+@pytest.mark.slow
 def test_all_processes_of_a_run_write_json(tmp_path: Path) -> None:
     """Lines that are none come from Celery's banner, before its loggers are made, and from Redis."""
     (tmp_path / "trainer.py").write_text(TRAINER)

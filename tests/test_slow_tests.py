@@ -15,7 +15,7 @@ def _of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_parts_are_about_as_large_as_each_other() -> None:
     parts = [part_of(f"tests/e2e/test_faults.py::test_{number}[{number % 7}]") for number in range(400)]
-    assert {parts.count(part) > 60 for part in range(PARTS)} == {True}
+    assert {parts.count(part) > 400 / PARTS / 2 for part in range(PARTS)} == {True}
 
 
 def test_a_part_is_chosen_by_name_or_by_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_a_part_is_chosen_by_name_or_by_the_commit(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("wanted", [str(PARTS), "-1", "every"])
 def test_a_part_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
     monkeypatch.setenv("STAGETREE_TEST_PART", wanted)
-    with pytest.raises(pytest.UsageError, match="write a number from 0 to 3, or all"):
+    with pytest.raises(pytest.UsageError, match=f"write a number from 0 to {PARTS - 1}, or all"):
         chosen_part()
 
 

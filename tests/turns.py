@@ -1,7 +1,8 @@
 """Which tests run: `slow` ones take turns, and `night` ones run at night.
 
 Each run has one part of the slow tests. STAGETREE_TEST_PART chooses it, a number or "all"; otherwise the commit that is
-checked out does, so that the next ones have other parts. At night, and outside of a repository, all of them run.
+checked out does, so that the next ones have other parts. At night, and outside of a repository, all of them run. Tests
+of a file that is marked `slow(together=True)` share something dear, and run in one part.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from zlib import crc32
 
 import pytest
 
-PARTS = 4
+PARTS = 10
 AT_NIGHT = "STAGETREE_TEST_MORE" in os.environ
 
 
@@ -27,13 +28,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("night") and not AT_NIGHT:
             item.add_marker(pytest.mark.skip(reason="a variation, for `make night`"))
-        elif item.get_closest_marker("slow") and chosen_part() not in (None, part_of(item.nodeid)):
-            item.add_marker(pytest.mark.skip(reason=f"slow: runs in part {part_of(item.nodeid)}"))
+        elif mark := item.get_closest_marker("slow"):
+            part = part_of(item.nodeid.partition("::")[0] if mark.kwargs.get("together") else item.nodeid)
+            if chosen_part() not in (None, part):
+                item.add_marker(pytest.mark.skip(reason=f"slow: runs in part {part}"))
 
 
-def part_of(test: str) -> int:
-    """By its name, so that the cases of one test spread over the parts."""
-    return crc32(test.encode()) % PARTS
+def part_of(name: str) -> int:
+    """Of a test, so that its cases spread over the parts; or of a file."""
+    return crc32(name.encode()) % PARTS
 
 
 @cache

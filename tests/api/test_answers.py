@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
@@ -89,6 +91,7 @@ def check(shown: Iterable[Answer]) -> set[type[Answer]]:
     return met
 
 
+@pytest.mark.slow
 def test_an_answer_is_what_its_class_describes() -> None:
     """Also one that is made without validation; and a server sets no field that only a newer one may have."""
     met = check(shown_of(a_plan_with_everything_that_is_said_sometimes()))

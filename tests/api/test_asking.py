@@ -26,6 +26,7 @@ def ask(http: TestClient, study: str, *trials: Any, key: str | None = None) -> A
     return http.post(f"/studies/{study}/trials:batch", json={"trials": trials}, headers=headers)
 
 
+@pytest.mark.slow
 def test_trials_new_and_longer_in_one_transaction(http: TestClient, external: str, wake_ups: list[str]) -> None:
     wake_ups.clear()
     first = ask(http, external, {"hp": HP, "steps": 10}, {"hp": OTHER, "steps": 20})

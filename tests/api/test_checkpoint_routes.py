@@ -124,6 +124,7 @@ def test_a_study_that_is_over_can_be_deleted(http: TestClient, trained: str, use
     assert http.get("/studies").json()["items"] == []
 
 
+@pytest.mark.slow
 def test_others_that_share_its_plan_lose_nothing(http: TestClient, trained: str, workers: Workers, server: str) -> None:
     from tests.api.world import changed
 

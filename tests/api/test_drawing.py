@@ -19,6 +19,7 @@ def drawn(client: Client, workers: Workers, tuner: dict[str, Any]) -> list[Any]:
     return [trial.hp["lr"]["value"] for trial in client.trials(study)]
 
 
+@pytest.mark.slow
 def test_studies_with_one_seed_draw_differently_unless_they_say_from_what(server: str, workers: Workers) -> None:
     with Client(server) as client:
         assert drawn(client, workers, RANDOM) != drawn(client, workers, RANDOM)

@@ -63,6 +63,7 @@ def test_after_and_limit(http: TestClient, tuned: str) -> None:
     assert positions(page) == [3, 4]
 
 
+@pytest.mark.slow
 def test_positions_are_counted_in_each_study(http: TestClient, tuned: str, workers: Workers) -> None:
     """Whatever else is in the database: the submission is 1, and what is others' leaves gaps."""
     for trainer in ("digits", "letters"):
@@ -217,6 +218,7 @@ def running(database: str, trainers: str) -> Iterator[tuple[str, subprocess.Pope
         server.wait(timeout=PATIENCE)
 
 
+@pytest.mark.slow
 def test_an_open_stream_does_not_keep_the_server_from_stopping(sqlite_url: str, trainers: str) -> None:
     with running(sqlite_url, trainers) as (url, server):
         study = post(url, "/studies", STUDY)["study"]
@@ -227,6 +229,7 @@ def test_an_open_stream_does_not_keep_the_server_from_stopping(sqlite_url: str, 
             assert server.wait(timeout=PATIENCE) != EXIT_CODE, "it was ended, since it did not come to an end"
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_after_the_server_was_started_anew(sqlite_url: str, trainers: str) -> None:
     """What happened last before, and what happens after, comes once each."""
     with running(sqlite_url, trainers) as (url, _):

@@ -33,6 +33,7 @@ def scene(simulated: Simulator, study: Study) -> tuple[Scene, Any, PlanHistory]:
     return film(study, shown, tree, history, plan.version), tree, history
 
 
+@pytest.mark.slow
 @tried(30)
 @given(spaces(), st.integers(0, 40), st.sampled_from(["", "lose", "fail"]))
 def test_it_shows_all_that_was_measured_and_no_more(trials: list[Trial], turns: int, accident: str) -> None:
@@ -92,6 +93,7 @@ def test_time_in_which_no_slot_trained_is_left_out() -> None:
     assert Clock([]).frame(5.0) == 1
 
 
+@pytest.mark.slow
 def test_before_anything_was_trained_there_is_a_film_all_the_same() -> None:
     simulated = simulator()
     found, _, _ = scene(simulated, submit(simulated, asha()))
@@ -106,6 +108,7 @@ def test_names_are_no_markup() -> None:
     assert title is not None and title.text == "a</style><b>&: accuracy"
 
 
+@pytest.mark.slow
 def test_a_gif_grows_and_then_rests() -> None:
     image = pytest.importorskip("PIL.Image")
     simulated = simulator()

@@ -29,6 +29,7 @@ def document(app: FastAPI, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_python_client(
     app: FastAPI, server: str, document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +109,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_typescript_client(server: str, document: Path, node: Path) -> None:
     """The types are strict ones: the compiler knows the fields of answers, and the program does what it says."""
     made = _node("node_modules/openapi-typescript/bin/cli.js", document, "-o", "api.ts", folder=node)

@@ -39,6 +39,7 @@ def strings(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secret", [*SECRETS, "anna", "node-17"])
 @pytest.mark.parametrize(
     "around", ["{}", "cannot read {}", 'File "{}", line 3', "path={}.", "({})", "'{}', and more", "{}\n"]

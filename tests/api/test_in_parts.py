@@ -58,12 +58,14 @@ def done(tuned: str, workers: Workers) -> str:
     return tuned
 
 
+@pytest.mark.slow
 def test_replay_holds_a_part_of_the_log(http: TestClient, done: str, log: CountingLog) -> None:
     found = http.post(f"/studies/{done}:replay").json()
     assert found["identical"] and found["events"] == log.head()
     assert 0 < log.longest <= PART
 
 
+@pytest.mark.slow
 def test_replay_up_to_an_event_reads_no_further(http: TestClient, done: str, log: CountingLog) -> None:
     assert http.post(f"/studies/{done}:replay?at=5").json()["events"] == 6  # the plan was opened before the study
     assert log.longest <= PART

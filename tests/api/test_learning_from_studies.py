@@ -35,6 +35,7 @@ def source(http: TestClient, workers: Workers) -> str:
     return str(study)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["trunks", "tpe"])
 def test_it_begins_with_what_another_found(http: TestClient, workers: Workers, source: str, sampler: str) -> None:
     """Of five trials one is outside of its space. What it learnt is in its own events: the other study may go."""
@@ -76,6 +77,7 @@ def _same_from_the_log(workers: Workers, study: str) -> None:
     assert what_if(log, StudyId(study), {})["trials"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [

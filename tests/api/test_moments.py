@@ -102,6 +102,7 @@ def test_a_moment_counts_from_the_submission_of_the_study(http: TestClient, tune
     assert http.get(f"/studies/{second}", params={"at": position(http, second)}).json()["counts"]["waiting"] == 2
 
 
+@pytest.mark.slow
 def test_what_if_is_worked_out_over_what_there_is(http: TestClient, tuned: str, workers: Workers) -> None:
     for trial in (0, 1):
         workers.finish(tuned, workers.assign(tuned, trial), {"accuracy": 0.5})
@@ -150,6 +151,7 @@ def test_everything_that_is_told_of_a_study_is_told_of_any_moment(app: FastAPI) 
 WRONG = ({}, {"changes": {}}, {"changes": {"space.lr": 1}}, {"changes": {"tuner.max_steps": "x"}}, {"more": 1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", WRONG, ids=str)
 def test_what_cannot_be_changed_is_refused(http: TestClient, tuned: str, body: Json) -> None:
     assert http.post(f"/studies/{tuned}:what-if", json=body).status_code == 422

@@ -35,6 +35,7 @@ def test_an_earlier_moment_has_the_notes_of_then(http: TestClient, tuned: str) -
     assert [note["text"] for note in then["notes"]] == ["a"]
 
 
+@pytest.mark.slow
 def test_a_study_that_is_over_takes_notes_and_one_that_is_deleted_does_not(http: TestClient, study: str) -> None:
     http.post(f"/studies/{study}:cancel")
     assert http.post(f"/studies/{study}/notes", json={"text": "no use"}).status_code == 201
@@ -50,6 +51,7 @@ def test_the_same_request_again_is_one_note(http: TestClient, study: str) -> Non
     assert len(http.get(f"/studies/{study}").json()["notes"]) == 1
 
 
+@pytest.mark.slow
 def test_a_note_is_corrected_and_the_log_keeps_both_texts(http: TestClient, tuned: str) -> None:
     url = f"/studies/{tuned}/notes"
     event = http.post(url, json={"text": "the warmup is to short"}).json()["position"]
@@ -64,6 +66,7 @@ def test_a_note_is_corrected_and_the_log_keeps_both_texts(http: TestClient, tune
     assert http.post(f"/studies/{tuned}:replay").json()["identical"]
 
 
+@pytest.mark.slow
 def test_tags_are_in_the_list_and_attributes_with_the_study(http: TestClient, tuned: str) -> None:
     first = http.post(f"/studies/{tuned}:label", json={"add": ["paper", "draft"], "attributes": {"dataset": "v3"}})
     assert (first.status_code, first.json()["tags"]) == (200, ["paper", "draft"])
@@ -75,6 +78,7 @@ def test_tags_are_in_the_list_and_attributes_with_the_study(http: TestClient, tu
     assert http.post(f"/studies/{tuned}:replay").json()["identical"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "status", "field"),
     [

@@ -74,6 +74,7 @@ def test_schedules_are_the_values_of_the_sequences(http: TestClient, tuned: str)
     assert bs["values"] == [64] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("picture", PICTURES)
 def test_a_picture_is_sent_once_for_each_moment(http: TestClient, tuned: str, workers: Workers, picture: str) -> None:
     path = f"/studies/{tuned}/{picture}"

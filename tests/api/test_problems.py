@@ -30,6 +30,7 @@ def check(answer: Any, status: int, detail: str | None = None, **errors: str) ->
     assert {error["field"]: error["problem"] for error in problem.get("errors", ())} == errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -212,6 +213,7 @@ def test_a_body_that_is_too_large(http: TestClient, study: str, path: str) -> No
 # ---------------------------------------------------------------------------------------------------------- parameters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "field"),
     [

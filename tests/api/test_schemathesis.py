@@ -34,6 +34,7 @@ NOT_ASKED = [positive_data_acceptance]
 """A schema cannot say that a cursor is one of ours, that an idempotency key is new, or what fields mean together."""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_is_found(app: FastAPI, tuned: str, workers: Workers, built_page: None) -> None:
     for found in schemathesis.openapi.from_asgi("/openapi.json", app).get_all_operations():
@@ -66,6 +67,7 @@ def _ask(case: schemathesis.Case, study: str | None) -> None:
     case.call_and_validate(excluded_checks=NOT_ASKED)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("scope", Scope)
 def test_no_token_does_more_than_its_scope(

@@ -227,6 +227,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "PATIENCE_SECONDS", 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_it_is_not_ready_without_its_store(trainers: str, sqlite_url: str) -> None:
     url = "s3://bucket/x?endpoint_url=nowhere"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def busy(blocks: Blocks) -> float:
     return sum(ended - begun for row in rows.values() for begun, ended in row)
 
 
+@pytest.mark.slow
 @tried(30)
 @given(spaces(), st.integers(0, 40), st.sampled_from(["", "lose", "fail"]))
 def test_both_sides_add_up_to_the_waterfall(trials: list[Trial], turns: int, accident: str) -> None:

@@ -67,6 +67,7 @@ def answers(face: Documents | Store) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_store_and_a_server_on_it_give_equal_documents(pair: Pair) -> None:
     client, store = pair
     assert len(answers(store)) == 5

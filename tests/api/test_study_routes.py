@@ -340,6 +340,7 @@ def test_the_list_follows_the_log_when_another_process_closes_a_study(
     assert (shown["state"], shown["error"]) == ("failed", "the tuner failed")
 
 
+@pytest.mark.slow
 def test_a_replay_up_to_before_the_study_is_refused(http: TestClient, tuned: str) -> None:
     other = http.post("/studies", json=STUDY).json()["study"]
     answer = http.post(f"/studies/{other}:replay?at=0")

@@ -25,6 +25,7 @@ def suggested(http: TestClient, study: str, *configurations: Any) -> Any:
     return http.post(f"/studies/{study}/suggestions", json={"suggestions": list(configurations)})
 
 
+@pytest.mark.slow
 def test_the_next_places_are_theirs(http: TestClient, workers: Workers, study: str) -> None:
     said = suggested(http, study, {"lr": 0.5}, {"lr": 0.25, "bs": 64})
     assert said.status_code == 201

@@ -243,6 +243,7 @@ def test_a_schedule_in_words(value: object, text: str) -> None:
     assert schedule_text(value, 32) == text
 
 
+@pytest.mark.slow
 def test_half_a_character_in_a_traceback_breaks_no_view(http: TestClient, tuned: str, workers: Workers) -> None:
     """Every view of the study was a server error."""
     workers.fail(tuned, workers.assign(tuned, 1), "ValueError: caf\udce9 \x1b[2J")
@@ -255,6 +256,7 @@ def test_half_a_character_in_a_traceback_breaks_no_view(http: TestClient, tuned:
 SORTED_BY = [*KEYS, "hp.bs", "hp.lr", "hp.lr.init", "hp.lr.milestones"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort", [f"{sign}{key}" for key in SORTED_BY for sign in ("", "-")])
 def test_trials_are_sorted_by_every_column(http: TestClient, tuned: str, workers: Workers, sort: str) -> None:
     """What has a value there in the order of it, then the others."""

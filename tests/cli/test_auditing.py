@@ -15,6 +15,8 @@ from audits import TRAINER, serving, study
 from commandline import Stagetree
 from stacks import ROOT, Service
 
+pytestmark = pytest.mark.slow(together=True)
+
 OTHERS = ("off", "own", "changed")
 """Folders with the same studies."""
 
@@ -117,7 +119,6 @@ def test_what_was_trained_alone_has_nothing_to_compare(audited: Stagetree, up: S
     )
 
 
-@pytest.mark.slow
 def test_where_proofs_are_switched_off_it_is_said(
     folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +129,6 @@ def test_where_proofs_are_switched_off_it_is_said(
     assert said.code == 4 and "proofs are switched off (STAGETREE_PROOFS)" in said.err
 
 
-@pytest.mark.slow
 def test_slots_of_its_own_prove_what_is_kept_in_a_folder(
     folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
 ) -> None:

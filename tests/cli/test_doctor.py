@@ -51,6 +51,7 @@ def found(what: str, server: str | None = None) -> Finding:
     return one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ahead", "said"), [(120.0, r"(\d+) s behind"), (-3600.0, r"(\d+) s ahead of")])
 def test_a_clock_that_is_wrong(url: str, ahead: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found("clock", url).ok
@@ -66,6 +67,7 @@ def test_a_service_that_cannot_work(url: str) -> None:
     assert not finding.ok and "no slot is at work" in finding.detail
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "none here yet" in found("store").detail

@@ -42,6 +42,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sentence", WRONG)
 @pytest.mark.parametrize("command", ["run", "preview", "submit"])
 def test_a_wrong_study(stagetree: Stagetree, write: Write, command: str, sentence: str) -> None:
@@ -58,6 +59,7 @@ def test_a_wrong_file(stagetree: Stagetree, write: Write, sentence: str) -> None
     assert sentence in said.err
 
 
+@pytest.mark.slow
 def test_what_comes_from_stdin_is_named_so(write: Write) -> None:
     command = [sys.executable, "-m", "stagetree", "preview", "-"]
     for text, sentence in (("", "is empty: a study has"), ("name: x\nspace: [1,\n", ":3: ")):
@@ -101,6 +103,7 @@ def test_trainer_files(stagetree: Stagetree, write: Write, tmp_path: Path) -> No
         assert sentence in said.err
 
 
+@pytest.mark.slow
 def test_a_trainer_file_that_lies_beside_the_study_file(
     stagetree: Stagetree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +164,7 @@ def test_a_folder_that_cannot_be_written(stagetree: Stagetree, write: Write, tmp
         assert f"the folder {tmp_path / 'file' / 'inside'} cannot be written: Not a directory" in said.err
 
 
+@pytest.mark.slow
 def test_a_folder_in_which_another_stack_is_at_work(stagetree: Stagetree, tmp_path: Path) -> None:
     with (tmp_path / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -169,6 +173,7 @@ def test_a_folder_in_which_another_stack_is_at_work(stagetree: Stagetree, tmp_pa
     assert f"another stagetree is at work in {tmp_path}" in said.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "name", "value", "sentence"),
     [
@@ -236,6 +241,7 @@ def test_nothing_was_kept_where_nothing_began(stagetree: Stagetree, write: Write
     assert "is kept" not in said.err
 
 
+@pytest.mark.slow
 def test_nothing_was_kept_of_a_study_that_was_refused(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
     """By its trainer, whose arguments are looked at before anything is started."""
     study = write(grid("refused") | {"trainer_args": {"widht": 3}})

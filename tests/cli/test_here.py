@@ -37,6 +37,7 @@ def _below(folder: Path) -> Iterator[Path]:
     yield from folder.rglob("*")
 
 
+@pytest.mark.slow
 def test_what_a_run_found_is_here_afterwards(stagetree: Stagetree, here: Path, write: Write) -> None:
     ran = stagetree("run", write(grid("kept")), "--slots", 1, "--trainers", TOYS[0], "-o", "json")
     assert ran.code == 0
@@ -58,6 +59,7 @@ def test_what_a_run_found_is_here_afterwards(stagetree: Stagetree, here: Path, w
     assert "0  run\nsaved   100% by sharing: " in again.out and again.err == ""
 
 
+@pytest.mark.slow
 def test_a_store_is_read_without_a_web_framework(here: Path, make_store: Callable[[Path], str]) -> None:
     name = make_store(here / ".stagetree")
     code = f"""
@@ -148,6 +150,7 @@ def test_a_study_under_way_is_not_deleted(stagetree: Stagetree, here: Path, make
     assert (said.code, said.err) == (4, f"stagetree: study {study} is running: cancel it before it is deleted\n")
 
 
+@pytest.mark.slow
 def test_notes_are_written_without_a_server(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
 ) -> None:
@@ -260,6 +263,7 @@ def test_a_log_that_this_version_cannot_read(
     assert "cannot be used: The log holds an event of type 'StudyMoved', which this version does not know" in said.err
 
 
+@pytest.mark.slow
 def test_a_preview_that_takes_too_long(stagetree: Stagetree, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """That was a traceback."""
     monkeypatch.setattr("app.simulation.preview.MOST_EVENTS", 3)
@@ -279,6 +283,7 @@ def test_a_store_of_an_older_stagetree(stagetree: Stagetree, here: Path, make_st
     assert stagetree("trials", study).code == 0
 
 
+@pytest.mark.slow
 def test_a_store_of_a_newer_stagetree(
     stagetree: Stagetree, here: Path, write: Write, make_store: Callable[[Path], str]
 ) -> None:

@@ -52,6 +52,7 @@ def store(tmp_path: Path) -> tuple[Path, Study]:
     return stored(tmp_path, world)
 
 
+@pytest.mark.slow
 def test_predictions_are_in_the_list_and_at_a_trial(stagetree: Stagetree, store: tuple[Path, Study]) -> None:
     folder, study = store
     judged = [trial for trial in study.trials if trial.standing and trial.state != TrialState.STOPPED]
@@ -85,6 +86,7 @@ def test_replay_prints_each_reclassification_with_its_numbers(stagetree: Stagetr
         assert f"{reason['own_slots']} of 2 slots theirs" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

@@ -185,6 +185,7 @@ def test_as_many_jobs_are_submitted_as_there_is_work_for(tmp_path: Path, wanted:
     assert (tmp_path / "asked").read_text().endswith("Authorization: Bearer t http://api:8000/api/v1/demand\n")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("other_settings")
 def test_workers_are_wanted_while_a_study_runs_and_while_nobody_knows(
     stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch, database: Database

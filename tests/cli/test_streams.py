@@ -41,6 +41,7 @@ def test_what_a_terminal_cannot_show_is_spelled_out(store: Path) -> None:
     assert said.stdout.isascii() and json.loads(said.stdout)[0]["name"] == NAME
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-o", "csv"), ("-o", "json")])
 def test_a_disk_that_is_full(store: Path, options: tuple[str, ...]) -> None:
     """It ended with a traceback, here and once more at the end of the interpreter."""
@@ -55,6 +56,7 @@ def test_streams_that_are_closed(store: Path) -> None:
     assert said.returncode == 0 and json.loads(said.stdout)[0]["name"] == NAME
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough(store: Path) -> None:
     said = listed(store, redirection="| true")
     assert said.stderr == ""

@@ -93,6 +93,7 @@ def test_a_process_that_was_killed_and_started_again_writes_nothing_twice_and_mi
     assert written(here / "runs", study) == written_alone(stack, study, here / "alone")
 
 
+@pytest.mark.slow
 def test_a_process_that_is_asked_to_end_waits_for_no_study_that_rests(stack: Service, here: Path) -> None:
     study = stack.submit(trials("sinks-rest", ({}, 4000), seconds=0.05, sinks=[RUNS]))
     stack.wait_for_step(study, 3)
@@ -108,6 +109,7 @@ def test_a_process_that_is_asked_to_end_waits_for_no_study_that_rests(stack: Ser
     stack.client.cancel(study)
 
 
+@pytest.mark.slow
 def test_a_run_has_written_all_when_it_ends(stagetree: Stagetree, here: Path) -> None:
     spec = trials("sinks-run", ({}, 3), ({"lr": 0.2}, 3), sinks=[RUNS])
     (here / "study.json").write_text(json.dumps(spec))
@@ -134,6 +136,7 @@ def join_followers() -> None:
         following.join(PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_away_is_tried_again_and_ends_nothing(stack: Service, here: Path, sinks: Any) -> None:
     found, said = sinks
     (here / "runs").touch()
@@ -162,6 +165,7 @@ class StruckFor(Client):
         return super().events(study, after, limit=limit)
 
 
+@pytest.mark.slow
 def test_a_study_that_cannot_be_looked_at_holds_up_no_other(stack: Service, here: Path, sinks: Any) -> None:
     found, _ = sinks
     other = stack.run(trials("sinks-beside", ({}, 3), sinks=[RUNS]))["study"]
@@ -190,6 +194,7 @@ def test_a_signal_that_comes_while_events_are_left_is_not_lost(tmp_path: Path) -
         found.look(Ended())  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_study_that_goes_on_is_followed_again(stack: Service, here: Path, sinks: Any) -> None:
     (found, _), journal = sinks, here / "journal"
     drawn = {"space": {"lr": {"uniform": [0.1, 0.2]}}, "tuner": {"kind": "random", "num_trials": 1, "max_steps": 3}}

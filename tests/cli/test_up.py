@@ -130,6 +130,7 @@ def test_more_slots_than_a_machine_can_have(stagetree: Stagetree, tmp_path: Path
         assert "must be a whole number from 1 to 256, got '257'" in said.err
 
 
+@pytest.mark.slow
 def test_the_trainer_of_the_current_folder_is_found(
     stagetree: Stagetree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

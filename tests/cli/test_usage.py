@@ -41,6 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "option"), NUMBERS, ids=" ".join)
 def test_what_is_no_number(stagetree: Stagetree, command: str, option: str) -> None:
     said = stagetree(command, option, "x")
@@ -50,6 +51,7 @@ def test_what_is_no_number(stagetree: Stagetree, command: str, option: str) -> N
     assert "not a valid" not in said.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "sentence"),
     [
@@ -78,6 +80,7 @@ def test_a_value_that_cannot_be(stagetree: Stagetree, here: Path, typed: str, se
     assert sentence in said.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_option_that_is_none(stagetree: Stagetree, command: str) -> None:
     said = stagetree(command, "--nonsense")
@@ -86,6 +89,7 @@ def test_an_option_that_is_none(stagetree: Stagetree, command: str) -> None:
     assert f"stagetree {command} -h" in said.err.replace("trials list", "trials")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", NEEDING)
 def test_an_argument_that_is_missing(stagetree: Stagetree, command: str) -> None:
     """It says which, and what to write there."""
@@ -95,6 +99,7 @@ def test_an_argument_that_is_missing(stagetree: Stagetree, command: str) -> None
     assert "Missing argument" in said.err and first.help in said.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_a_sentence_and_an_example(stagetree: Stagetree, command: str) -> None:
     said = stagetree(command, "--help")
@@ -152,6 +157,7 @@ OF_STUDIES = ["watch", "wait", "trials", "events", "replay", "export", "weights"
 OF_TRIALS = ["trial", "logs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [*OF_STUDIES, *OF_TRIALS])
 def test_a_study_that_is_not_there(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], command: str

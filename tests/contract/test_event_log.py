@@ -35,6 +35,7 @@ def in_threads(count: int, work: Callable[[int], object]) -> list[object]:
         return list(pool.map(work, range(count)))
 
 
+@pytest.mark.slow
 def test_a_new_log_is_empty(log: EventLog) -> None:
     assert (log.head(), log.version("a"), list(log.versions()), log.tail(), log.read("a")) == (0, 0, [], [], [])
 
@@ -161,6 +162,7 @@ def test_writers_at_one_version_are_let_through_one_at_a_time(log: EventLog) -> 
     assert [r.version for r in log.read("a")] == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_a_reader_that_follows_misses_nothing(log: EventLog) -> None:
     """With positions from a sequence, a reader at this pace missed more than a quarter of the events."""
     followed: list[int] = []
@@ -187,6 +189,7 @@ def append_many(url: str, writer: int, count: int) -> None:
     database.dispose()
 
 
+@pytest.mark.slow
 def test_four_processes_leave_no_gap_and_keep_their_order(database_url: str) -> None:
     spawn = multiprocessing.get_context("spawn")
     writers = [spawn.Process(target=append_many, args=(database_url, n, 50)) for n in range(4)]

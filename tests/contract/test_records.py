@@ -203,6 +203,7 @@ def test_a_gang_is_taken_as_a_whole(records: Records) -> None:
         assert {slot.name: slot.kind for slot in rows.slots.all()} == {"gpu0": "", "gpu1": "H200", "gpu2": "H200"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [("gpu1", "gpu7"), ("gpu1", "gpu1"), ("gpu0", "gpu1")])
 def test_a_gang_that_is_not_to_be_had_takes_nothing(records: Records, members: tuple[str, ...]) -> None:
     with pytest.raises(SlotTaken), records.write() as rows:
@@ -382,6 +383,7 @@ class Alike(RuleBasedStateMachine):
         self.change(changes[how])
 
 
+@pytest.mark.slow
 def test_rows_in_memory_are_as_those_in_a_database(sqlite_template: Path) -> None:
     machine = type("Alike", (Alike,), {"template": sqlite_template})
     few = settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -120,6 +120,7 @@ def test_the_scale_is_monotone_and_goes_back(values: list[int], mode: Any) -> No
 # -------------------------------------------------------------------------------------------------------- any curve
 
 
+@pytest.mark.slow
 @tried(12)
 @given(st.data())
 def test_any_curve_has_an_answer(data: st.DataObject) -> None:

@@ -32,6 +32,7 @@ def moments(node: tuple[int, ...], clock: Array) -> tuple[Array, Array]:
     return line @ [0.0, mean], covariance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 3, 12])
 def test_calibrated_on_its_own_prior(number: int) -> None:
     """Simulation-based calibration (Talts et al. 2018): where the truth lies in the posterior is uniform."""

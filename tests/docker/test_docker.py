@@ -197,6 +197,7 @@ def test_the_commented_workers_are_like_the_others(slot: str, settings: dict[str
     assert {name: worker[name] for name in worker if name != "of"} == json.loads(wanted.replace("gpu0", slot))
 
 
+@pytest.mark.slow
 def test_the_schema_is_made_by_the_command_in_compose(empty_url: str) -> None:
     command = SERVICES["migrate"]["command"]
     environment = {**os.environ, "STAGETREE_DATABASE_URL": empty_url}
@@ -206,6 +207,7 @@ def test_the_schema_is_made_by_the_command_in_compose(empty_url: str) -> None:
     database.dispose()
 
 
+@pytest.mark.slow
 def test_the_bucket_is_made_by_the_command_in_compose(bucket: dict[str, str]) -> None:
     command = SERVICES["bucket"]["command"]
     name = "made-by-compose"

@@ -65,6 +65,7 @@ def test_helm_finds_nothing_wrong() -> None:
     assert said.returncode == 0, said.stdout + said.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", OWN, ids=name)
 def test_every_object_is_valid_by_its_schema(each: Json) -> None:
     for version in ("1.29", kubernetes_validate.latest_version()):

@@ -22,6 +22,8 @@ from stagetree.runtime.weight_files import load_weights
 from stagetree.trainer.parted import is_divided
 from stagetree.trainer.ranks import Ranks
 
+pytestmark = pytest.mark.slow(together=True)
+
 ADDRESS = "http://127.0.0.1:8000"
 """Where the pages say that the server is; here it is at a port that is free."""
 
@@ -93,7 +95,6 @@ def first_hour(reader: Reader) -> str:
     return reader.do("first-hour.md")
 
 
-@pytest.mark.slow
 def test_first_hour(first_hour: str) -> None:
     preview = next(block.text for block in blocks(DOCS / "first-hour.md") if block.language == "text")
     assert first_hour.startswith(preview)
@@ -115,7 +116,6 @@ def test_the_client_in_python(reader: Reader, first_hour: str) -> None:
     assert "StudyCompleted" in said and "trial=" in said
 
 
-@pytest.mark.slow
 def test_the_trainers_of_the_page_pass_the_test_of_the_page(tmp_path: Path) -> None:
     for block in blocks(DOCS / "trainers.md"):
         if block.file:
@@ -137,7 +137,6 @@ assert other.evaluate() == one.evaluate()
 '""")
 
 
-@pytest.mark.slow
 def test_the_script_of_the_page_trains_by_hand(tmp_path: Path) -> None:
     [script] = [block.text for block in blocks(DOCS / "trainers.md") if "stagetree.attach(" in block.text]
     (tmp_path / "line.py").write_text(script)

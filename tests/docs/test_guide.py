@@ -41,6 +41,7 @@ def test_every_message_is_one_that_the_product_prints() -> None:
     assert not missing
 
 
+@pytest.mark.slow
 def test_the_preview_of_a_space_that_shares(tmp_path: Path) -> None:
     [study] = [block for block in blocks(DOCS / "sharing.md") if block.file]
     [shown] = [block.text for block in blocks(DOCS / "sharing.md") if block.language == "text"]

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from docs_pages import DOCS, ROOT
 
+pytestmark = pytest.mark.slow(together=True)
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -37,7 +39,6 @@ class Sources(HTMLParser):
             self.found.append(wanted)
 
 
-@pytest.mark.slow
 def test_every_page_is_there(site: Path) -> None:
     for page in DOCS.rglob("*.md"):
         assert (site / page.relative_to(DOCS)).with_suffix(".html").exists(), page

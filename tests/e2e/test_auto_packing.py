@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from stacks import Service
 from toys import switch, trials
 
 
+@pytest.mark.slow
 def test_a_width_is_measured_and_chosen_before_anything_is_trained(stack: Service) -> None:
     hps = [{"lr": switch(0.1, 0.2 / (1 + number), 2), "bs": 4} for number in range(6)]
     how = {"trainer": "packable", "metric": "val_loss", "mode": "min", "packing": "auto"}

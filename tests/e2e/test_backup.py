@@ -20,6 +20,8 @@ from app.embedded import Embedded
 from stagetree.client import Client
 from tests.conftest import drop_database, make_database
 
+pytestmark = pytest.mark.slow(together=True)
+
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     called = [sys.executable, "-m", "stagetree", *map(str, arguments)]
@@ -30,7 +32,6 @@ def values(client: Client, study: str) -> list[tuple[int, float | None]]:
     return [(trial.trial, trial.value) for trial in client.trials(study)]
 
 
-@pytest.mark.slow
 def test_a_backup_of_a_running_study_goes_on_elsewhere_to_the_same_values(tmp_path: Path) -> None:
     here, there, kept = tmp_path / "here", tmp_path / "there", tmp_path / "kept"
     slow = tmp_path / "slow"
@@ -87,7 +88,6 @@ def backed_up(over: tuple[Path, str], tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "kept", study
 
 
-@pytest.mark.slow
 def test_what_is_damaged_or_lost_in_a_backup_is_said_and_trained_again(
     backed_up: tuple[Path, str], tmp_path: Path
 ) -> None:

@@ -190,6 +190,7 @@ def assigned(cluster: Cluster, study: str) -> list[str]:
     return [event["data"]["slot"] for event in events if event["type"] == "ChainAssigned"]
 
 
+@pytest.mark.slow
 def test_resets_of_the_schedulers_connections_fail_no_study(cluster: Cluster, expected: list[Json]) -> None:
     study, _ = begin(cluster, "resets")
     for _ in range(24):

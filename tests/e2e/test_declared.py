@@ -70,6 +70,7 @@ def test_without_extras_there_is_the_sdk(alone: Alone) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -92,6 +93,7 @@ def test_without_extras_there_is_help(alone: Alone) -> None:
     assert alone("-m", "stagetree", "--help").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "extra"),
     [

@@ -43,6 +43,7 @@ def moody(stack: Service) -> Json:
     return stack.run(trials("moods", *moods, eval_every=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mood", KINDS)
 def test_the_trial_fails_with_its_traceback(stack: Service, moody: Json, mood: str) -> None:
     number = 1 + list(KINDS).index(mood)

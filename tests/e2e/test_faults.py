@@ -18,6 +18,7 @@ Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("whole")
 
 
+@pytest.mark.slow
 def test_a_killed_training_process(cluster: Cluster, expected: list[Json]) -> None:
     """It died alone if another was there within the lease; where that ran out first, nobody can tell."""
     study, _ = begin(cluster, "child")
@@ -113,6 +114,7 @@ def test_a_broker_that_forgets_everything(cluster: Cluster, expected: list[Json]
     check(cluster, study, expected)
 
 
+@pytest.mark.slow
 def test_a_broker_that_loses_the_message_between_two_stages(cluster: Cluster) -> None:
     study = cluster.submit(trials("hole", ({}, 10), ({}, 15), ({}, 20), seconds=0.3))
     cluster.wait_for_step(study, 2)
@@ -139,6 +141,7 @@ def test_a_killed_scheduler(cluster: Cluster, expected: list[Json]) -> None:
     check(cluster, study, expected)
 
 
+@pytest.mark.slow
 def test_two_schedulers_at_once(cluster: Cluster, expected: list[Json]) -> None:
     cluster.commands["scheduler2"] = [*cluster.commands["scheduler"][:-1], "scheduler2@%h"]
     cluster.start("scheduler2")
@@ -154,6 +157,7 @@ def test_two_schedulers_at_once(cluster: Cluster, expected: list[Json]) -> None:
         cluster.kill("scheduler2", signal.SIGTERM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["deleted", "damaged"])
 def test_a_checkpoint_behind_our_back(cluster: Cluster, harm: str) -> None:
     tag = f"checkpoint-{harm}"
@@ -182,6 +186,7 @@ def forget_models(cluster: Cluster, tag: str) -> None:
     cluster.client.cancel(others)
 
 
+@pytest.mark.slow
 def test_a_stage_that_kills_its_process_is_given_up_and_its_siblings_go_on(cluster: Cluster) -> None:
     bad, good = {"mood": switch("fine", "exit", 4)}, {"mood": switch("fine", "good", 4)}
     study = cluster.run(trials("poison", (good, 8), (bad, 8), (good, 10)))

@@ -14,6 +14,8 @@ from stacks import Cluster, wait_for
 from test_real_gangs import DIVIDED, assigned, study
 from toys import curves
 
+pytestmark = pytest.mark.slow(together=True)
+
 Json = dict[str, Any]
 APART = ("a-gpu0", "b-gpu0")
 
@@ -40,7 +42,6 @@ def apart(cluster: Cluster) -> Iterator[Cluster]:
     cluster.start("gpu0", "gpu1")
 
 
-@pytest.mark.slow
 def test_two_machines_have_the_values_of_one_slot(apart: Cluster) -> None:
     alone = apart.run(study("alone", 0.0, ranks=1))
     done = apart.run(study("two machines", 0.0, ranks=2))
@@ -60,7 +61,6 @@ def test_parameters_that_two_machines_divide_have_the_values_of_one_slot(apart: 
     assert events and {len(each["parts"]) for each in events} == {1}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["the leader", "a member"])
 def test_a_lost_machine_is_charged_to_nobody(apart: Cluster, lost: str) -> None:
     expected = curves(apart, apart.run(study("alone", 0.0, ranks=1))["study"])

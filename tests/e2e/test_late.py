@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from stacks import Service, wait_for
 from toys import trials
 
@@ -25,6 +26,7 @@ def kept(stack: Service, study: str, most: int) -> list[int]:
     return [event["step"] for event in events if event["step"] <= most]
 
 
+@pytest.mark.slow
 def test_a_late_decay_costs_the_steps_from_the_last_checkpoint(stack: Service) -> None:
     trunk = stack.submit(trials("late", (decay(TRUNK), TRUNK + 10), seconds=0.02, eval_every=5))
     stack.wait_for_step(trunk, 60)

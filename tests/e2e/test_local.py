@@ -66,6 +66,7 @@ def test_a_script_without_a_guard_twice_in_one_process(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / ".stagetree").stat().st_mode) == 0o700  # nobody else on the machine sees in
 
 
+@pytest.mark.slow
 def test_a_notebook_defines_a_trainer_runs_it_and_changes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -86,6 +87,7 @@ def test_a_notebook_defines_a_trainer_runs_it_and_changes_it(tmp_path: Path, mon
     assert len(list((tmp_path / "kept" / "trainers").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_service_up_and_nothing_is_left_behind(tmp_path: Path) -> None:
     """The first Ctrl-C ends what waits, not the service; and nothing outlives the program, though it is killed."""
     endless = TRAINER.replace("self.n += self.lr", "import time; time.sleep(0.05)")

@@ -14,6 +14,7 @@ Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("whole")
 
 
+@pytest.mark.slow
 def test_a_study_on_two_hosts_shows_its_logs_and_curves(cluster: Cluster) -> None:
     """Each slot of the cluster has a disk of its own, which no other process sees."""
     chatty = [({"lr": rate, "mood": "chatty"}, 12) for rate in (0.1, 0.2)]

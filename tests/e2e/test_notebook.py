@@ -14,6 +14,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.e2e.test_local import STUDY, TRAINER
 
+pytestmark = pytest.mark.slow(together=True)
+
 UNMEASURED = STUDY.replace('metric="n"', 'metric="m"')
 CELLS = {
     "trainer": TRAINER,
@@ -44,7 +46,6 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     }
 
 
-@pytest.mark.slow
 def test_while_it_is_trained(shown: Shown) -> None:
     """One place of the cell's output, updated in place: bars, the best trial; then the study itself."""
     live, study = shown["waited"]

@@ -14,6 +14,8 @@ from toys import curves, switch, trials
 from app.embedded import Embedded, embedded
 from stagetree.client import Client
 
+pytestmark = pytest.mark.slow(together=True)
+
 Json = dict[str, Any]
 
 TWENTY = [({"lr": switch(0.1, 0.2 + number / 100, 4)}, 6) for number in range(20)]
@@ -60,7 +62,6 @@ def restart(cluster: Cluster, gpu0: dict[str, str], gpu1: dict[str, str], **both
         cluster.start(name, **both, **settings)
 
 
-@pytest.mark.slow
 def test_a_sick_slot_beside_a_sound_one_fails_no_trial(unwell: Cluster) -> None:
     alone = [({"lr": 0.1 + number / 100, "mood": "sick"}, 4) for number in range(6)]
     study = unwell.run(trials("sick", *alone))
@@ -82,7 +83,6 @@ def test_a_step_that_sleeps_for_ever_is_ended_and_the_others_go_on(unwell: Clust
     assert "_fail_if_in_the_mood" in failure["error"]
 
 
-@pytest.mark.slow
 def test_an_edited_helper_is_trained_anew(tmp_path: Path) -> None:
     """The service goes on; what was trained by the old code is not taken for the new one's."""
     (tmp_path / "trainer.py").write_text(TRAINER)

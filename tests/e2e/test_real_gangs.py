@@ -61,6 +61,7 @@ def test_two_ranks_always_have_the_values_of_one(stack: Service) -> None:
     assert {slot["lent_to"] for slot in stack.client.slots()} == {None}
 
 
+@pytest.mark.slow
 def test_two_ranks_with_divided_parameters_have_the_values_of_one(stack: Service) -> None:
     alone, two = (stack.run({**study(f"divided {ranks}", 0.0, ranks=ranks), **DIVIDED}) for ranks in (1, 2))
     assert (alone["state"], two["state"]) == ("completed", "completed")

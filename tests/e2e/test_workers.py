@@ -36,6 +36,7 @@ def test_a_queue_that_is_no_slot_is_refused(cluster: Cluster, queues: tuple[str,
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_share_of_a_gpu_that_is_not_shared_is_refused(cluster: Cluster) -> None:
     ended = another(cluster, "gpu0", "host-gpu0b")
     assert ended.returncode == 1
@@ -54,6 +55,7 @@ def test_a_second_worker_on_a_queue_ends_with_a_sentence(cluster: Cluster, expec
     check(cluster, study, expected)
 
 
+@pytest.mark.slow
 def test_a_worker_of_another_machine_on_a_queue_ends_with_a_sentence(cluster: Cluster, tmp_path: Any) -> None:
     """As one would see it: it has other locks. The heartbeat of the first one tells."""
     patient = {"STAGETREE_LOCKS": str(tmp_path), "STAGETREE_LEASE_SECONDS": "60"}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from sqlalchemy import text
 
 from app.domain import commands as c
@@ -99,6 +100,7 @@ def test_notes_lose_their_text_and_stay(database: Database) -> None:
     assert [note.text for note in plan.studies[THEIRS].notes] == ["good!"]
 
 
+@pytest.mark.slow
 def test_nothing_of_it_is_left_in_the_files_of_sqlite(sqlite_url: str, tmp_path: Path) -> None:
     database = Database(sqlite_url)
     filled(database).close()

@@ -38,6 +38,7 @@ def state(rows: Transactions) -> tuple[object, object]:
     return rows.chains.get("c"), list(rows.slots.all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [-1, 1])
 def test_another_fence_is_refused(rows: Transactions, lease: Lease, write: Callable, wrong: int) -> None:
     before = state(rows)
@@ -46,6 +47,7 @@ def test_another_fence_is_refused(rows: Transactions, lease: Lease, write: Calla
     assert state(rows) == before
 
 
+@pytest.mark.slow
 def test_a_zombie_is_refused(rows: Transactions, lease: Lease, write: Callable) -> None:
     rows.chains.end("c")
     rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
@@ -55,6 +57,7 @@ def test_a_zombie_is_refused(rows: Transactions, lease: Lease, write: Callable) 
     assert state(rows) == before
 
 
+@pytest.mark.slow
 def test_the_number_of_a_chain_that_ended_proves_nothing(rows: Transactions, lease: Lease, write: Callable) -> None:
     """The state is part of the proof: a number made up, or read from the row, is not enough."""
     rows.chains.end("c")

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from assignments import WORK
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -172,6 +173,7 @@ class Leases(RuleBasedStateMachine):
         assert [(type(r.event).__name__, r.event.chain) for r in self.log.read("plan")] == self.facts
 
 
+@pytest.mark.slow
 def test_leases_under_any_order_of_things(sqlite_template: Path) -> None:
     Leases.template = sqlite_template
     calm = settings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import text
 
 from app.events.database import Database
@@ -33,6 +34,7 @@ def test_studies_are_listed_newest_first_in_pages(database: Database) -> None:
         assert Studies(session).page("a", 2) == Studies(session).page("unknown", 2) == []
 
 
+@pytest.mark.slow
 def test_streams_with_work_are_found_by_an_index(database: Database) -> None:
     with database.write() as session:
         for number, state in enumerate(["running", "paused", "completed", "failed", "cancelled", "running"]):

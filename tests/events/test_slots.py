@@ -76,6 +76,7 @@ def test_the_old_owner_is_refused(rows: Transactions, change: Callable[[Transact
 OWN = {**LOST, "retire": lambda rows, owner: rows.slots.retire("gpu0", owner)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", OWN.values(), ids=OWN)
 def test_another_slot_of_the_same_owner_is_as_before(
     rows: Transactions, clock: Clock, change: Callable[[Transactions, str], None]

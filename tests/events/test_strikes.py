@@ -147,6 +147,7 @@ def test_a_log_with_a_strike_can_be_replayed(records: SqlRecords, plans: Plans) 
     assert replay(log, BAD).to_json()["identical"]
 
 
+@pytest.mark.slow
 def test_the_command_needs_no_server(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

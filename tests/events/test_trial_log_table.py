@@ -61,6 +61,7 @@ def test_what_a_further_process_of_a_stage_prints_is_there_too(table: TrialLogTa
     assert text(table) == "leader\n--- process r1 of a stage\nother\n"
 
 
+@pytest.mark.slow
 def test_of_a_long_log_the_middle_is_left_out(table: TrialLogTable, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"MOST_BYTES": 1000, "HEAD_BYTES": 100, "PART_BYTES": 50}.items():
         monkeypatch.setattr(trial_logs, name, value)

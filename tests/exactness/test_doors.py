@@ -21,6 +21,8 @@ import stagetree
 from app.embedded import Embedded
 from stagetree.client import Client
 
+pytestmark = pytest.mark.slow(together=True)
+
 KINDS = dict(trainers((*WRONG, *RIGHT)))
 MORE = "STAGETREE_TEST_MORE" in os.environ
 WRONG_ONES = tuple(dict(trainers(WRONG))) if MORE else ("counter", "late-decay", "global")
@@ -73,7 +75,6 @@ def told(client: Client, study: str, name: str, seed: int, alone: Alone) -> tupl
     return tell(answer, trials, name, seed, alone), answer["exactness"]["verdict"]
 
 
-@pytest.mark.slow
 def test_over_rest(up: Service, alone: Alone) -> None:
     studies = {name: up.submit(spec_of(name)) for name in WRONG_ONES + RIGHT_ONES}
     for study in studies.values():

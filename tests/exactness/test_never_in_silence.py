@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from alone import Alone
 from bank import hold, spec
 from cluster import Cluster
@@ -98,6 +99,7 @@ AN_EPOCHS_END_BETWEEN = spec(
 """One trial went on before an epoch's end at step 7, another behind it: a step of that one proved both, to step 14."""
 
 
+@pytest.mark.slow
 @example(study=AN_EPOCHS_END_BETWEEN, slots=1)
 @example(study=AN_EPOCHS_END_BETWEEN, slots=2)
 @settings(max_examples=EXAMPLES)

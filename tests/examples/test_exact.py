@@ -54,6 +54,7 @@ def exactly(report: dict[str, Any]) -> bool:
     return (report["failed"], report["differences"], report["not_exact"]) == ("", {}, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "study",
     [

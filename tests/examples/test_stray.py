@@ -17,6 +17,7 @@ SMALL = {"digits": {}, "charlm": {"batches_per_step": 2}}
 """What a trainer keeps is no other after few batches."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["digits", "charlm"])
 def test_what_examples_keep_comes_back(folder: str) -> None:
     spec = StudySpec.from_file(EXAMPLES / folder / "study.yaml", limits=None)

@@ -26,6 +26,7 @@ def looked_at(kind: type[TorchTrainer] = Usual, **how: Any) -> tuple[str, Profil
     return pack.unpackable_reason, pack.profile()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", PRECISIONS, ids=str)
 def test_the_stock_transformer_layer_is_packed_and_its_draws_are_said_to_differ(numbers: dict[str, str]) -> None:
     unpackable_reason, profile = looked_at(net="encoding", **numbers)
@@ -33,6 +34,7 @@ def test_the_stock_transformer_layer_is_packed_and_its_draws_are_said_to_differ(
     assert profile is not None and profile.other_draws == "encoder.dropout1" and not profile.is_exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", ["dropping", "convolving", "attending"])
 def test_draws_that_are_those_of_the_model_alone_are_not_said_to_differ(net: str) -> None:
     _, profile = looked_at(net=net)
@@ -75,6 +77,7 @@ class Turned(nn.Module):
         return self.scores(self.dropout(mixed.transpose(0, 1)).mean(dim=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", PRECISIONS, ids=str)
 def test_dropout_on_a_transposed_tensor_draws_others(monkeypatch: pytest.MonkeyPatch, numbers: dict[str, str]) -> None:
     monkeypatch.setitem(NETS, "turned", Turned)

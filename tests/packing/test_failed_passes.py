@@ -53,6 +53,7 @@ def undisturbed(steps: int, **how: Any) -> PackedModels:
     return pack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), MemoryError(), ValueError("no")], ids=repr)
 @pytest.mark.parametrize("calls", range(4))
 def test_the_lane_whose_loss_fails_ends_alone(error: Exception, calls: int) -> None:

@@ -102,6 +102,7 @@ def assert_few(name: str, optimizer: str, widths: Sequence[int]) -> None:
         assert not found.keys() & set(WAITS)
 
 
+@pytest.mark.slow
 def test_attention_of_all_lanes_is_one_kernel_for_each_layer() -> None:
     """On a CPU torch has no rule for it, and called its kernel for each lane."""
     kind = trained_with(trainer(*MODELS["transformer"]), "sgd", None)
@@ -125,6 +126,7 @@ def test_lanes_that_nobody_has_and_what_is_logged_cost_no_operations(batches: di
     assert full.total() == of_a_packed_step(4, Logging, hp, range(4)).total()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", ["convolving", "attending", "encoding", "tempered"])
 def test_a_pass_can_be_captured(net: str) -> None:
     """Traced without any numbers, it is one graph, so nothing in it asks for one; and the graph gives the same bits."""

@@ -156,6 +156,7 @@ def place(trained: Model) -> Any:
     return trained.state()["trainer"]["mix"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Tiny, Normed, Ragged, Hidden, Drawing, Seeing])
 def test_a_lane_learns_from_its_own_samples_whatever_its_batches_are(kind: type[TorchTrainer]) -> None:
     assert_near_alone(kind)

@@ -84,6 +84,7 @@ def test_the_claim_is_so_on_the_examples(path: str, name: str) -> None:
     assert_so(profiled(kind, hp), kind, hp)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("net", "size"), [("tempered", 8), ("relu", 4), ("relu", 8), ("dropping", 8), ("grouped", 4)])
 def test_the_claim_is_so_on_models_of_the_usual_kinds(net: str, size: int) -> None:
     hp, how = {"lr": 0.01, "bs": size, "optimizer": "rmsprop"}, {"net": net, "batches_per_step": 1}

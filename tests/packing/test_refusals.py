@@ -76,6 +76,7 @@ class Unused(Tiny):
         self.model.register_parameter("unused", nn.Parameter(torch.zeros(3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "how", "reason"),
     [

@@ -84,6 +84,7 @@ def leaves(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
     return [each.detach() for each in (*model.parameters(), *remembered)]
 
 
+@pytest.mark.slow
 @settings(max_examples=25 * MORE)
 @given(kinds=st.lists(optimizers(), min_size=1, max_size=WIDTH), data=st.data())
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

@@ -35,6 +35,7 @@ def guarded(sqlite_url: str, tmp_path: Path, built: Path) -> Iterator[tuple[str,
         yield url, token, reading
 
 
+@pytest.mark.slow
 def test_an_address_with_a_token_signs_in_and_forgets_it(
     open_page: Callable[..., Page], guarded: tuple[str, str, str]
 ) -> None:
@@ -54,6 +55,7 @@ def test_an_address_with_a_token_signs_in_and_forgets_it(
     expect(page.locator("ol.events")).to_contain_text("by anna")
 
 
+@pytest.mark.slow
 def test_without_one_the_page_asks_for_it(open_page: Callable[..., Page], guarded: tuple[str, str, str]) -> None:
     url, token, _ = guarded
     page = open_page(url)

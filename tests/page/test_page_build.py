@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from stacks import ROOT
 
 PAGE = Path("app") / "page"
@@ -19,6 +20,7 @@ def test_no_registry_is_named_in_what_is_locked() -> None:
     assert [name for name, package in locked["packages"].items() if "resolved" in package] == []
 
 
+@pytest.mark.slow
 def test_where_it_cannot_be_built_the_reason_is_left(tmp_path: Path) -> None:
     """Here, that the lock is of other packages; the package is installed all the same."""
     shutil.copytree(ROOT / PAGE, tmp_path / PAGE, ignore=shutil.ignore_patterns("node_modules", "dist"))

@@ -22,6 +22,7 @@ def seen(page: Page) -> Locator:
     return page.locator(".film [data-frame][visibility=visible]")
 
 
+@pytest.mark.slow
 def test_it_plays_to_the_winner(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}")
     page.get_by_role("link", name="film").click()
@@ -42,6 +43,7 @@ def test_it_plays_to_the_winner(open_page: Callable[..., Page], stack: Service, 
     expect(seen(page)).to_have_count(whole)
 
 
+@pytest.mark.slow
 def test_both_files_are_saved(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/film")
     with page.expect_download() as file:

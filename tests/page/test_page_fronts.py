@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from addresses import turn_to
 from playwright.sync_api import Page, expect
 from stacks import Service
@@ -16,6 +17,7 @@ from tests.page.test_page_views import complaints
 METRICS = [{"name": "score", "mode": "max"}, {"name": "size", "mode": "min"}]
 
 
+@pytest.mark.slow
 def test_the_front_and_an_average_are_shown_on_the_page_and_in_a_report(
     open_page: Callable[..., Page], stack: Service, axe: str, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from app.embedded.machine import reserve
 from stagetree.client import Client
 
 
+@pytest.mark.slow
 def test_a_study_is_submitted_and_watched_while_it_grows(
     open_page: Callable[..., Page], stack: Service, tmp_path: Path
 ) -> None:
@@ -37,6 +38,7 @@ def test_a_study_is_submitted_and_watched_while_it_grows(
     expect(page.locator(".badge")).to_contain_text("over")
 
 
+@pytest.mark.slow
 def test_a_study_is_paused_resumed_and_cancelled(open_page: Callable[..., Page], stack: Service) -> None:
     study = stack.submit(trials("page-acts", ({}, 4000), seconds=0.05))
     page = open_page(f"{stack.url}/#/studies/{study}")
@@ -61,6 +63,7 @@ def test_a_study_is_paused_resumed_and_cancelled(open_page: Callable[..., Page],
     expect(page.locator("header.study")).to_contain_text("cancelled")
 
 
+@pytest.mark.slow
 def test_what_happens_while_a_page_opens_is_not_missed(open_page: Callable[..., Page], stack: Service) -> None:
     """Cancelled between its first two answers, a study was shown as paused for ever: nothing happened any more."""
     study = stack.submit(trials("page-between", ({}, 4000), seconds=0.05))
@@ -77,6 +80,7 @@ def test_what_happens_while_a_page_opens_is_not_missed(open_page: Callable[..., 
     expect(page.locator("header.study")).to_contain_text("cancelled")
 
 
+@pytest.mark.slow
 def test_two_pages_of_a_browser_share_one_stream(open_page: Callable[..., Page], stack: Service) -> None:
     study = stack.submit(trials("page-shared", ({}, 4000), seconds=0.05))
     first = open_page(f"{stack.url}/#/studies/{study}")
@@ -90,6 +94,7 @@ def test_two_pages_of_a_browser_share_one_stream(open_page: Callable[..., Page],
     expect(second.locator("header.study")).to_contain_text("cancelled")
 
 
+@pytest.mark.slow
 def test_a_lost_server_is_said_and_the_page_goes_on_when_it_is_back(
     open_page: Callable[..., Page], stack: Service
 ) -> None:
@@ -105,6 +110,7 @@ def test_a_lost_server_is_said_and_the_page_goes_on_when_it_is_back(
     expect(page.locator("header.study")).to_contain_text("cancelled")
 
 
+@pytest.mark.slow
 def test_how_a_study_ended_is_shown_without_waiting_for_the_next_look(
     open_page: Callable[..., Page], stack: Service
 ) -> None:
@@ -119,6 +125,7 @@ def test_how_a_study_ended_is_shown_without_waiting_for_the_next_look(
     expect(page.locator("header.study")).to_contain_text("cancelled")
 
 
+@pytest.mark.slow
 def test_a_page_left_open_over_a_restart_of_the_server_goes_on(open_page: Callable[..., Page], tmp_path: Path) -> None:
     """The whole stack ends while its study runs, and is started again in the same folder at the same address."""
     port, kept = reserve("127.0.0.1", 0)
@@ -147,6 +154,7 @@ def is_said_to_be_gone(page: Page) -> None:
     expect(page.get_by_role("alert").filter(has_text="may have been deleted")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_study_that_somebody_else_deletes_is_said_to_be_gone(open_page: Callable[..., Page], stack: Service) -> None:
     study = str(stack.run(trials("page-gone-elsewhere", ({}, 2)))["study"])
     page = open_page("about:blank")
@@ -158,6 +166,7 @@ def test_a_study_that_somebody_else_deletes_is_said_to_be_gone(open_page: Callab
     is_said_to_be_gone(page)
 
 
+@pytest.mark.slow
 def test_a_stream_that_ends_with_the_deletion_says_so_at_once(open_page: Callable[..., Page], stack: Service) -> None:
     study = str(stack.run(trials("page-gone-at-once", ({}, 2)))["study"])
     page, asked = open_page("about:blank"), list[str]()
@@ -175,6 +184,7 @@ def test_a_stream_that_ends_with_the_deletion_says_so_at_once(open_page: Callabl
     expect(page.get_by_role("heading", name="Studies")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_an_event_of_a_later_version_is_shown_by_its_name(open_page: Callable[..., Page], stack: Service) -> None:
     """Such as another server writes in an upgrade that is under way; what comes behind it is shown as ever."""
     study = str(stack.run(trials("page-tomorrow", ({}, 2)))["study"])
@@ -188,6 +198,7 @@ def test_an_event_of_a_later_version_is_shown_by_its_name(open_page: Callable[..
     expect(page.locator(".recent")).to_contain_text("the study was paused")
 
 
+@pytest.mark.slow
 def test_a_note_is_written_and_shown_where_it_belongs(open_page: Callable[..., Page], stack: Service) -> None:
     study = str(stack.run(trials("page-notes", ({}, 2)))["study"])
     page = open_page(f"{stack.url}/#/studies/{study}")
@@ -210,6 +221,7 @@ def test_a_note_is_written_and_shown_where_it_belongs(open_page: Callable[..., P
     expect(page.locator(".events .wanted")).to_contain_text("a note about trial 0: look at this one again")
 
 
+@pytest.mark.slow
 def test_a_study_is_tagged_and_found_by_its_tag(open_page: Callable[..., Page], stack: Service) -> None:
     study = str(stack.run(trials("page-tags", ({}, 2)))["study"])
     page = open_page(f"{stack.url}/#/studies/{study}")
@@ -236,6 +248,7 @@ def write_down(page: Page, place: Locator, text: str) -> None:
     dialog.get_by_role("button", name="Close").click()
 
 
+@pytest.mark.slow
 def test_a_deleted_study_is_said_to_be_gone(open_page: Callable[..., Page], stack: Service) -> None:
     study = str(stack.run(trials("page-gone", ({}, 2)))["study"])
     page = open_page(f"{stack.url}/#/studies/{study}")
@@ -255,6 +268,7 @@ PANELS = {
 """For each answer a view, a panel of it that cannot do without the answer, and one that can."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["<html>", '{"count": 1}'])
 def test_a_malformed_answer_stays_in_its_panel(open_page: Callable[..., Page], stack: Service, answer: str) -> None:
     study = str(stack.run(grid("page-malformed"))["study"])
@@ -269,6 +283,7 @@ def test_a_malformed_answer_stays_in_its_panel(open_page: Callable[..., Page], s
         page.unroute_all(behavior="wait")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["<html>", '{"study": 1}'])
 def test_a_study_that_cannot_be_read_is_said_and_asked_for_again(
     open_page: Callable[..., Page], stack: Service, answer: str
@@ -289,6 +304,7 @@ def malformed(route: Route, answer: str) -> None:
     route.fulfill(status=200, content_type="application/json", body=answer)
 
 
+@pytest.mark.slow
 def test_it_works_behind_a_prefix(open_page: Callable[..., Page], stack: Service) -> None:
     """What answers under /tools/stagetree/ is the same server, which knows nothing of that."""
     page = open_page("about:blank")

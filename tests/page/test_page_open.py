@@ -32,6 +32,7 @@ def opened(tmp_path: Path, built: Path) -> Iterator[tuple[str, str]]:
         assert process.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_an_opened_store_shows_its_studies_and_offers_no_change(
     open_page: Callable[..., Page], opened: tuple[str, str]
 ) -> None:
@@ -45,6 +46,7 @@ def test_an_opened_store_shows_its_studies_and_offers_no_change(
     expect(page.get_by_role("link", name="New study")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_an_opened_store_refuses_changes_in_one_sentence(opened: tuple[str, str]) -> None:
     url, study = opened
     asked = (

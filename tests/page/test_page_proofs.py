@@ -10,6 +10,8 @@ from audits import TRAINER, serving, study
 from playwright.sync_api import Page, expect
 from stacks import Service, wait_for
 
+pytestmark = pytest.mark.slow(together=True)
+
 MARK = "not proven to be exact: no state was compared yet"
 
 

@@ -31,6 +31,7 @@ VIEWS = {
 """Each with a heading that it has."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--public"]], ids=["whole", "public"])
 def test_a_report_shows_every_view_without_a_server(
     open_page: Callable[..., Page], stack: Service, tmp_path: Path, options: list[str]

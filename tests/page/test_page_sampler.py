@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from addresses import turn_to
 from playwright.sync_api import Page, expect
 from stacks import Service
@@ -19,6 +20,7 @@ def one_rung(number: int, steps: int, **more: Any) -> dict[str, Any]:
     return {"kind": "asha", "num_trials": number, "min_steps": steps, "max_steps": steps, **more}
 
 
+@pytest.mark.slow
 def test_what_a_sampler_proposed_and_would_propose(open_page: Callable[..., Page], stack: Service, axe: str) -> None:
     spec = grid("page-trunks", space=SPACE, tuner=one_rung(6, 6, sampler="trunks"), suggestions=[{"lr": 0.25}])
     study = stack.run(spec)["study"]
@@ -40,6 +42,7 @@ def test_what_a_sampler_proposed_and_would_propose(open_page: Callable[..., Page
     expect(page.get_by_role("region", name="Proposed so far")).to_contain_text("No trial has begun.")
 
 
+@pytest.mark.slow
 def test_a_suggestion_is_made_and_withdrawn(open_page: Callable[..., Page], stack: Service, axe: str) -> None:
     study = stack.submit(grid("page-suggest", seconds=0.05, space=SPACE, tuner=one_rung(20, 4000)))
     stack.client.pause(study)

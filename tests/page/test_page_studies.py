@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
 from addresses import turn_to
 from playwright.sync_api import Page, expect
 from stacks import Service
@@ -13,6 +14,7 @@ from toys import grid
 from tests.page.test_page_views import complaints
 
 
+@pytest.mark.slow
 def test_studies_are_found_chosen_and_compared(open_page: Callable[..., Page], stack: Service, axe: str) -> None:
     """The second one has the plan of the first, so that all it wants is trained already."""
     spec = grid("page-compared")

@@ -56,6 +56,7 @@ def complaints(page: Page, axe: str) -> list[str]:
     return [f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:200]}" for each in serious]
 
 
+@pytest.mark.slow
 def test_why_trials_failed_is_said_once_and_shown_under_the_name(
     open_page: Callable[..., Page], stack: Service, axe: str
 ) -> None:
@@ -75,6 +76,7 @@ def test_why_trials_failed_is_said_once_and_shown_under_the_name(
     expect(shown).to_contain_text("0 steps of 3 trained")
 
 
+@pytest.mark.slow
 def test_what_sharing_saved_and_what_stopping_saved_are_two_numbers(
     open_page: Callable[..., Page], stack: Service, study: str
 ) -> None:
@@ -86,6 +88,7 @@ def test_what_sharing_saved_and_what_stopping_saved_are_two_numbers(
         expect(page.locator("header.study")).to_contain_text(f"{round(100 * part)} %")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_view_shows_itself_and_axe_finds_nothing_serious(
     open_page: Callable[..., Page], stack: Service, study: str, axe: str, theme: str
@@ -103,6 +106,7 @@ def test_every_view_shows_itself_and_axe_finds_nothing_serious(
     assert {view: said for view, said in found.items() if said} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 3840])
 def test_every_view_fits(open_page: Callable[..., Page], stack: Service, study: str, width: int) -> None:
     page, wide = open_page(stack.url, width=width), []
@@ -115,6 +119,7 @@ def test_every_view_fits(open_page: Callable[..., Page], stack: Service, study: 
     assert wide == []
 
 
+@pytest.mark.slow
 def test_the_head_takes_little_of_a_phone(open_page: Callable[..., Page], stack: Service, study: str, axe: str) -> None:
     """Name, state and views took 245 of 844 pixels."""
     page = open_page(f"{stack.url}/#/studies/{study}", width=390, height=844)
@@ -133,6 +138,7 @@ def test_with_and_without_sharing_are_on_one_clock(open_page: Callable[..., Page
     expect(both.get_by_role("img", name=f"Without, computed: {cost['taken']} steps")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_the_list_of_studies_leads_to_the_winner(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     best = stack.client.study(study)["best"]
     page = open_page(stack.url)
@@ -143,6 +149,7 @@ def test_the_list_of_studies_leads_to_the_winner(open_page: Callable[..., Page],
     assert weights.value.suggested_filename.endswith(".safetensors")
 
 
+@pytest.mark.slow
 def test_the_copied_python_loads_the_weights(
     open_page: Callable[..., Page], stack: Service, study: str, tmp_path: Path
 ) -> None:
@@ -156,6 +163,7 @@ def test_the_copied_python_loads_the_weights(
     assert len(list((tmp_path / "weights").glob("*.safetensors"))) == 1
 
 
+@pytest.mark.slow
 def test_more_trials_are_offered_where_the_tuner_can_go_on(
     open_page: Callable[..., Page], stack: Service, study: str
 ) -> None:
@@ -166,6 +174,7 @@ def test_more_trials_are_offered_where_the_tuner_can_go_on(
     expect(page.get_by_role("button", name="Reopen")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_more_loops_begin_with_those_that_there_are(open_page: Callable[..., Page], stack: Service) -> None:
     """Two were offered, whatever the study had, and refused."""
     tuner = {"kind": "hyperband", "max_steps": 2, "reduction_factor": 2, "loops": 3, "sampling_seed": 1}
@@ -178,6 +187,7 @@ def test_more_loops_begin_with_those_that_there_are(open_page: Callable[..., Pag
     expect(wanted).to_have_value("6")
 
 
+@pytest.mark.slow
 def test_why_a_trial_ended_is_one_click_away(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/rungs")
     page.get_by_role("button", name="rank 12 ").click()
@@ -190,6 +200,7 @@ def test_why_a_trial_ended_is_one_click_away(open_page: Callable[..., Page], sta
     expect(page.get_by_role("region", name="Why")).to_contain_text("now stayed at rung 0: rank 12 of 12, 6 promoted")
 
 
+@pytest.mark.slow
 def test_the_rung_tree_is_told_by_arrow_keys(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     best = stack.client.study(study)["best"]["trial"]
     page = open_page(f"{stack.url}/#/studies/{study}/rung-tree")
@@ -200,6 +211,7 @@ def test_the_rung_tree_is_told_by_arrow_keys(open_page: Callable[..., Page], sta
     expect(page).to_have_url(re.compile(f"trials={best}"))
 
 
+@pytest.mark.slow
 def test_the_line_of_a_trial_with_repeats_is_told_from_its_mean(open_page: Callable[..., Page], stack: Service) -> None:
     """The line of its first repeat was drawn, and the value at its end shown as the result."""
     study = stack.run(grid("page-repeats", repeats=2))["study"]
@@ -208,6 +220,7 @@ def test_the_line_of_a_trial_with_repeats_is_told_from_its_mean(open_page: Calla
     expect(page.locator(".tip")).to_contain_text("the mean of its repeats")
 
 
+@pytest.mark.slow
 def test_trials_are_sorted_filtered_and_compared(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/trials")
     rows = page.get_by_role("row")
@@ -226,6 +239,7 @@ def test_trials_are_sorted_filtered_and_compared(open_page: Callable[..., Page],
     expect(page.get_by_role("heading", name="2 trials")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_long_table_fills_its_few_rows_anew_and_keeps_them_in_order(
     open_page: Callable[..., Page], stack: Service, study: str
 ) -> None:
@@ -246,6 +260,7 @@ def test_a_long_table_fills_its_few_rows_anew_and_keeps_them_in_order(
     expect(page).to_have_url(re.compile("trials=3"))
 
 
+@pytest.mark.slow
 def test_scrubbing_back_shows_the_study_as_it_was(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}")
     expect(page.locator("header.study")).to_contain_text("12 trials")
@@ -259,6 +274,7 @@ def test_scrubbing_back_shows_the_study_as_it_was(open_page: Callable[..., Page]
     expect(page.locator("header.study")).to_contain_text("completed")
 
 
+@pytest.mark.slow
 def test_dragging_along_an_axis_chooses_trials(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     """The first axis is of a hyper-parameter with few values: its upper half holds some of the trials."""
     page = open_page(f"{stack.url}/#/studies/{study}/relations")
@@ -285,6 +301,7 @@ def test_two_moments_are_compared(open_page: Callable[..., Page], stack: Service
     expect(panel).to_contain_text("trial 11 is new")
 
 
+@pytest.mark.slow
 def test_events_are_filtered_and_open_at_one(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/events?event=1")
     expect(page.locator(".events .wanted pre")).to_contain_text('"trainer": "toy"')
@@ -297,6 +314,7 @@ def test_events_are_filtered_and_open_at_one(open_page: Callable[..., Page], sta
     expect(page.get_by_role("region", name="Why")).to_contain_text("continues to step 4: rung 0: rank")
 
 
+@pytest.mark.slow
 def test_another_view_begins_at_its_top(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/events?event=1")
     expect(page.locator(".events .wanted")).to_be_in_viewport()
@@ -306,6 +324,7 @@ def test_another_view_begins_at_its_top(open_page: Callable[..., Page], stack: S
     assert page.evaluate("scrollY") == 0
 
 
+@pytest.mark.slow
 def test_what_another_tuner_would_have_decided(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/rungs")
     panel = page.get_by_role("region", name="What if")
@@ -317,6 +336,7 @@ def test_what_another_tuner_would_have_decided(open_page: Callable[..., Page], s
     expect(panel.get_by_role("alert")).to_contain_text("reduction_factor")
 
 
+@pytest.mark.slow
 def test_a_study_without_rungs_has_nothing_to_choose_there(open_page: Callable[..., Page], stack: Service) -> None:
     """It said to choose a trial, and asked what a factor that it does not have would have changed."""
     page = open_page(f"{stack.url}/#/studies/{stack.run(grid('page-no-rungs'))['study']}/rungs")

@@ -159,11 +159,13 @@ def test_a_chain_is_sent_by_its_first_stage_and_a_slot_that_is_lent_is_told_so(s
     assert json.loads(lent)["headers"]["task"] == "stagetree.rank"
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away_is_no_error() -> None:
     ended = wake_scheduler("redis://127.0.0.1:1/0")
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_broker_that_says_nothing_is_given_up(socket: str) -> None:
     proxy = Proxy(socket)
     proxy.freeze()

@@ -48,6 +48,7 @@ def test_it_has_so_much_memory() -> None:
         compute_apart(fill, 2**30, bounds=SMALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("do", [compute_on, sleep_on, end])
 def test_it_has_so_much_time(do: object) -> None:
     with pytest.raises(TooMuch):

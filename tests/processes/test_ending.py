@@ -76,6 +76,7 @@ signal.pause()
 """
 
 
+@pytest.mark.slow
 def test_a_fork_whose_parent_is_killed_before_it_can_say_that_it_ends_with_it_ends(tmp_path: Path) -> None:
     """Three workers of a `run` that was killed as they were forked trained on."""
     command = [sys.executable, "-c", LATE, str(tmp_path)]
@@ -114,6 +115,7 @@ def test_what_a_killed_stack_has_left_running_is_ended_by_the_next(
         living.delete()
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_by_itself_is_named_with_its_log(tmp_path: Path) -> None:
     workers = json.dumps({"gpu0": ["celery", "--version"]})
     command = [sys.executable, "-P", "-m", "app.workers.prefork", str(tmp_path), workers]
@@ -130,6 +132,7 @@ class Sleeping(Prefork):
         return subprocess.Popen(["sleep", "60"]).pid
 
 
+@pytest.mark.slow
 def test_the_api_is_there_until_the_workers_have_ended(tmp_path: Path) -> None:
     """Who waits for what they save sees it on the page."""
     assert in_a_fork(ended_without_the_api, tmp_path) == (0, True)

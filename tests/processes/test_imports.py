@@ -8,6 +8,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("modules", ["app.workers.prefork, *MODULES", "app.main", "app.embedded"])
 def test_what_does_not_train_imports_no_torch(modules: str) -> None:
     code = f"""

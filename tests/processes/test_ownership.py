@@ -118,6 +118,7 @@ def killed(tmp_path: Path) -> Iterator[str]:
     yield id
 
 
+@pytest.mark.slow
 def test_who_was_killed_is_replaced_at_once(records: SqlRecords, tmp_path: Path, killed: str) -> None:
     with records.write() as rows:  # the killed one's, seen just now
         rows.slots.take("gpu0", f"{killed}:x", instead_of=None, device="cpu", host="h", pid=1)

@@ -83,6 +83,7 @@ def bench(warm: Warm) -> Iterator[Bench]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [
@@ -97,6 +98,7 @@ def test_one_two_and_four_ranks_have_the_bits_of_undivided_parameters(bench: Ben
     assert found[0] == found[1] == found[2] == bench.train([(1, 9)], "tree", **args)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", [{}, {"micro_batch_size": 2, "precision": "fp16", "loud_at": 64}])
 def test_parts_of_four_go_on_in_two_and_in_one(bench: Bench, args: dict[str, Any]) -> None:
     """With passes of two samples, the batch of 19 at the end of the epoch has shards of one pass, and of two."""

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from early import CASES
 
 from stagetree.trainer.summing import TreeSum
 
 
+@pytest.mark.slow
 def test_when_sums_begin_changes_no_bit() -> None:
     """In a process of its own, which has no threads when it forks the ranks."""
     script = [sys.executable, str(Path(__file__).parent / "early.py")]

@@ -102,6 +102,7 @@ def group(warm: Warm, door: Door) -> TrainerGroup:
     return TrainerGroup.start(warm, ranks=2, late_seconds=60.0, far=door.admit(SECRET, ["b-gpu0"]), host=door.host)
 
 
+@pytest.mark.slow
 def test_a_rank_of_another_machine_has_the_same_bits_also_once_more(warm: Warm, door: Door, machine: Machine) -> None:
     with TrainerProcess.start(warm) as one:
         end = trained(built(one), 9)
@@ -119,6 +120,7 @@ def test_a_rank_of_another_machine_has_the_same_bits_also_once_more(warm: Warm, 
     assert are_gone([each.pid for each in machine.started])
 
 
+@pytest.mark.slow
 def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm, door: Door) -> None:
     """And one process goes on from them with the same bits."""
     hp, how = {"lr": 0.01, "bs": 30}, {"deadline": PATIENT, "shards": 4, "parallel": "fsdp"}
@@ -148,6 +150,7 @@ def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm,
             assert b"".join(joined([each.view() for each in alone.images])) == expected
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_lost_while_parts_are_saved_leaves_no_state(warm: Warm, door: Door) -> None:
     hp, how = {"lr": 0.01, "bs": 30}, {"deadline": PATIENT, "shards": 4, "parallel": "fsdp"}
     machine = Machine(door.address, "in_shards")
@@ -167,6 +170,7 @@ def test_a_machine_that_is_lost_while_parts_are_saved_leaves_no_state(warm: Warm
         machine.close()
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_all(warm: Warm, door: Door, machine: Machine) -> None:
     with group(warm, door) as both:
         built(both)
@@ -177,6 +181,7 @@ def test_a_rank_that_is_killed_ends_all(warm: Warm, door: Door, machine: Machine
     assert are_gone([both.pid])
 
 
+@pytest.mark.slow
 def test_an_error_of_the_user_over_there_is_told_here(warm: Warm, door: Door, machine: Machine) -> None:
     with group(warm, door) as both:
         built(both, mishap="raise", call="train", who=1)
@@ -186,6 +191,7 @@ def test_an_error_of_the_user_over_there_is_told_here(warm: Warm, door: Door, ma
     assert are_gone([machine.started[0].pid])
 
 
+@pytest.mark.slow
 def test_a_chain_that_is_over_takes_its_rank_with_it(warm: Warm, door: Door, machine: Machine) -> None:
     """Though the other side holds on to it."""
     with group(warm, door) as both:
@@ -204,6 +210,7 @@ def test_a_message_that_comes_too_late_ends_no_process(machine: Machine) -> None
     assert machine.ended == before
 
 
+@pytest.mark.slow
 def test_a_worker_with_other_code_is_no_rank(warm: Warm, door: Door, machine: Machine) -> None:
     machine.sources = {"added": TrainerSource(ADDED, "2")}
     with group(warm, door) as both, pytest.raises(TrainerFailed) as failed:

@@ -63,6 +63,7 @@ def bench(warm: Warm) -> Iterator[Bench]:
         process.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", [{}, {"precision": "bf16"}, {"micro_batch_size": 5}, {"num_workers": 1}])
 def test_one_two_and_four_ranks_have_the_same_bits(bench: Bench, args: dict[str, Any]) -> None:
     found = [bench.train(args, GROWING, [(ranks, 9)], shards=8) for ranks in (1, 2, 4)]
@@ -97,6 +98,7 @@ ARGS = st.fixed_dictionaries(
 STAGES = st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 2)), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     args=ARGS, sizes=st.tuples(st.integers(2, 20), st.integers(2, 20)), stages=STAGES, shards=st.sampled_from([4, 16])

@@ -47,6 +47,7 @@ def train(group: TrainerGroup, parallel: str, stages: list[int], **args: Any) ->
         return hashlib.sha256(b"".join(whole)).hexdigest(), group.evaluate(deadline=PATIENT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp:4", "fsdp:4"])
 @pytest.mark.parametrize("args", [{}, {"micro_batch_size": 9}])
 def test_what_goes_on_from_a_state_has_the_bits_of_training_without_a_break(
@@ -55,6 +56,7 @@ def test_what_goes_on_from_a_state_has_the_bits_of_training_without_a_break(
     assert train(four, parallel, [3, 6], **args) == train(four, parallel, [6], **args)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp:4", "fsdp:4"])
 def test_smaller_passes_learn_the_same_but_for_the_last_digits(four: TrainerGroup, parallel: str) -> None:
     """Also where ranks have a pass more than others, and buckets in another order."""
@@ -65,6 +67,7 @@ def test_smaller_passes_learn_the_same_but_for_the_last_digits(four: TrainerGrou
     assert smaller == pytest.approx(whole, rel=1e-3) and one != other
 
 
+@pytest.mark.slow
 def test_ddp_begun_anew_sums_in_another_order(four: TrainerGroup) -> None:
     """What the pass before loading is for."""
     assert train(four, "ddp:4", [3, 6], forgets_to_warm_up=True) != train(four, "ddp:4", [6], forgets_to_warm_up=True)

@@ -61,6 +61,7 @@ def are_gone(found: list[int]) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_any_number_of_ranks_has_the_same_bits(start: Start) -> None:
     one, two, four = (built(start(ranks)) for ranks in (1, 2, 4))
     states = {trained(process, 7) for process in (one, two, four)}
@@ -90,6 +91,7 @@ def test_shards_are_those_of_the_study(start: Start) -> None:
     assert trained(one, 3) == trained(two, 3) != trained(built(start(1)), 3)
 
 
+@pytest.mark.slow
 def test_a_group_stops_together_wherever_it_is_told_to(start: Start) -> None:
     """The ranks are at different places of a step when it is said, a hundred times over."""
     group, dice, step = built(start(2)), random.Random(0), 0
@@ -131,6 +133,7 @@ MISHAPS = {"kill": "rank", "stop": "rank", "raise": "exception", "memory": "out_
 CALLS = ("build", "train", "evaluate", "save", "load")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("mishap", MISHAPS)
 def test_a_mishap_in_one_rank_ends_all_and_is_called_what_it_is(start: Start, mishap: str, call: str) -> None:

@@ -102,12 +102,14 @@ def test_pickles_that_differ_are_said_to_be_such() -> None:
     assert "pickles of equal objects may differ" in suspects.first_difference({"clf": b"12"}, {"clf": b"13"})
 
 
+@pytest.mark.slow
 def test_equal_weights_that_are_measured_differently_are_told() -> None:
     differences = checked(job("wandering"))["differences"]
     assert differences.keys() == {"used", "watched"}
     assert all(text.startswith("of equal weights, value is ") for text in differences.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"), [("broken", "ValueError: no luck"), ("crashing", "process was ended by signal 11 (SIGSEGV)")]
 )
@@ -138,17 +140,20 @@ def test_torchs_own_sums_are_checked_in_as_many_ranks_as_the_plan_says() -> None
     assert (report["failed"], report["differences"]) == ("", {})
 
 
+@pytest.mark.slow
 def test_a_trainer_that_looks_at_its_rank_is_named() -> None:
     report = checked(job("ranked") | {"ranks": [2]})
     assert report["differences"].keys() == {"ranks 2"}
     assert "depends on its rank" in report["differences"]["ranks 2"]
 
 
+@pytest.mark.slow
 def test_an_error_in_one_rank_ends_all() -> None:
     report = checked(job("ranked", fails=True) | {"ranks": [2]})
     assert "In rank 1 of 2" in report["failed"] and "ArithmeticError" in report["failed"]
 
 
+@pytest.mark.slow
 def test_ranks_that_go_different_ways_are_told_and_not_waited_for() -> None:
     """As they would be for half an hour."""
     report = checked(job("ranked", strays=True) | {"ranks": [2]})

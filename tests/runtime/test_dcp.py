@@ -67,6 +67,7 @@ def write_divided(folder: Path, rank: int) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_what_several_ranks_wrote_is_put_together(tmp_path: Path) -> None:
     if (pid := os.fork()) == 0:
         write_divided(tmp_path, 1)

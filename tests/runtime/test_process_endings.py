@@ -132,6 +132,7 @@ def test_who_cannot_begin_is_ended(warm: Warm, start: Start) -> None:
     assert are_gone(*(pid for _, _, pid in forked))
 
 
+@pytest.mark.slow
 def test_who_does_not_hear_is_told_its_new_end_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told it at each look, the connection would be full before it is known that the trainer hangs."""
     monkeypatch.setattr("app.workers.trainer_connection.POLL_SECONDS", 0.0)

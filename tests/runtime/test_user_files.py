@@ -83,6 +83,7 @@ def test_helpers_of_one_name_in_two_folders_do_not_mix(tmp_path: Path, value: An
 OLD = pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="this torch imports redis itself")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["app", "yaml", "celery", pytest.param("redis", marks=OLD), "pydantic", "sqlalchemy", "tests"]
 )
@@ -112,6 +113,7 @@ def test_a_package_may_be_the_trainer(tmp_path: Path, value: Any) -> None:
     assert value(write(tmp_path, "project/__init__.py", "from .values import VALUE")) == 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["json", "torch", "trainer", "time", "stagetree", "__main__", "my-trainer", "v1.2"])
 @pytest.mark.parametrize("context", [None, "fork"])
 def test_a_trainer_may_have_any_name(tmp_path: Path, value: Any, name: str, context: str | None) -> None:

@@ -99,6 +99,7 @@ def test_who_is_to_end_does_so_although_the_interpreter_does_nothing(
     own.close()
 
 
+@pytest.mark.slow
 def test_one_interpreter_serves_all_slots_of_a_machine(start: Start, tmp_path: Path) -> None:
     interpreter, owner = launch(str(tmp_path / "warm"))
     slots = [Warm(str(tmp_path / "warm")) for _ in range(2)]
@@ -112,6 +113,7 @@ def test_one_interpreter_serves_all_slots_of_a_machine(start: Start, tmp_path: P
     owner.close()
 
 
+@pytest.mark.slow
 def test_an_interpreter_ends_with_its_owner_but_not_before_the_trainers(start: Start, tmp_path: Path) -> None:
     interpreter, owner = launch(str(tmp_path / "warm"))
     process = moody(start(Warm(str(tmp_path / "warm"))))
@@ -125,6 +127,7 @@ def files_of(*pids: int) -> list[int]:
     return [psutil.Process(pid).num_fds() for pid in pids]
 
 
+@pytest.mark.slow
 def test_nothing_is_left_open_anywhere(start: Start, deadline: Deadline) -> None:
     process = moody(start())
     everyone = [os.getpid(), process.pid, interpreter_of(process).pid]
@@ -148,6 +151,7 @@ def test_nothing_is_left_open_anywhere(start: Start, deadline: Deadline) -> None
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_cannot_be_started_says_why_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, start: Start, own: Warm
 ) -> None:
@@ -197,6 +201,7 @@ def test_an_interpreter_that_says_no_more_and_runs_on_is_not_waited_for(
         process.wait()
 
 
+@pytest.mark.slow
 def test_processes_may_end_and_be_let_go_at_the_same_moment(warm: Warm, start: Start) -> None:
     interpreter = interpreter_of(start())
     for _ in range(100):

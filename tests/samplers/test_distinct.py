@@ -58,6 +58,7 @@ def trials(world: Simulator) -> list[tuple[Any, ...]]:
     return [nodes(trial.hp) for trial in world.plan.studies[STUDY].trials]
 
 
+@pytest.mark.slow
 @tried(60)
 @given(space=SPACES, seed=st.integers(0, 99), kind=st.sampled_from(["random", "sobol", "halton"]))
 def test_the_whole_space_is_covered_once(space: Any, seed: int, kind: str) -> None:
@@ -78,6 +79,7 @@ def test_the_tuner_random_too(space: Any, seed: int) -> None:
     assert len(found) == len(set(found)) and set(found) == whole(space)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLING)
 @pytest.mark.parametrize("kind", ["asha", "sha", "hyperband", "median"])
 def test_every_sampler_under_every_tuner(kind: str, sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +186,7 @@ def test_a_new_study_is_distinct_and_found_again_by_its_file() -> None:
     assert kept.as_new() == kept
 
 
+@pytest.mark.slow
 @tried(20)
 @given(seed=st.integers(0, 10**6), slots=st.sampled_from([1, 4]))
 def test_a_study_that_fails_here_and_there(seed: int, slots: int) -> None:

@@ -39,6 +39,7 @@ def simulated(tuner: str, sampler: str, slots: int = 3) -> Simulator:
     return simulator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["sobol", "halton", "tpe", "cmaes"])
 @pytest.mark.parametrize("tuner", list(TUNERS))
 def test_a_tuner_takes_its_configurations_from_any_sampler(tuner: str, sampler: str) -> None:
@@ -61,6 +62,7 @@ def test_who_fills_rungs_first_asks_for_all_trials_before_there_is_anything_to_l
     assert len(asked) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes", "gp"])
 def test_a_server_that_starts_again_proposes_what_the_first_would_have(sampler: str) -> None:
     events = simulated("asha", sampler, slots=2).events[: None if sampler != "gp" else 30]

@@ -95,6 +95,7 @@ def before(seen: list[TrialEvent], number: int) -> list[TrialEvent]:
 # ---------------------------------------------------------------------------------------------------------- all of them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [*GUIDED, *QUASI, "random"])
 def test_a_proposal_is_a_function_of_seed_and_history(sampler: str) -> None:
     trials = 8 if sampler == "gp" else 24
@@ -170,6 +171,7 @@ def test_a_space_that_lets_no_point_through(sampler: str, monkeypatch: pytest.Mo
 # -------------------------------------------------------------------------------------------------------------- guided
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
 def test_it_learns_within_a_few_trials(sampler: str) -> None:
     _, proposals = story(sampler, 14 if sampler == "gp" else 60)

@@ -44,6 +44,7 @@ def value(trial: Any, name: str) -> Any:
     return parse(trial.hp[name]).at(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [each for each in SAMPLERS if each not in ("gp", "halton")])
 def test_they_take_the_next_places_and_replay(sampler: str) -> None:
     """At submission and while the study runs, whole and in part; they count as trials, and each says whose it is."""
@@ -73,6 +74,7 @@ WHOLE = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in
 TOLD = st.lists(PART | WHOLE, max_size=3, unique_by=str)
 
 
+@pytest.mark.slow
 @given(told=TOLD, later=TOLD, gone=st.sets(st.integers(0, 5)), sampler=st.sampled_from(["random", "grid"]))
 @settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
 def test_nothing_is_drawn_that_was_suggested(told: list[Any], later: list[Any], gone: set[int], sampler: str) -> None:
@@ -142,6 +144,7 @@ def near(node: Any, step: int) -> e.Metrics:
     return {"loss": abs(node.segment.forms["lr"].at(0) - 0.9)}
 
 
+@pytest.mark.slow
 def test_a_sampler_that_learns_goes_where_suggestions_were_good() -> None:
     """Where chance would seldom look; and it chooses the rest of a suggestion."""
     world = simulator(spec({**asha("trunks", 14), "min_steps": 8}, suggestions=TOLD_FIRST), slots=1, measure=near)

@@ -92,6 +92,7 @@ def test_studies_propose_branches_at_the_price_that_they_say() -> None:
     assert study.executed < 12 * 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [1, 3])
 def test_a_server_that_starts_again_proposes_what_the_first_would_have(slots: int) -> None:
     simulator = simulated(slots)
@@ -112,6 +113,7 @@ def test_a_study_that_does_not_merge_pays_for_every_step() -> None:
     assert {trial.reason["price"] for trial in study.trials if "price" in trial.reason} == {20}
 
 
+@pytest.mark.slow
 def test_rungs_have_models_of_their_own() -> None:
     study = simulated(slots=2, tuner={"min_steps": 5, "num_trials": 20, "eta": 2}).plan.studies[STUDY]
     assert len(study.trials) == 20 and sum("price" in trial.reason for trial in study.trials) > 10

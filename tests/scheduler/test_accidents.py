@@ -216,6 +216,7 @@ def test_plans_that_are_over_are_let_go() -> None:
     assert len(scene.scheduler_plans.names()) <= MOST_IDLE + 1
 
 
+@pytest.mark.slow
 def test_nothing_holds_on_to_a_plan_that_was_let_go() -> None:
     scene, kinds = Scene(), (SearchPlan, Frontier)
     before = alive(*kinds)

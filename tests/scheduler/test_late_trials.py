@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scenes import LEASE, Scene, trials
@@ -99,6 +100,7 @@ def test_what_is_on_record_is_not_on_its_way_any_more() -> None:
 HAPPENS = st.sampled_from(["beat", "late trial", "evaluate", "keep", "complete"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(HAPPENS, st.integers(1, 6)), min_size=3, max_size=15))
 @example([("beat", 6), ("beat", 6), ("complete", 1), ("keep", 1)])
 def test_who_takes_in_only_what_is_new_knows_as_much_as_who_looks_for_the_first_time(

@@ -109,6 +109,7 @@ class Count:
         self.value += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where, trials",
     [

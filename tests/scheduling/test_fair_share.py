@@ -129,6 +129,7 @@ STUDIES = st.lists(
 )
 
 
+@pytest.mark.slow
 @tried(8)
 @given(seed=st.integers(0, 10**6), studies=STUDIES)
 def test_shares_are_within_five_percent_over_any_twenty_stages(seed: int, studies: list[dict[str, Any]]) -> None:

@@ -11,6 +11,7 @@ from tests.domain.test_accounting import cost as cost_of
 SPACE = {"lr": {"loguniform": [0.001, 0.1]}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trials", [9, 40, 300])
 def test_it_is_near_what_an_asha_study_came_to(trials: int) -> None:
     tuner = {"kind": "asha", "num_trials": trials, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}

@@ -104,6 +104,7 @@ TRIALS = st.lists(
 SECONDS = st.lists(st.sampled_from([0.5, 0.55, 0.7, 0.9, 1.2]), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @tried(50)
 @given(
     slots=st.integers(1, 8),
@@ -159,6 +160,7 @@ def busy(world: Simulator) -> dict[str, list[Spell]]:
     return {slot: sorted(spells, key=lambda spell: spell[:2]) for slot, spells in found.items()}
 
 
+@pytest.mark.slow
 @tried(100)
 @given(
     slots=st.integers(4, 8),

@@ -110,6 +110,7 @@ def packs(simulator: Simulator) -> list[list[e.ChainAssigned]]:
     return list(found.values())
 
 
+@pytest.mark.slow
 @tried(60)
 @given(spaces(), SLOTS, WIDTHS)
 def test_packs_run_each_step_once_and_leave_no_slot_idle(trials: list[Trial], slots: int, width: int) -> None:
@@ -122,6 +123,7 @@ def test_packs_run_each_step_once_and_leave_no_slot_idle(trials: list[Trial], sl
     assert max(map(len, packs(simulated))) <= width
 
 
+@pytest.mark.slow
 @tried(60)
 @given(spaces(), WIDTHS)
 def test_where_a_pass_takes_no_longer_than_a_trial_packs_are_never_slower(trials: list[Trial], width: int) -> None:
@@ -130,6 +132,7 @@ def test_where_a_pass_takes_no_longer_than_a_trial_packs_are_never_slower(trials
     assert packed <= alone
 
 
+@pytest.mark.slow
 @tried(40)
 @given(spaces(), SLOTS, WIDTHS, st.floats(0.5, 8))
 def test_a_pass_takes_as_long_whoever_else_is_in_it_and_its_seconds_are_shared(
@@ -145,6 +148,7 @@ def test_a_pass_takes_as_long_whoever_else_is_in_it_and_its_seconds_are_shared(
     assert study(slower).gpu_seconds == pytest.approx(sum(busy.values()))
 
 
+@pytest.mark.slow
 @tried(40)
 @given(spaces(), SLOTS, WIDTHS)
 def test_what_a_device_refuses_is_never_packed_there(trials: list[Trial], slots: int, width: int) -> None:
@@ -255,6 +259,7 @@ def arms(simulator: Simulator) -> list[tuple[Any, int]]:
     return [(trial.hp, trial.steps) for trial in study(simulator).trials]
 
 
+@pytest.mark.slow
 @tried(6)
 @given(st.integers(0, 1000), SLOTS, st.integers(2, 32), st.sampled_from([{"kind": "hyperband"}, SHA]))
 def test_packs_change_neither_arms_nor_promotions(seed: int, slots: int, width: int, tuner: dict[str, Any]) -> None:
@@ -263,6 +268,7 @@ def test_packs_change_neither_arms_nor_promotions(seed: int, slots: int, width: 
     assert max(map(len, packs(packed))) > 1
 
 
+@pytest.mark.slow
 @tried(6)
 @given(st.integers(0, 1000), SLOTS, st.integers(2, 32), st.sampled_from(["asha", "async_hyperband"]))
 def test_an_asynchronous_search_has_the_same_arms_and_promotes_by_its_rule(

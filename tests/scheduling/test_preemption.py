@@ -73,6 +73,7 @@ class World:
 # ------------------------------------------------------------------------------------------------- two or three studies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trials", [1, 2, 4, 9])
 def test_a_small_study_ends_within_little_more_than_twice_its_time_alone(trials: int) -> None:
     """Two equal studies on two slots, the other one 400 times larger, whose chains would last for ever."""
@@ -155,6 +156,7 @@ def claims_of(world: World, slots: int) -> dict[StudyId, ShareRequest]:
     return found
 
 
+@pytest.mark.slow
 @tried(6)
 @given(seed=st.integers(0, 10**6), studies=STUDIES)
 def test_shares_are_within_five_percent_over_any_twenty_stages(seed: int, studies: list[dict[str, Any]]) -> None:
@@ -185,6 +187,7 @@ def _check_window(
         assert abs(had - due) <= 0.05 * slots * time + 1e-9
 
 
+@pytest.mark.slow
 @tried(15)
 @given(
     seed=st.integers(0, 10**6),

@@ -51,6 +51,7 @@ def steps_needed(*studies: list[Trial]) -> int:
     return together.plan.studies[submit(together, [trial for trials in studies for trial in trials])].unique
 
 
+@pytest.mark.slow
 @tried(60)
 @given(spaces(), SLOTS, st.sampled_from(sorted(POLICIES)), st.booleans())
 def test_each_unique_step_is_run_once_and_no_slot_waits_for_nothing(
@@ -69,6 +70,7 @@ def test_each_unique_step_is_run_once_and_no_slot_waits_for_nothing(
     assert again == simulated.plan
 
 
+@pytest.mark.slow
 @tried(40)
 @given(spaces(), spaces(), SLOTS)
 def test_studies_on_one_plan_train_what_they_share_once(first: list[Trial], second: list[Trial], slots: int) -> None:
@@ -79,6 +81,7 @@ def test_studies_on_one_plan_train_what_they_share_once(first: list[Trial], seco
     assert steps_run(simulated) == steps_needed(first, second)
 
 
+@pytest.mark.slow
 @tried(40)
 @given(spaces(), SLOTS, st.integers(0, 20))
 def test_the_same_study_again_costs_nothing_whenever_it_comes(trials: list[Trial], slots: int, events: int) -> None:
@@ -93,6 +96,7 @@ def test_the_same_study_again_costs_nothing_whenever_it_comes(trials: list[Trial
     assert simulated.plan.studies[again].unique == steps_needed(trials)
 
 
+@pytest.mark.slow
 @tried(40)
 @given(spaces(), spaces(), SLOTS, st.integers(0, 20))
 def test_a_study_that_comes_later_is_answered(first: list[Trial], second: list[Trial], slots: int, events: int) -> None:

@@ -92,6 +92,7 @@ def others(value: Any) -> list[Any]:
     return [other for other in found if repr(other) != repr(value)]
 
 
+@pytest.mark.slow
 @tried(100)
 @given(number=st.integers(0, 7), data=st.data())
 def test_whatever_field_is_changed(number: int, data: st.DataObject) -> None:
@@ -118,6 +119,7 @@ def might_be(before: Any, other: Any) -> bool:
     return before is None or other is None or isinstance(other, type(before)) or isinstance(before, type(other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
 def test_whatever_event_is_missing(number: int) -> None:
     log = world(number).events
@@ -127,6 +129,7 @@ def test_whatever_event_is_missing(number: int) -> None:
             assert found.difference is not None, event
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
 def test_wherever_it_is_cut(number: int) -> None:
     """What is left of its end is no whole log; what is left of its beginning is one as it was then."""

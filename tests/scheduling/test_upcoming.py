@@ -159,6 +159,7 @@ def test_a_state_from_which_a_waiting_trial_would_go_on_counts_for_it() -> None:
     assert order.index(52) > max(order.index(step) for step in trunk.kept() if step != 52)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["asha", "hyperband", "async_hyperband"])
 def test_less_is_trained_twice(kind: str) -> None:
     """On one slot; what is left are trials that were not known when others passed the place where they part."""

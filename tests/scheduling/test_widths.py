@@ -108,6 +108,7 @@ def test_what_was_measured_of_narrow_packs_says_nothing_of_wide_ones_that_are_fa
     assert not covers(profile({"0": 1.0, "2": 9.0}), 4), "of the first pack that is not said"
 
 
+@pytest.mark.slow
 @tried(100)
 @given(spaces(), SLOTS, SECONDS)
 def test_nothing_is_chosen_that_was_not_measured_or_that_trials_cannot_fill(

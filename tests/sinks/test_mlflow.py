@@ -60,6 +60,7 @@ def test_a_run_a_trial_with_its_whole_curve(store: str) -> None:
     assert [(run["hp"], run["status"]) for run in runs.values()] == [({"lr": "0.1"}, "FINISHED")] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes", range(1, 17))
 def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(store: str, writes: int) -> None:
     with pytest.raises(Killed):

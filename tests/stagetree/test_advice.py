@@ -130,6 +130,7 @@ def test_too_few_trials_for_the_top_rung() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cure", [{"num_trials": 243}, {"min_steps": 12}, {"type": "stopping"}, {"finish_best": 1}, {"num_trials": 5000}]
 )

@@ -100,6 +100,7 @@ def test_a_program_that_closes_nothing_ends(server: str) -> None:
     assert said.stdout == "running\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", range(3))
 def test_a_program_that_ends_between_two_events_says_nothing(server: str, times: int) -> None:
     with Study.create(FIELDS, url=server) as study:

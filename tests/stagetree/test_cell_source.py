@@ -81,6 +81,7 @@ def loaded(under: Path, source: SourceFolder, monkeypatch: pytest.MonkeyPatch) -
     return load_trainer(under / source.folder / source.entry, source.name)
 
 
+@pytest.mark.slow
 def test_a_trainer_of_a_cell_runs_by_itself(cell: Cell, tmp_path: Path) -> None:
     source = source_of(cell(CELL)["Walk"])
     source.write(tmp_path)

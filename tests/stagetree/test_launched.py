@@ -91,6 +91,7 @@ def state(model: Model) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_two_ranks_under_torchrun(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
     """Without a break, with one, and ended together when one of them is killed."""
     model = train(build(TORCHRUN, scale=2.0), 3)

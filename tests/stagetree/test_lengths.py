@@ -56,6 +56,7 @@ def test_a_ladder_costs_what_its_list_costs() -> None:
     assert {preview(each, slots=1)["unique"] for each in (ladder, by_end, as_list)} == {8797}
 
 
+@pytest.mark.slow
 @given(
     lengths=st.lists(st.integers(20, 90), min_size=1, max_size=4, unique=True),
     warmup=st.integers(0, 5),

@@ -186,6 +186,7 @@ ATTACKS: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_it_is_refused_at_the_door(attack: str) -> None:
     values, field, sentence = ATTACKS[attack]
@@ -203,6 +204,7 @@ def test_a_where_may_meet_numbers_that_cannot_be_written() -> None:
         wanted({"a": Constant(10**4000)})
 
 
+@pytest.mark.slow
 def test_nested_choices_are_fine_where_they_are_drawn_from() -> None:
     entry = {"family": "values", "values": [{"choice": list(range(10))}] * 12, "milestones": list(range(1, 12))}
     spec = StudySpec.from_dict(drawn(space={"lr": entry}))

@@ -84,6 +84,7 @@ def test_rates_are_those_of_the_study(build: Build) -> None:
     assert once.evaluate() == again.evaluate() != other.evaluate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "instead", "hp", "says"),
     [

@@ -113,6 +113,7 @@ def trained(trainer: Mixed, data: list[Any], sizes: list[int], first: int = 0, s
 steps = st.lists(st.tuples(st.sampled_from(MIXES), st.integers(1, 9)), min_size=2, max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(steps, st.integers(1, 5), st.sampled_from([{}, {"micro_batch_size": 2}, {"shards": 2}]))
 @pytest.mark.parametrize("kind", KINDS)
@@ -134,6 +135,7 @@ def test_a_split_equals_the_whole(
             assert_equal(trained(there, data, sizes, broken, middle), end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, {"kind": "samples", "num_workers": 1}, {"kind": "streams"}])
 def test_through_a_process(tmp_path: Path, how: dict[str, Any]) -> None:
     """And what processes have read ahead of other shares is not learned from."""

@@ -41,6 +41,7 @@ def split_and_whole(make: Any, values: list[dict[str, Any]], broken: int) -> tup
         return whole.state_dict(), run(second, range(broken, len(values))).state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -56,6 +57,7 @@ def test_a_break_changes_nothing(how: dict[str, Any]) -> None:
     assert ("scaler" in whole) == (how.get("precision") == "fp16") and ("average" in whole) == ("average_decay" in how)
 
 
+@pytest.mark.slow
 def test_compiled_names_and_results_stay() -> None:
     whole, split = split_and_whole(lambda: Reading(batches_per_step=2, compile=True), CHANGES[:2], 1)
     assert_equal(split, whole)

@@ -96,6 +96,7 @@ def kept(trainer: Reading) -> tuple[Any, Tensor]:
     return deepcopy(trainer.state_dict()), torch.get_rng_state()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"num_workers": 2}, {"num_workers": 3, "prefetch_factor": 1}])
 @pytest.mark.parametrize("more", [{"batches_per_step": 4}, {"batches_per_step": 4, "micro_batch_size": 2}])
 def test_workers_change_nothing(how: dict[str, Any], more: dict[str, Any]) -> None:

@@ -236,6 +236,7 @@ def test_a_script_that_forgets_is_found(tmp_path: Path, forgotten: str, cause: s
 # ------------------------------------------------------------------------------------------------ by hand, the example
 
 
+@pytest.mark.slow
 def test_by_hand_it_trains_one_configuration(tmp_path: Path) -> None:
     file = tmp_path / "walk.py"
     file.write_text(SCRIPT.replace("scale=1.0", "scale=1.0, hp={'lr': 0.5}, steps=5, eval_every=2, seed=1"))
@@ -299,6 +300,7 @@ def test_the_place_in_a_stream_goes_with_the_state(build: Any, script: str, brok
         assert image(other) == middle and image(trained(other, 9)) == end
 
 
+@pytest.mark.slow
 def test_a_script_with_a_stream_trains_by_hand(tmp_path: Path) -> None:
     (tmp_path / "walk.py").write_text(STREAMING)
     done = subprocess.run(

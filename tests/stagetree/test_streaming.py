@@ -116,6 +116,7 @@ def assert_split_equals_whole(make: Any, broken: int, steps: int = len(SIZES), s
             assert_equal(kept(resumed), end)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     broken=st.integers(1, len(SIZES) - 1),
@@ -205,6 +206,7 @@ def test_models_that_stream_are_not_packed() -> None:
 # What is out there ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("broken", [1, 3])
 def test_a_loader_of_torchdata_is_a_stream_of_batches(workers: int, broken: int) -> None:

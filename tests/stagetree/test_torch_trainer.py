@@ -126,6 +126,7 @@ def test_every_sample_is_seen_once_an_epoch_whatever_the_batch_sizes() -> None:
     assert order[0][:23] != order[0][23:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"in_memory": True}, {"in_memory": False}, {"in_memory": False, "num_workers": 1}])
 def test_another_data_seed_goes_on_from_the_same_place(tmp_path: Path, how: dict[str, Any]) -> None:
     """In the middle of an epoch, through a break; and what processes have read ahead is not learned from."""
@@ -167,6 +168,7 @@ class Windows(Tiny):
         return batch
 
 
+@pytest.mark.slow
 def test_the_length_of_sequences_changes_on_the_way(tmp_path: Path) -> None:
     """Through a break; the place in the data, labels and what is evaluated are as without."""
     hp = {"lr": 0.1, "bs": 4, "seq_len": {"family": "values", "values": [2, 6, 4], "milestones": [2, 4]}}

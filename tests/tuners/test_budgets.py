@@ -29,6 +29,7 @@ def ladder(slots: int = 2, **fields: Any) -> Simulator:
     return world
 
 
+@pytest.mark.slow
 @given(budget=st.integers(1, 60), slots=st.integers(1, 3), alone=st.booleans())
 def test_no_step_more_than_its_budget(budget: int, slots: int, alone: bool) -> None:
     """As the same study without one, up to there: to the step, whatever is under way on other slots."""

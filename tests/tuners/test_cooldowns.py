@@ -88,6 +88,7 @@ CASES: dict[str, tuple[dict[str, Any], Naive, bool]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @tried(6)
 @given(seed=st.integers(0, 10**6), slots=st.sampled_from([1, 2, 5, 40]))

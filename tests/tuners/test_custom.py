@@ -74,6 +74,7 @@ def test_the_study_of_the_page_is_run_by_it_and_replayed(halving: str) -> None:
     assert replay(numbered(world.events), STUDY).identical
 
 
+@pytest.mark.slow
 def test_the_policy_of_hyperdrive_passes_the_suite_and_goes_by_its_labels(tmp_path: Path) -> None:
     """Once everybody has had a turn, who goes on is the best of those that wait, and was labelled the most urgent."""
     path = file(tmp_path, PAGE["leader_first.py"], "leader_first.py")

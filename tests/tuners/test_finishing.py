@@ -35,6 +35,7 @@ def finished(study: Study) -> dict[int, Any]:
     return {event.trial: dict(event.reason) for event in study.history if "finish" in event.reason}
 
 
+@pytest.mark.slow
 @EVERY
 @tried(10)
 @given(seed=st.integers(0, 10**6), most=st.integers(1, 4), slots=st.sampled_from([1, 3]))
@@ -56,6 +57,7 @@ def test_the_best_are_trained_to_the_end(tuner: dict[str, Any], seed: int, most:
     assert replay(numbered(world.events), STUDY).identical
 
 
+@pytest.mark.slow
 @EVERY
 @tried(5)
 @given(seed=st.integers(0, 10**6))
@@ -73,6 +75,7 @@ def test_it_changes_nothing_before_the_end(tuner: dict[str, Any], seed: int) -> 
     assert decided({"finish_best": 2}) == decided({})
 
 
+@pytest.mark.slow
 @EVERY
 @tried(5)
 @given(seed=st.integers(0, 10**6), data=st.data())

@@ -110,6 +110,7 @@ def best(found: Study) -> float:
     return max(value for value in values if value is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [night(1), 4, night(30)])
 def test_the_study_ends_when_the_target_is_reached(slots: int) -> None:
     found = run(POP | {"target": 0.8}, slots=slots)
@@ -128,6 +129,7 @@ def test_a_target_that_is_reached_at_once_ends_the_study_at_once() -> None:
     assert (found.state, world.now) == ("completed", 2.0)
 
 
+@pytest.mark.slow
 def test_a_target_that_is_never_reached_ends_with_the_last_trial() -> None:
     found = run(POP | {"target": 0.99})
     assert found.state == "completed" and len(found.trials) == 12
@@ -140,11 +142,13 @@ def test_when_all_are_poor_each_ends_at_its_first_boundary() -> None:
     assert not judgements(found)
 
 
+@pytest.mark.slow
 def test_the_kill_threshold_waits_for_min_steps() -> None:
     found = run(POP | {"target": 0.9, "kill_threshold": 0.95, "min_steps": 6, "lower_bound": 0})
     assert {trial.steps for trial in found.trials} == {6}
 
 
+@pytest.mark.slow
 def test_targets_in_turn() -> None:
     found = run(POP | {"target": [0.5, 0.6, 0.8]})
     assert best(found) >= 0.8
@@ -152,6 +156,7 @@ def test_targets_in_turn() -> None:
     assert targets == sorted(targets) and set(targets) == {0.5, 0.6, 0.8}
 
 
+@pytest.mark.slow
 def test_a_target_of_the_study_is_aimed_at() -> None:
     """As a field of the study it goes with every tuner, and so it does with this one."""
     world = simulator(study(POP, target=0.8), slots=4, measure=rising)
@@ -170,6 +175,7 @@ def test_the_time_of_the_study_is_the_time_that_trials_have() -> None:
         assert judgement["expected_seconds"] <= 6 - judgement["elapsed"]
 
 
+@pytest.mark.slow
 def test_without_a_target_the_best_so_far_is_the_one_to_beat() -> None:
     found = run(POP)
     assert best(found) == pytest.approx(0.85 * (1 - math.exp(-5)))
@@ -192,6 +198,7 @@ def test_who_cannot_make_it_in_time_is_poor() -> None:
     assert world.now <= 8
 
 
+@pytest.mark.slow
 def test_the_expected_remaining_time_is_in_seconds_and_within_the_time_left() -> None:
     found = run(POP | {"target": 0.8, "max_time": 300}, seconds=lambda stage, number: 3.0 * (stage.end - stage.start))
     for judgement in judgements(found):
@@ -199,6 +206,7 @@ def test_the_expected_remaining_time_is_in_seconds_and_within_the_time_left() ->
         assert 0 <= judgement["expected_seconds"] <= min(18 * 3.0, 300 - judgement["elapsed"])
 
 
+@pytest.mark.slow
 def test_every_trial_has_its_first_boundary_before_an_opportunistic_one_has_its_second() -> None:
     found = run(POP | {"target": 0.99, "lower_bound": 0}, slots=2)
     asked = [event for event in found.history if event.kind in (TrialEventKind.START, TrialEventKind.PROMOTE)]
@@ -207,6 +215,7 @@ def test_every_trial_has_its_first_boundary_before_an_opportunistic_one_has_its_
     assert all(event.kind == TrialEventKind.START for event in turns[:12])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [night(1), 2, night(5)])
 @pytest.mark.parametrize("order_by", ["rank", "p"])
 def test_turns_go_to_the_first_in_order_and_among_equals_to_the_best(slots: int, order_by: str) -> None:
@@ -237,6 +246,7 @@ def test_turns_go_to_the_first_in_order_and_among_equals_to_the_best(slots: int,
     assert checked > 10
 
 
+@pytest.mark.slow
 def test_without_proof_p_ends_nobody() -> None:
     """Nobody seems to get there: that may be so, or the model does not know what curves come to here."""
     found = run(POP | {"target": 0.99}, slots=2)
@@ -247,6 +257,7 @@ def test_without_proof_p_ends_nobody() -> None:
     assert sum(event.kind == TrialEventKind.RESULT and event.steps == 20 for event in before) >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order_by", ["rank", "p"])
 def test_only_a_proven_p_ends_a_trial_and_never_the_best_of_a_step(order_by: str) -> None:
     found = run(POP | {"num_trials": 30, "lower_bound": 0.5, "order_by": order_by}, measure=wobbling, space=MANY)
@@ -264,12 +275,14 @@ def test_only_a_proven_p_ends_a_trial_and_never_the_best_of_a_step(order_by: str
     assert ends
 
 
+@pytest.mark.slow
 def test_keep_top_of_1_ends_nobody() -> None:
     tuner = POP | {"num_trials": 30, "lower_bound": 0.5, "keep_top": 1.0}
     found = run(tuner, measure=wobbling, space=MANY)
     assert {trial.steps for trial in found.trials} == {20}
 
 
+@pytest.mark.slow
 def test_the_order_of_ranks_needs_no_unit() -> None:
     """Bounds clip, and say nothing of who goes on."""
     asked = [
@@ -279,6 +292,7 @@ def test_the_order_of_ranks_needs_no_unit() -> None:
     assert asked[0] == asked[1] == asked[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [night(1), 3])
 def test_no_opportunistic_trial_waits_for_ever(slots: int) -> None:
     """Whoever is likelier comes to its end, or is likelier no more."""
@@ -309,6 +323,7 @@ def test_promising_trials_have_slots_of_their_own() -> None:
     assert {judgement["class"] for judgement in judgements(found)} == {"promising", "opportunistic"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order_by", ["rank", "p"])
 def test_each_judgement_has_its_numbers(order_by: str) -> None:
     for judgement in judgements(run(POP | {"target": 0.84, "order_by": order_by})):
@@ -330,6 +345,7 @@ def test_the_priority_of_a_promising_trial_is_what_it_is_ordered_by(order_by: st
     assert all(trial.priority in (0, worth(trial.standing, order_by)) for trial in judged)
 
 
+@pytest.mark.slow
 def test_nan_and_lost_workers() -> None:
     def broken(node: Node, step: int) -> e.Metrics:
         value = rising(node, step)
@@ -347,6 +363,7 @@ def test_every_nan() -> None:
     assert found.state == "failed"
 
 
+@pytest.mark.slow
 def test_a_cancelled_trial_is_out() -> None:
     world = simulator(study(POP | {"target": 0.84}), slots=4, measure=rising)
     world.advance()
@@ -355,6 +372,7 @@ def test_a_cancelled_trial_is_out() -> None:
     assert checked(world).trials[1].state == "cancelled"
 
 
+@pytest.mark.slow
 def test_more_evaluations_between_boundaries_are_points_and_no_decisions() -> None:
     found = run(POP | {"target": 0.84, "boundary": 4}, eval_every=1)
     assert {event.steps for event in found.history if event.kind == TrialEventKind.RESULT} >= {1, 2, 3, 4, 5}

@@ -18,6 +18,7 @@ GROWING = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] in GROW
 OTHERS = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] not in GROWS_BY}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuner", GROWING.values(), ids=GROWING)
 @drawn(seed=SEEDS, slots=st.sampled_from([1, 4]))
 def test_it_goes_on_and_what_was_decided_stands(tuner: dict[str, Any], seed: int, slots: int) -> None:
@@ -33,6 +34,7 @@ def test_it_goes_on_and_what_was_decided_stands(tuner: dict[str, Any], seed: int
     assert found.identical, found.difference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuner", OTHERS.values(), ids=OTHERS)
 def test_the_others_say_so(tuner: dict[str, Any]) -> None:
     world = run(study_of(tuner, "apart"), 0)

@@ -74,6 +74,7 @@ class World:
         return step in asked or bool(every and step % every == 0)
 
 
+@pytest.mark.slow
 @tried(25)
 @given(seed=st.integers(0, 10**6), kinds=st.lists(st.sampled_from(sorted(TUNERS)), min_size=2, max_size=3))
 def test_merged_or_alone_every_study_sees_the_same(seed: int, kinds: list[str]) -> None:
@@ -83,6 +84,7 @@ def test_merged_or_alone_every_study_sees_the_same(seed: int, kinds: list[str]) 
         assert one == other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merge", [True, False])
 def test_a_trial_is_evaluated_wherever_its_study_asks(merge: bool) -> None:
     for seed in range(5):

@@ -63,6 +63,7 @@ def brier(said: npt.ArrayLike, came: npt.ArrayLike) -> float:
     return float(np.mean((np.asarray(said, float) - np.asarray(came, float)) ** 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDED)
 @pytest.mark.parametrize("is_told", [True, pytest.param(False, marks=pytest.mark.night)])
 def test_pop_is_no_later_than_by_rank(name: str, is_told: bool) -> None:
@@ -71,6 +72,7 @@ def test_pop_is_no_later_than_by_rank(name: str, is_told: bool) -> None:
     assert pop.simulator.now <= rank.simulator.now
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least", [0.05, pytest.param(0.0, marks=pytest.mark.night)])
 def test_the_p_that_is_shown_is_no_worse_than_the_last_value(least: float) -> None:
     """Over all recorded curves: of one study alone, few trials come true, and the scores are mostly of their luck."""
@@ -80,6 +82,7 @@ def test_the_p_that_is_shown_is_no_worse_than_the_last_value(least: float) -> No
     assert brier(p, came) <= brier(is_there, came) + NEAR
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended", [0, 2, 5, 10, 30])
 @pytest.mark.parametrize("name", RECORDED)
 def test_where_few_have_ended(name: str, ended: int) -> None:

@@ -170,6 +170,7 @@ def test_what_lies_beside_the_copies_is_not_ours(remote: Bucket, cache: Path) ->
     assert len(copies(cache)) == 1
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(["write", "read"]), st.integers(0, 5), st.integers(1, 3000)), max_size=25))
 def test_there_are_never_more_bytes_than_may_be_and_none_is_wrong(
     tmp_path_factory: pytest.TempPathFactory, does: list[tuple[str, int, int]]

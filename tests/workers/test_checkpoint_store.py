@@ -47,6 +47,7 @@ def write(checkpoints: CheckpointStore, place: str, image: bytes, **how: Any) ->
         state.close()
 
 
+@pytest.mark.slow
 def test_what_was_written_is_read_with_the_hash_of_all_its_parts(store: ObjectStore) -> None:
     checkpoints, state = CheckpointStore(store), State.of(BIG)
     stored = checkpoints.write("plan/node/3", state)
@@ -296,6 +297,7 @@ class Stream:
             yield memoryview(self.image)[begin : begin + self.size]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [PART, PART + 1, len(LARGE)])
 def test_parts_arrive_in_their_order(store: ObjectStore, size: int) -> None:
     store.write("key", Stream(LARGE, size))
@@ -316,6 +318,7 @@ def s3_store(request: pytest.FixtureRequest, bucket_url: str, monkeypatch: pytes
     return S3Store(bucket_url)
 
 
+@pytest.mark.slow
 def test_parts_of_s3_go_up_and_down_side_by_side(
     s3_store: S3Store, bucket_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def values(cluster: Cluster, study: StudyId) -> list[Any]:
     return [metrics for _, metrics in cluster.values(study)]
 
 
+@pytest.mark.slow
 def test_what_a_slot_has_measured_is_chosen_by(cluster: Cluster) -> None:
     done = cluster.run(cluster.submit(spec()))
     assert_sound(cluster, done)
@@ -107,6 +108,7 @@ def test_what_a_slot_has_measured_is_chosen_by(cluster: Cluster) -> None:
     assert {"0", "2"} <= profile.batch_seconds.keys() <= {"0", "2", "4"} and profile.batch == {"bs": 4}
 
 
+@pytest.mark.slow
 def test_trials_have_the_numbers_of_the_width_that_was_chosen(cluster: Cluster, measuring: list[object]) -> None:
     measuring.append(FASTER)
     auto = cluster.run(cluster.submit(spec()))
@@ -139,6 +141,7 @@ def test_what_raises_while_it_is_measured_is_trained_alone(cluster: Cluster, mea
     assert not cluster.events(e.StageFailed), "no trial is to blame yet"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accident", [TrainerKilled("killed"), TrainerFailed("crash", "its process died", 0, "crash")])
 def test_a_process_that_ends_while_it_measures_is_nobodys_fault(
     cluster: Cluster, measuring: list[object], accident: Exception

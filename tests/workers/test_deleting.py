@@ -63,6 +63,7 @@ def give(cluster: Cluster, command: c.Command) -> None:
     transact(cluster.log, cluster.plans, write)
 
 
+@pytest.mark.slow
 def test_the_store_stays_under_the_budget_and_no_result_is_another(database: Database, tmp_path: Path) -> None:
     budget = 6 * SIZE
     free = Cluster(database, tmp_path / "free", slots=2)
@@ -84,6 +85,7 @@ def test_the_store_stays_under_the_budget_and_no_result_is_another(database: Dat
     cluster.close()
 
 
+@pytest.mark.slow
 def test_slots_wait_until_there_is_room_for_what_they_write(database: Database, tmp_path: Path) -> None:
     """Also where checkpoints are deleted so late that somebody waits for it."""
     budget, cluster = 10 * SIZE, Cluster(database, tmp_path, slots=2)
@@ -111,6 +113,7 @@ def test_nobody_waits_where_nothing_may_go(cluster: Cluster) -> None:
     assert not deleting.is_waited_for
 
 
+@pytest.mark.slow
 def test_what_was_deleted_is_made_again_when_it_is_asked_for(cluster: Cluster) -> None:
     whole = cluster.submit(spec(({}, 8), ({"lr": 0.2}, 8), trainer_args={"tag": "calm"}))
     cluster.run(whole)
@@ -169,6 +172,7 @@ def test_what_a_row_names_is_not_deleted(cluster: Cluster) -> None:
     assert not cluster.events(e.CheckpointDropped) or key not in {x.key for x in cluster.events(e.CheckpointDropped)}
 
 
+@pytest.mark.slow
 def test_that_the_budget_cannot_be_held_is_said(cluster: Cluster) -> None:
     said: list[str] = []
     cluster.run(cluster.submit(spec(({}, 4))))
@@ -191,6 +195,7 @@ def test_a_deleted_study_takes_its_own_with_it_and_leaves_the_others_theirs(clus
         assert rows.studies.find(gone) is None and rows.studies.find(stays) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merge", [True, False])
 def test_states_kept_on_purpose_survive_the_end_any_budget_and_gc_and_others_do_not(
     cluster: Cluster, merge: bool

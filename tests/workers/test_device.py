@@ -71,6 +71,7 @@ def test_a_slot_says_with_how_many_it_shares_its_gpu_and_how() -> None:
     assert list(map(str, devices)) == said
 
 
+@pytest.mark.slow
 @given(
     host=st.from_regex(r"([a-z0-9]+[-_.])?", fullmatch=True), number=st.integers(0, 300), letter=st.sampled_from("ab")
 )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from cluster import Cluster
 from sqlalchemy import event
 from studies import spec
@@ -46,6 +47,7 @@ def test_a_slot_that_has_nothing_to_do_asks_only_when_it_shows_that_it_is_alive(
     assert set(asked) <= {"UPDATE", "SELECT", "BEGIN"}
 
 
+@pytest.mark.slow
 def test_a_slot_that_trains_asks_once_for_each_look(cluster: Cluster) -> None:
     study, counted = cluster.submit(spec(({}, 4))), Counter[str]()
 

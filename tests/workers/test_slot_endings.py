@@ -43,6 +43,7 @@ def before_recording(cluster: Cluster) -> None:
 STATES = [before_the_claim, in_training, at_evaluation, while_loading, while_saving, before_recording]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", STATES)
 def test_what_a_worker_had_when_it_was_to_end_is_not_trained_again(
     cluster: Cluster, state: Callable[[Cluster], None]

@@ -28,6 +28,7 @@ def failing(kind: str, error: str = "it broke") -> Callable[[], None]:
     return fail
 
 
+@pytest.mark.slow
 def test_one_error_in_a_trunk_of_twenty_trials_fails_nobody(cluster: Cluster) -> None:
     """`OSError: Stale file handle`, once, at step 3 of what all share."""
     trials = [({"lr": switch(0.1, 0.2 + lr / 100, 4)}, 6) for lr in range(20)]
@@ -45,6 +46,7 @@ def test_one_error_in_a_trunk_of_twenty_trials_fails_nobody(cluster: Cluster) ->
     assert cluster.processes["gpu0"] == 2  # a fresh one after it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["exception", "out_of_memory", "device", "crash", "hang"])
 def test_what_fails_once_is_done_again_in_a_fresh_process(cluster: Cluster, kind: str) -> None:
     expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
@@ -150,6 +152,7 @@ def sick(cluster: Cluster, slot: str) -> None:
     cluster.script = script
 
 
+@pytest.mark.slow
 def test_a_sick_slot_beside_a_sound_one_is_put_in_quarantine(database: Database, tmp_path: Path) -> None:
     cluster = Cluster(database, tmp_path, slots=2)
     sick(cluster, "gpu1")
@@ -163,6 +166,7 @@ def test_a_sick_slot_beside_a_sound_one_is_put_in_quarantine(database: Database,
     cluster.close()
 
 
+@pytest.mark.slow
 def test_a_slot_that_passes_its_test_is_back_at_once_the_first_time(database: Database, tmp_path: Path) -> None:
     cluster = Cluster(database, tmp_path, slots=2)
     sick(cluster, "gpu1")

@@ -33,6 +33,7 @@ def test_messages_may_come_twice_late_and_for_what_is_long_over(cluster: Cluster
     assert cluster.run(study).executed == 6
 
 
+@pytest.mark.slow
 def test_a_message_of_another_chain_begins_no_stage_of_this_one(cluster: Cluster) -> None:
     cluster.submit(spec(({}, 2), ({}, 4), ({}, 6)))
     cluster.ticker.tick()

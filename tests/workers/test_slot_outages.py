@@ -47,6 +47,7 @@ def at_finish(cluster: Cluster, away: Away) -> None:
 POINTS = [at_claim, in_training, after_evaluation, at_stage_end, at_checkpoint, at_finish]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whose", [("gpu0",), ("gpu0", "scheduler")], ids=["the slot's", "everybody's"])
 @pytest.mark.parametrize("seconds", [MOMENT, HALF_A_MINUTE, MINUTE])
 @pytest.mark.parametrize("point", POINTS)
@@ -104,6 +105,7 @@ def test_a_demoted_primary_costs_no_step(cluster: Cluster, postgres_admin: Engin
     assert not cluster.events(e.StageFailed)
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_lost_records_nothing_twice(cluster: Cluster) -> None:
     """The commit was done, and its answer did not arrive: of every fact, and of the claim."""
     expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)

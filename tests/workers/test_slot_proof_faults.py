@@ -65,6 +65,7 @@ def says_the_same(cluster: Cluster, study: Study) -> None:
     assert (handover.difference, handover.stray, handover.unproven) == ("", {}, "")
 
 
+@pytest.mark.slow
 def test_without_a_fault(proving: Cluster) -> None:
     done = proving.run(proving.submit(BRANCHES))
     says_the_same(proving, done)
@@ -74,6 +75,7 @@ def test_without_a_fault(proving: Cluster) -> None:
     assert values == proving.values(proving.run(proving.submit(ALONE)).id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("proof", ["check", "handover"])
 @pytest.mark.parametrize("what", ["start", "build", "train", "evaluate", "save", "load", "look"])
 def test_a_worker_that_is_to_end_stops_in_the_middle(proving: Cluster, proof: str, what: str) -> None:
@@ -95,6 +97,7 @@ def test_a_worker_that_is_to_end_stops_in_the_middle(proving: Cluster, proof: st
     assert ends(proving, proof) in (["stopped", "done"], ["done"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("proof", ["check", "handover"])
 @pytest.mark.parametrize("what", ["train", "save", "load"])
 def test_a_worker_that_is_killed_costs_a_lease(proving: Cluster, proof: str, what: str) -> None:
@@ -112,6 +115,7 @@ def test_a_worker_that_is_killed_costs_a_lease(proving: Cluster, proof: str, wha
     assert ends(proving, proof) == ["lost", "done"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("illness", "seconds"), [(refused, 0.3), (refused, 60.0), (missing, 0.3), (missing, 20.0)])
 def test_a_store_that_is_away_is_waited_for(proving: Cluster, illness: Callable[[str], None], seconds: float) -> None:
     study = proving.submit(BRANCHES)
@@ -141,6 +145,7 @@ def test_a_state_of_another_machine_with_the_same_bits_is_equal(proving: Cluster
     says_the_same(proving, proving.run(study))
 
 
+@pytest.mark.slow
 def test_other_bits_on_another_machine_are_no_verdict(proving: Cluster) -> None:
     study = proving.submit(BRANCHES)
 

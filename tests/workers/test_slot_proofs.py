@@ -76,6 +76,7 @@ def test_a_right_trainer_is_tried_and_proven(proving: Cluster) -> None:
     assert is_identical(proving, done.id)
 
 
+@pytest.mark.slow
 def test_a_process_in_which_a_state_came_out_the_same_trains_on(
     proving: Cluster, started: list[TrainerProcess]
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_process_in_which_a_state_came_out_the_same_trains_on(
     assert len(started) == 3, "one each for the check, what was trained before the proof, the proof and what followed"
 
 
+@pytest.mark.slow
 def test_what_the_state_leaves_out_has_each_trial_trained_alone(proving: Cluster) -> None:
     isolated = proving.run(proving.submit(study("forgetful")))
     alone = proving.run(proving.submit(study("forgetful", merge=False, inexact="allow")))
@@ -94,6 +96,7 @@ def test_what_the_state_leaves_out_has_each_trial_trained_alone(proving: Cluster
     assert is_identical(proving, isolated.id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "difference", "stray"),
     [
@@ -115,6 +118,7 @@ def test_a_check_says_what_differs_and_why(proving: Cluster, trainer: str, diffe
         assert check.stray[stray] == "does not come back with the state: 2 in a used object, 1 when it was saved"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "args", "difference", "stray"),
     [
@@ -136,6 +140,7 @@ def test_a_check_names_the_causes_that_peoples_trainers_have(
     assert list(check.stray) == stray and not check.unproven, check
 
 
+@pytest.mark.slow
 def test_a_fresh_process_that_cannot_take_the_state_is_a_difference(proving: Cluster) -> None:
     done = proving.run(proving.submit(study("unloadable")))
     [handover] = found(proving, "handover")

@@ -123,6 +123,7 @@ def test_two_ranks_keep_the_checkpoints_of_one_also_where_one_is_killed(make: Ma
     assert "interrupted" in {event.outcome for event in hurt.events(e.ChainEnded)}
 
 
+@pytest.mark.slow
 def test_a_study_of_one_rank_goes_on_with_two(make: Make) -> None:
     alone, moved = make(), make()
     longer = [(hp, steps + 3) for hp, steps in TRIALS]
@@ -135,6 +136,7 @@ def test_a_study_of_one_rank_goes_on_with_two(make: Make) -> None:
     assert done.executed < done.unique
 
 
+@pytest.mark.slow
 def test_a_slot_that_is_lent_is_left_before_ranks_start_there_and_after_the_chain_is_over(make: Make) -> None:
     """Both slots have a model in memory, then a gang has both, and then each has a path of its own again."""
     cluster = make()
@@ -147,6 +149,7 @@ def test_a_slot_that_is_lent_is_left_before_ranks_start_there_and_after_the_chai
     assert cluster.beside == []
 
 
+@pytest.mark.slow
 def test_a_slot_whose_worker_stays_on_a_device_that_is_lent_rests_and_nobody_is_charged(make: Make) -> None:
     cluster = make()
     cluster.is_deaf = True
@@ -166,6 +169,7 @@ def test_a_slot_whose_worker_stays_on_a_device_that_is_lent_rests_and_nobody_is_
     assert cluster.run(study).state == "completed"
 
 
+@pytest.mark.slow
 def test_what_has_no_room_on_one_device_is_tried_on_two_and_charged_to_nobody(make: Make) -> None:
     """The large batches: one that is out of memory says so for all. The small ones stay on one device each."""
     alone, cluster = make(), make()
@@ -215,6 +219,7 @@ EACH = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mishap", "call"), EACH)
 def test_after_a_mishap_in_a_rank_the_values_are_those_of_a_calm_study(
     make: Make, mishap: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -296,6 +301,7 @@ def test_torchs_own_sums_are_of_a_plan_with_the_number_of_ranks_and_proven_there
     assert of_study(cluster.plan, done, found).startswith("proven to step ")
 
 
+@pytest.mark.slow
 def test_what_is_inexact_in_two_ranks_alone_is_found_by_a_proof_in_two(make: Make) -> None:
     cluster = make(proofs=True)
     trials = [({"lr": switch(0.1, lr, 4)}, 7) for lr in (0.05, 0.02)]

@@ -73,6 +73,7 @@ def delete(cluster: Cluster, study: StudyId) -> None:
     transact(cluster.log, cluster.plans, Write(stream=cluster.stream, decide=lambda p: decide(p, command), at=1.0))
 
 
+@pytest.mark.slow
 def test_every_chain_at_step_0_begins_with_the_weights_and_sharing_changes_nothing(cluster: Cluster) -> None:
     shared = scores(cluster, cluster.run(begin(cluster, BRANCHES)).id)
     alone = scores(cluster, cluster.run(begin(cluster, ALONE)).id)
@@ -84,6 +85,7 @@ def test_every_chain_at_step_0_begins_with_the_weights_and_sharing_changes_nothi
     assert all(0 < score < 10 for score in plain)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_lost_before_its_first_checkpoint_begins_again(cluster: Cluster) -> None:
     def fail() -> None:
         raise RuntimeError("an accident of ours")
@@ -93,6 +95,7 @@ def test_a_model_that_is_lost_before_its_first_checkpoint_begins_again(cluster: 
     assert scores(cluster, cluster.run(begin(cluster, BRANCHES)).id) == wanted
 
 
+@pytest.mark.slow
 def test_all_of_a_state_has_momentum_and_generators(cluster: Cluster) -> None:
     """Trained on from the state of another study, it is the trial that was never broken off, values and all."""
     constant = {**spec(({}, 4), trainer="beginner"), "keep_best": 1}
@@ -119,6 +122,7 @@ def test_weights_that_are_gone_are_an_error_that_says_so(cluster: Cluster) -> No
     assert "the weights that it begins from: checkpoint" in str(cluster.run(study).error)
 
 
+@pytest.mark.slow
 def test_packs_begin_with_them_too(sqlite_url: str, tmp_path: Path, warm: Warm) -> None:
     database = Database(sqlite_url)
     cluster = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=60.0)

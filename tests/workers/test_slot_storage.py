@@ -46,6 +46,7 @@ def ill_for(cluster: Cluster, seconds: float, illness: Callable[[str], None]) ->
     return hook
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.3, 60.0])
 @pytest.mark.parametrize("illness", [refused, missing])
 def test_a_store_that_takes_nothing_for_a_time_costs_no_step(
@@ -78,6 +79,7 @@ def test_a_chain_that_nobody_wants_any_more_waits_for_no_checkpoint(cluster: Clu
     assert cancelled and "stopped" in [event.outcome for event in cluster.events(e.ChainEnded)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.3, 20.0])
 @pytest.mark.parametrize("illness", [refused, missing])
 def test_a_store_that_gives_nothing_for_a_time_costs_no_step(
@@ -105,6 +107,7 @@ def corrupt(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [truncate, corrupt, Path.unlink])
 def test_a_checkpoint_that_is_damaged_for_good_is_struck_and_trained_again(
     cluster: Cluster, damage: Callable[[Path], None]
@@ -145,6 +148,7 @@ def test_a_folder_that_was_deleted_is_trained_again_and_said(cluster: Cluster) -
     assert cluster.row().note is None  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.3, 60.0])
 def test_a_folder_that_is_not_mounted_for_a_time_costs_no_step(cluster: Cluster, seconds: float) -> None:
     cluster.run(cluster.submit(spec(({}, 4))))

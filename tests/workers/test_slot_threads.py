@@ -42,6 +42,7 @@ def beating(cluster: Cluster) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_no_chain_that_begins_while_the_heartbeat_looks_is_without_one(cluster: Cluster) -> None:
     renewed = set[str]()
 

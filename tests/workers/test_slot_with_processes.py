@@ -75,6 +75,7 @@ def test_a_step_that_hangs_is_ended_and_says_where_it_was(
     assert "in hang\n" in failure.error
 
 
+@pytest.mark.slow
 def test_a_process_that_keeps_more_and_more_memory_is_replaced_between_two_chains(
     real: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

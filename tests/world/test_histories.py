@@ -36,6 +36,7 @@ def test_whatever_happens_the_results_are_those_of_a_calm_run(part: int) -> None
     assert " chains had more than one slot" in said and "\n0 chains" not in said
 
 
+@pytest.mark.slow
 def test_without_a_guard_some_history_is_wrong() -> None:
     said = soak("--without", *sorted(GUARDS))
     assert [line.split(",")[0] for line in said.splitlines()] == [f"without {guard}" for guard in sorted(GUARDS)]
