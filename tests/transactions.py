@@ -7,7 +7,9 @@ from typing import Any
 
 from app.events.database import Database
 from app.events.records import SqlRecords
-from app.events.rows import has_expired
+from app.events.rows import ChainRecord, SlotRecord, has_expired
+from app.events.rows.ports import RowsPort
+from app.events.rows.values import Changes
 
 TTL = 60.0
 
@@ -17,6 +19,35 @@ class Clock:
 
     def __call__(self) -> float:
         return self.at
+
+
+def free(rows: RowsPort, seen_within: float = TTL) -> list[str]:
+    """The slots that may be given work."""
+    alive, at = rows.slots.alive(seen_within), rows.now()
+    return [slot.name for slot in alive if slot.is_free and not slot.is_quarantined(at)]
+
+
+class Kept:
+    """Chains and slots as somebody has them who takes in only what has changed."""
+
+    def __init__(self) -> None:
+        self.mark: object = None
+        self.chains, self.slots = dict[str, ChainRecord](), dict[str, SlotRecord]()
+        self.last: Changes | None = None
+
+    def look(self, rows: RowsPort) -> None:
+        self.last = rows.changes(self.mark)
+        self.mark = self.last.mark
+        for kept, changed in ((self.chains, self.last.chains), (self.slots, self.last.slots)):
+            for name, row in changed.items():
+                kept.pop(name, None)
+                if row is not None:
+                    kept[name] = row  # type: ignore[assignment]
+
+    def is_right(self, rows: RowsPort) -> bool:
+        """After a look: whether it is as for somebody who reads all of it."""
+        chains, slots = ({row.chain: row for row in rows.chains.live()}, {row.name: row for row in rows.slots.all()})
+        return self.chains == chains and self.slots == slots
 
 
 class Transactions:
@@ -29,6 +60,11 @@ class Transactions:
         """The chains whose lease has run out."""
         with SqlRecords(self.database).read() as rows:
             return [row.chain for row in rows.chains.live() if has_expired(row.lease_until, rows.now())]
+
+    def free(self, seen_within: float = TTL) -> list[str]:
+        """The slots that may be given work."""
+        with SqlRecords(self.database).read() as rows:
+            return free(rows, seen_within)
 
     def __getattr__(self, name: str) -> Any:
         return self._method(name) if self.table else Transactions(self.database, name)

@@ -14,7 +14,7 @@ from assignments import WORK
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from transactions import TTL, Clock
+from transactions import TTL, Clock, Kept, free
 
 from app.domain.events import StudyPaused, StudyResumed, StudySubmitted
 from app.events.database import Database
@@ -90,7 +90,7 @@ def shown(rows: RowsPort) -> tuple[Any, ...]:
         for x in chains
     ]
     names = [x.chain for x in rows.chains.live()]
-    return slots, plain, names, [x.name for x in rows.slots.free(TTL)], rows.studies.busy_versions(), rows.now()
+    return slots, plain, names, free(rows), rows.studies.busy_versions(), rows.now()
 
 
 def test_what_a_block_that_raises_has_changed_is_as_before(records: Records) -> None:
@@ -106,6 +106,62 @@ def test_what_a_block_that_raises_has_changed_is_as_before(records: Records) -> 
     with records.read() as rows:
         assert shown(rows) == before
         assert rows.studies.find("s") is None
+
+
+def test_who_takes_in_what_has_changed_knows_all_that_there_is(records: Records) -> None:
+    kept = Kept()
+    changes: list[Callable[[RowsPort], Any]] = [
+        lambda rows: None,
+        lambda rows: rows.slots.take("gpu1", "berta", instead_of=None, **HERE),
+        lambda rows: rows.chains.assign("a", "plan", "gpu0", WORK, TTL),
+        lambda rows: rows.chains.assign("b", "plan", "gpu1", WORK, TTL),
+        lambda rows: rows.chains.claim("b", "berta", TTL),
+        lambda rows: rows.chains.heartbeat("b", 1, TTL, 3),
+        lambda rows: (rows.chains.ask_stop("a"), rows.chains.release("b", 1, {"step": 4})),
+        lambda rows: rows.slots.retire("gpu1", "berta"),
+        lambda rows: rows.chains.finish("b", 1),
+        lambda rows: rows.slots.forget_all(),
+        lambda rows: rows.chains.end("a"),
+    ]
+    for change in changes:
+        with records.write() as rows:
+            change(rows)
+        with records.read() as rows:
+            kept.look(rows)
+            assert kept.is_right(rows)
+        with pytest.raises(ZeroDivisionError), records.write() as rows:
+            for row in rows.chains.live():
+                rows.chains.end(row.chain)
+            rows.slots.forget_all()
+            raise ZeroDivisionError
+        with records.read() as rows:
+            kept.look(rows)
+            assert kept.is_right(rows)
+
+
+def test_what_is_written_while_somebody_looks_is_seen_by_the_next_look(postgres_url: str, clock: Clock) -> None:
+    """The one who began to write first may be the last to commit."""
+    database, kept = Database(postgres_url, clock=clock), Kept()
+    records = SqlRecords(database)
+    with records.write() as rows:
+        for slot in ("gpu0", "gpu1", "gpu2"):
+            rows.slots.take(slot, "anna", instead_of=None, **HERE)
+            rows.chains.assign(f"on {slot}", "plan", slot, WORK, TTL)
+    with records.write() as slow:
+        slow.chains.claim("on gpu0", "anna", TTL)
+        with records.write() as quick:
+            quick.chains.claim("on gpu1", "anna", TTL)
+        for _ in range(2):
+            with records.read() as rows:
+                kept.look(rows)
+                assert kept.is_right(rows)
+    with records.read() as rows:
+        kept.look(rows)
+        assert kept.is_right(rows)
+        assert kept.last is not None and "on gpu2" not in kept.last.chains, "what has not changed is not read again"
+        kept.look(rows)
+        assert kept.last.chains == {}
+    records.close()
 
 
 def test_facts_and_their_proof_are_written_together_or_not_at_all(records: Records) -> None:
@@ -196,7 +252,7 @@ def test_a_gang_is_taken_as_a_whole(records: Records) -> None:
     with records.write() as rows:
         with_gang(rows, "gpu1", "gpu2")
     with records.read() as rows:
-        assert (lent(rows), rows.slots.free(TTL)) == ({"gpu0": None, "gpu1": "a", "gpu2": "a"}, [])
+        assert (lent(rows), free(rows)) == ({"gpu0": None, "gpu1": "a", "gpu2": "a"}, [])
         assert [(row.chain, dict(row.members)) for row in rows.chains.live()] == [
             ("a", {"gpu1": "berta", "gpu2": "berta"})
         ]
@@ -212,7 +268,7 @@ def test_a_gang_that_is_not_to_be_had_takes_nothing(records: Records, members: t
         with_gang(rows, "gpu1")
     with records.read() as rows:
         assert lent(rows) == {"gpu0": None, "gpu1": "a", "gpu2": None}
-        assert [slot.name for slot in rows.slots.free(TTL)] == ["gpu2"]
+        assert free(rows) == ["gpu2"]
 
 
 def test_a_lent_slot_takes_no_chain(records: Records) -> None:
@@ -288,6 +344,7 @@ class Alike(RuleBasedStateMachine):
         shutil.copy(self.template, self.folder)
         sql = SqlRecords(Database(f"sqlite:///{self.folder}/{self.template.name}", clock=self.clock))
         self.both: list[Records] = [sql, MemoryRecords(self.clock)]
+        self.kept = {id(records): Kept() for records in self.both}
 
     def teardown(self) -> None:
         for records in self.both:
@@ -306,7 +363,10 @@ class Alike(RuleBasedStateMachine):
             return type(refusal), str(refusal)
 
     def look(self, records: Records) -> Any:
+        kept = self.kept[id(records)]
         with records.read() as rows:
+            kept.look(rows)
+            assert kept.is_right(rows)
             return shown(rows)
 
     @initialize()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from assignments import WORK
 from scenes import AWAY, LEASE, ONE, Scene, times, trials
+from transactions import free as free_slots
 
 from app.domain import events as e
 from app.domain.search_plan import MAX_LOST
@@ -131,7 +132,7 @@ def test_a_slot_that_was_taken_meanwhile_is_passed_over_and_the_others_get_work(
 
     def take(append: object) -> None:
         with scene.records.write() as rows:
-            free = [slot.name for slot in rows.slots.free(LEASE)]
+            free = free_slots(rows, LEASE)
             if len(free) == 2 and len(scene.plan().nodes) == 2:
                 rows.chains.assign("other's", "elsewhere", free[0], WORK, LEASE)
 

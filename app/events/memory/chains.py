@@ -5,9 +5,11 @@ Rows in memory. They are values: a change puts another one in the place of the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from math import inf
 from threading import RLock
 from typing import Any, Generic, TypeVar
@@ -36,11 +38,12 @@ Undo = list[Callable[[], object]]
 
 
 class Table(Generic[Row]):
-    """Rows by key. Every change says how it is taken back."""
+    """Rows by key. Every change says how it is taken back. revision: how many changes there were."""
 
     def __init__(self, undo: Undo) -> None:
-        self._rows: MutableMapping[str, Row] = {}
-        self._undo = undo
+        self._rows: dict[str, Row] = {}
+        self._undo, self.revision = undo, 0
+        self._changed_at: dict[str, int] = {}  # the revision of each row's last change; the last of all comes last
 
     def get(self, key: str) -> Row | None:
         return self._rows.get(key)
@@ -48,17 +51,55 @@ class Table(Generic[Row]):
     def values(self) -> Iterator[Row]:
         return iter(self._rows.values())
 
+    def changed(self, since: int | None) -> dict[str, Row | None]:
+        """The rows that were changed after a revision, and None for those that are gone; None: all that there are."""
+        if since is None:
+            return dict(self._rows)
+        new = takewhile(lambda change: change[1] > since, reversed(self._changed_at.items()))
+        return {key: self._rows.get(key) for key, _ in new}
+
     def put(self, key: str, row: Row) -> None:
-        before = self._rows.get(key)
-        self._undo.append((lambda: self._rows.pop(key)) if before is None else (lambda: self._set(key, before)))
-        self._rows[key] = row
+        self._change(key, row)
 
     def remove(self, key: str) -> None:
-        row = self._rows.pop(key)
-        self._undo.append(lambda: self._set(key, row))
+        self._change(key, None)
 
-    def _set(self, key: str, row: Row) -> None:
-        self._rows[key] = row
+    def _change(self, key: str, row: Row | None) -> None:
+        """If that is taken back, whoever looks at the row then has looked in vain."""
+        before = self._rows.get(key)
+        self._undo.append(lambda: self._set(key, before))
+        self.revision += 1
+        self._changed_at.pop(key, None)
+        self._changed_at[key] = self.revision
+        self._set(key, row)
+
+    def _set(self, key: str, row: Row | None) -> None:
+        if row is None:
+            self._rows.pop(key, None)
+        else:
+            self._rows[key] = row
+
+
+class LiveChains(Table[ChainRecord]):
+    """The chains that nobody has ended. by_slot: their names. by_stream: how many there are."""
+
+    def __init__(self, undo: Undo) -> None:
+        super().__init__(undo)
+        self.by_slot, self.by_stream = defaultdict[str, set[str]](set), Counter[str]()
+
+    def on(self, slot: str) -> list[ChainRecord]:
+        """Those that are trained on a slot, or were."""
+        return [self._rows[name] for name in sorted(self.by_slot[slot])]
+
+    def _set(self, key: str, row: ChainRecord | None) -> None:
+        before = self._rows.get(key)
+        if row is not None and before is None:
+            self.by_slot[row.slot].add(key)
+            self.by_stream[row.stream] += 1
+        elif row is None and before is not None:
+            self.by_slot[before.slot].discard(key)
+            self.by_stream[before.stream] -= 1
+        super()._set(key, row)
 
 
 Tick = tuple[float, Mapping[str, Any] | None]
@@ -76,7 +117,7 @@ class Tables:
         self.installation = Installation("memory", None)
         self.tokens: Table[TokenRecord] = Table(self._undo)
         self.slots: Table[SlotRecord] = Table(self._undo)
-        self.live: Table[ChainRecord] = Table(self._undo)  # the chains that nobody has ended
+        self.live = LiveChains(self._undo)
         self.over: Table[ChainRecord] = Table(self._undo)
         self.schedulers: Table[Tick] = Table(self._undo)
         self.versions: dict[str, int] = {}  # of each stream; only the log moves them
@@ -232,6 +273,5 @@ class MemoryChains(ChainsPort):
         slot = self._tables.slots.get(row.slot)
         if slot is not None and slot.chain == row.chain:
             model = dict(resident_model) if resident_model and not row.members else None
-            rest = [each for each in self._tables.live.values() if each.slot == slot.name]
-            left = [each.chain for each in rest if each.state in AT_WORK]
+            left = [each.chain for each in self._tables.live.on(slot.name) if each.state in AT_WORK]
             self._tables.slots.put(slot.name, replace(slot, chain=min(left, default=None), resident_model=model))

@@ -11,7 +11,7 @@ from app.domain.terms import FINAL_STATES, ChainState
 from app.events.memory.chains import MemoryChains, Tables
 from app.events.rows.ports import RowsPort, SchedulersPort, SlotsPort, StudiesPort, TokensPort
 from app.events.rows.values import (
-    ChainRecord,
+    Changes,
     Installation,
     SlotLost,
     SlotRecord,
@@ -66,7 +66,7 @@ class MemoryStudies(StudiesPort):
 
     def busy_versions(self) -> dict[str, int]:
         audited = (row.stream for row in self._tables.studies.values() if row.audited)
-        busy = {*self.active_streams(), *(row.stream for row in self._tables.live.values()), *audited}
+        busy = {*self.active_streams(), *+self._tables.live.by_stream, *audited}
         return {stream: version for stream, version in sorted(self._tables.versions.items()) if stream in busy}
 
 
@@ -82,11 +82,7 @@ class MemorySlots(SlotsPort):
 
     def alive(self, seen_within: float) -> list[SlotRecord]:
         at = self._tables.clock()
-        return [row for row in self.all() if at - seen_within <= row.seen_at <= at + seen_within]
-
-    def free(self, seen_within: float) -> list[SlotRecord]:
-        at = self._tables.clock()
-        return [row for row in self.alive(seen_within) if row.is_free and not row.is_quarantined(at)]
+        return [row for row in self.all() if row.was_seen(at, seen_within)]
 
     def take(
         self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, **its: str
@@ -98,7 +94,7 @@ class MemorySlots(SlotsPort):
         new = SlotRecord(name=name, owner=owner, device=device, host=host, pid=pid, seen_at=at, chain=chain, **its)  # type: ignore[arg-type]
         lent = min((gang.chain for gang in self._tables.gangs_with(name)), default=None)
         self._tables.slots.put(name, replace(new, lent_to=lent))
-        for row in self._chains_of(name):
+        for row in self._tables.live.on(name):
             self._tables.live.put(row.chain, replace(row, lease_until=0.0))
 
     def touch(self, name: str, owner: str) -> None:
@@ -119,7 +115,7 @@ class MemorySlots(SlotsPort):
         if row is None or row.owner != owner:
             return
         self._tables.slots.remove(name)
-        for chain in self._chains_of(name):
+        for chain in self._tables.live.on(name):
             if chain.state == ChainState.READY:
                 self._tables.live.put(chain.chain, replace(chain, lease_until=0.0))
             elif chain.state == ChainState.RUNNING:
@@ -133,9 +129,6 @@ class MemorySlots(SlotsPort):
             self._tables.live.put(chain.chain, replace(chain, lease_until=0.0))
         for row in self.all():
             self._tables.slots.remove(row.name)
-
-    def _chains_of(self, name: str) -> list[ChainRecord]:
-        return [row for row in self._tables.live.values() if row.slot == name]
 
     def _change(self, name: str, owner: str, **values: Any) -> None:
         if (row := self.get(name)) is None or row.owner != owner:
@@ -196,3 +189,10 @@ class MemoryRows(RowsPort):
 
     def now(self) -> float:
         return self._tables.clock()
+
+    def changes(self, since: object = None) -> Changes:
+        chains, slots = self._tables.live, self._tables.slots
+        before = (None, None) if since is None else since
+        assert isinstance(before, tuple)  # what it has said before
+        mark = (chains.revision, slots.revision)
+        return Changes(mark, chains.changed(before[0]), slots.changed(before[1]))

@@ -5,6 +5,8 @@ Time is the database's, or that of the clock given to `Database`. What each oper
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
@@ -13,12 +15,15 @@ from app.events.rows.chains import Chains
 from app.events.rows.ports import RowsPort
 from app.events.rows.sql import Schedulers, Slots, Studies, Tokens
 from app.events.rows.values import (
+    NOTHING_SEEN,
     ChainFlags,
     ChainNotClaimable,
     ChainRecord,
+    Changes,
     Fenced,
     Installation,
     Lease,
+    Mark,
     SlotLost,
     SlotRecord,
     SlotTaken,
@@ -26,6 +31,7 @@ from app.events.rows.values import (
     TokenRecord,
     has_expired,
     now,
+    standing,
 )
 from app.events.tables import INSTALLATION
 
@@ -49,6 +55,16 @@ class Rows(RowsPort):
 
     def now(self) -> float:
         return self._session.execute(select(now(self._session))).scalar_one()
+
+    def changes(self, since: object = None) -> Changes:
+        before = NOTHING_SEEN if since is None else since
+        assert isinstance(before, Mark)
+        mark = standing(self._session)
+        chains = {row.chain: row for row in Chains(self._session).written_since(before.writer)}
+        slots = {row.name: row for row in Slots(self._session).written_since(before.writer)}
+        mark = replace(mark, chains=mark.chains | chains.keys(), slots=mark.slots | slots.keys())
+        over, gone = before.chains - mark.chains, before.slots - mark.slots
+        return Changes(mark, {**dict.fromkeys(over), **chains}, {**dict.fromkeys(gone), **slots})
 
 
 __all__ = [

@@ -25,6 +25,7 @@ from app.events.rows.values import (
     SlotTaken,
     not_yours,
     now,
+    written_since,
 )
 from app.events.tables import CHAINS, LIVE, SLOTS
 
@@ -106,6 +107,11 @@ class Chains(ChainsPort):
 
     def live(self, stream: str | None = None) -> list[ChainRecord]:
         query = LIVE_CHAINS if stream is None else LIVE_CHAINS.where(CHAINS.c.stream == stream)
+        return [_record(row) for row in self._session.execute(query)]
+
+    def written_since(self, writer: int | None) -> list[ChainRecord]:
+        """Those that nobody has ended, as of a `Mark`."""
+        query = LIVE_CHAINS if writer is None else LIVE_CHAINS.where(written_since("chains", writer))
         return [_record(row) for row in self._session.execute(query)]
 
     # The worker's side

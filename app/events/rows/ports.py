@@ -13,7 +13,16 @@ from math import inf
 from typing import Any
 
 from app.domain.assignment import ChainAssignment
-from app.events.rows.values import ChainFlags, ChainRecord, Installation, Lease, SlotRecord, StudyRecord, TokenRecord
+from app.events.rows.values import (
+    ChainFlags,
+    ChainRecord,
+    Changes,
+    Installation,
+    Lease,
+    SlotRecord,
+    StudyRecord,
+    TokenRecord,
+)
 
 
 class StudiesPort(ABC):
@@ -61,10 +70,7 @@ class StudiesPort(ABC):
 
     @abstractmethod
     def busy_versions(self) -> dict[str, int]:
-        """The streams with something to do, and how many events each has now.
-
-        That is a study that is not over or is audited, or a chain under way.
-        """
+        """The streams with a study that is not over or is audited, or a chain under way; how many events each has."""
 
 
 class TokensPort(ABC):
@@ -105,10 +111,6 @@ class SlotsPort(ABC):
     @abstractmethod
     def alive(self, seen_within: float) -> list[SlotRecord]:
         """The slots whose workers were seen in the last `seen_within` seconds, by name."""
-
-    @abstractmethod
-    def free(self, seen_within: float) -> list[SlotRecord]:
-        """Without the slots that have a chain, are lent to one, or are in quarantine."""
 
     @abstractmethod
     def take(
@@ -292,3 +294,7 @@ class RowsPort(ABC):
     @abstractmethod
     def now(self) -> float:
         """Unix seconds by the clock that leases go by."""
+
+    @abstractmethod
+    def changes(self, since: object = None) -> Changes:
+        """All that has changed of chains under way and slots since the look with that mark, perhaps more; or all."""

@@ -11,7 +11,16 @@ from sqlalchemy.orm import Session
 
 from app.events.database import insert
 from app.events.rows.ports import SchedulersPort, SlotsPort, StudiesPort, TokensPort
-from app.events.rows.values import AT_WORK, SlotLost, SlotRecord, SlotTaken, StudyRecord, TokenRecord, now
+from app.events.rows.values import (
+    AT_WORK,
+    SlotLost,
+    SlotRecord,
+    SlotTaken,
+    StudyRecord,
+    TokenRecord,
+    now,
+    written_since,
+)
 from app.events.tables import ACTIVE, AUDITED, CHAINS, LIVE, SCHEDULERS, SLOTS, STREAMS, STUDIES, TOKENS
 
 
@@ -48,12 +57,12 @@ class Slots(SlotsPort):
         rows = self._rows(select(SLOTS).where(SLOTS.c.name == name))
         return rows[0] if rows else None
 
+    def written_since(self, writer: int | None) -> list[SlotRecord]:
+        """As of a `Mark`."""
+        return self.all() if writer is None else self._rows(select(SLOTS).where(written_since("slots", writer)))
+
     def alive(self, seen_within: float) -> list[SlotRecord]:
         return self._rows(select(SLOTS).where(self._is_alive(seen_within)))
-
-    def free(self, seen_within: float) -> list[SlotRecord]:
-        at = self._session.execute(select(now(self._session))).scalar_one()
-        return [row for row in self.alive(seen_within) if row.is_free and not row.is_quarantined(at)]
 
     def take(
         self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, **its: str
@@ -114,7 +123,7 @@ class Slots(SlotsPort):
             raise SlotLost(f"Slot {name} is another worker's by now.")
 
     def _is_alive(self, seen_within: float) -> ColumnElement[bool]:
-        """Whoever was seen much later than now was not seen since the clock went back."""
+        """As `SlotRecord.was_seen`."""
         at = now(self._session)
         return SLOTS.c.seen_at.between(at - seen_within, at + seen_within)
 

@@ -5,17 +5,18 @@ The clock that leases go by.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, literal, literal_column
+from sqlalchemy import ColumnElement, Float, TextClause, literal, literal_column, text
 from sqlalchemy.orm import Session
 
 from app.domain.assignment import ChainAssignment, Unreadable
 from app.domain.events import Stage
 from app.domain.terms import ChainState
+from app.events.tables import LIVE
 
 HELD = (ChainState.RUNNING, ChainState.SAVING)
 """The states in which a worker has the chain's lease."""
@@ -158,6 +159,12 @@ class SlotRecord:
         """Whether nothing is trained on it."""
         return self.chain is None and self.lent_to is None
 
+    def was_seen(self, at: float, within: float) -> bool:
+        """Whether its worker was seen so many seconds before, at most. One seen much later was not since the clock
+        went back.
+        """
+        return at - within <= self.seen_at <= at + within
+
     def is_quarantined(self, at: float) -> bool:
         """Whether it is given nothing. What lasts for longer than the longest was said before the clock went back."""
         return self.quarantined_until is not None and at < self.quarantined_until <= at + LONGEST_QUARANTINE
@@ -211,6 +218,18 @@ class ChainRecord:
         return (resume is not None and resume.key == key) or (begin is not None and begin["key"] == key)
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """By name, what may be otherwise than at an earlier look: chains that nobody has ended, and slots.
+
+    None: the chain is over, or the slot has no worker any more. mark: of this look, to be given to the next one.
+    """
+
+    mark: object
+    chains: dict[str, ChainRecord | None]
+    slots: dict[str, SlotRecord | None]
+
+
 def has_expired(lease_until: float, at: float, longest: float = inf) -> bool:
     """Whether a chain was not claimed, or not heard of, in time.
 
@@ -235,3 +254,38 @@ def now(session: Session) -> ColumnElement[float]:
     if clock is not None:
         return literal(clock(), Float)
     return literal_column(SQL_NOW[session.get_bind().dialect.name], Float)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a look at a database has seen: all that transactions before `writer` wrote, and rows of these names.
+
+    writer: the oldest transaction that was under way; its number wraps around at 2^32. None: the database does not say
+    which transaction wrote a row, and each look sees all.
+    """
+
+    writer: int | None
+    chains: Set[str]
+    slots: Set[str]
+
+
+NOTHING_SEEN = Mark(None, frozenset(), frozenset())
+
+SEEN = text(
+    "SELECT txid_snapshot_xmin(txid_current_snapshot()) % 4294967296,"
+    f" ARRAY(SELECT chain FROM chains WHERE {LIVE}), ARRAY(SELECT name FROM slots)"
+)
+
+
+def standing(session: Session) -> Mark:
+    """As it is before anything is read; of SQLite, where all is read anyway, without names."""
+    if session.get_bind().dialect.name != "postgresql":
+        return NOTHING_SEEN
+    writer, chains, slots = session.execute(SEEN).one()
+    return Mark(writer, frozenset(chains), frozenset(slots))
+
+
+def written_since(table: str, writer: int) -> TextClause:
+    """Whether a transaction wrote a row that was not over before that one began: `age` counts back from the newest."""
+    is_written = text(f"age({table}.xmin) <= age(CAST(CAST(:writer AS text) AS xid))")
+    return is_written.bindparams(writer=writer)
