@@ -20,7 +20,7 @@ from math import ceil, inf
 from typing import Protocol
 
 from app.domain.accounting import steps_left
-from app.domain.search_plan import Chain, Study
+from app.domain.search_plan import Study
 from app.domain.stage_tree import Place
 from app.domain.terms import PlanId, StudyId
 from app.scheduling.assignment import within_budget
@@ -129,7 +129,7 @@ def competitors(frontiers: Iterable[Frontier]) -> set[StudyId]:
     """The studies that have a slot, or could use one."""
     studies: set[StudyId] = set()
     for frontier in frontiers:
-        studies.update(frontier.studies(), (payer(chain) for chain in training(frontier)))
+        studies.update(frontier.studies(), frontier.plan.chains.slots_used)
     return studies
 
 
@@ -152,8 +152,7 @@ def slots_used(frontiers: Iterable[Frontier]) -> Counter[StudyId]:
     """How many slots train for each study: all of those that a chain has."""
     used = Counter[StudyId]()
     for frontier in frontiers:
-        for chain in training(frontier):
-            used[payer(chain)] += chain.ranks
+        used.update(frontier.plan.chains.slots_used)
     return used
 
 
@@ -188,20 +187,6 @@ def _kind_of(frontier: Frontier, study: Study, head: Place) -> str:
     """The kind of GPU that takes what begins there: of the state's, unless the study names several, or its first."""
     before = "" if len(study.devices) > 1 else frontier.plan.gpu_at(frontier.plan.nodes[head[0]], head[1])
     return before or next(iter(study.devices), "")
-
-
-def training(frontier: Frontier) -> Iterable[Chain]:
-    """The chains that have a slot; of those that it trains together, the one that leads."""
-    by_slot: dict[str, Chain] = {}
-    for chain in frontier.plan.chains.values():
-        if not chain.is_trained:
-            by_slot.setdefault(chain.slot, chain)
-    return by_slot.values()
-
-
-def payer(chain: Chain) -> StudyId:
-    """The study that is charged for the stage under way."""
-    return chain.stages[min(chain.index, len(chain.stages) - 1)].study
 
 
 def cap_of(study: Study) -> float:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from app.domain.search_plan import Chain, SearchPlan, Study
 from app.domain.terms import ChainId, StudyId
-from app.scheduling.fair_share import FairShare, payer, training, turn
+from app.scheduling.fair_share import FairShare, turn
 from app.scheduling.frontier import Frontier
 
 LEAST_SECONDS = 5.0
@@ -55,10 +55,10 @@ def takeovers(
     """
     if not balance.due:
         return
-    chains = [(chain, frontier.plan) for frontier in frontiers for chain in training(frontier)]
+    chains = [(chain, frontier.plan) for frontier in frontiers for chain in frontier.plan.chains.leading()]
     used = Counter[StudyId]()
     for chain, _ in chains:
-        used[payer(chain)] += chain.ranks if chain.id not in stopping else 0
+        used[chain.payer] += chain.ranks if chain.id not in stopping else 0
     waiting = [(frontier.plan.studies[name], frontier) for frontier in frontiers for name in frontier.studies()]
     freed = sum(chain.ranks for chain, _ in chains if chain.id in stopping)
     for _ in range(freed):  # these slots are for the studies whose turn it is
@@ -66,7 +66,7 @@ def takeovers(
     ripe = [(chain, plan) for chain, plan in chains if chain.id not in stopping and is_ripe(plan, chain, now)]
     while (takeover := _first(waiting, ripe, used, balance, is_possible)) is not None:
         yield takeover
-        used[payer(takeover.chain)] -= takeover.chain.ranks
+        used[takeover.chain.payer] -= takeover.chain.ranks
         used.update([takeover.study])
         ripe = [each for each in ripe if each[0] is not takeover.chain]
 
@@ -100,12 +100,12 @@ def _first(
     is_possible: Callable[[Takeover], bool],
 ) -> Takeover | None:
     """The study that lacks most gets a slot of the one with most too many; of its chains, the one that began last."""
-    rich = [each for each in chains if used[payer(each[0])] > balance.due.get(payer(each[0]), 0.0)]
+    rich = [each for each in chains if used[each[0].payer] > balance.due.get(each[0].payer, 0.0)]
     victims = sorted(rich, key=lambda each: _order(each[0], each[1], used, balance))
     for study, frontier in _by_turn(waiting, used, balance) if victims else ():
         for chain, plan in victims:
             takeover = Takeover(study.id, frontier, chain)
-            is_due = _is_due(study, plan.studies[payer(chain)], used, balance)
+            is_due = _is_due(study, plan.studies[chain.payer], used, balance)
             if is_due and not _serves(plan, chain, study.id) and is_possible(takeover):
                 return takeover
     return None
@@ -114,7 +114,7 @@ def _first(
 def _order(
     chain: Chain, plan: SearchPlan, used: Counter[StudyId], balance: FairShare
 ) -> tuple[float, float, float, ChainId]:
-    study = plan.studies[payer(chain)]
+    study = plan.studies[chain.payer]
     return (study.priority, balance.need(study.id, used[study.id]), -chain.at, chain.id)
 
 

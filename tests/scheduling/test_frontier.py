@@ -11,7 +11,7 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from app.domain.awaiting import evaluations, evaluations_of_each
 from app.domain.evolve import fold
-from app.domain.search_plan import Trial
+from app.domain.search_plan import Chain, Trial
 from app.domain.stage_tree import build_stage_tree
 from app.domain.terms import StudyId
 from app.scheduling.assignment import lead_trial
@@ -82,6 +82,20 @@ class History(Histories):
     def most_important(self, expected: dict[Any, Any], head: Any) -> Any:
         rank = {study: float(self.plan.studies[study].spec.get("priority", 1)) for study in expected}
         return max((rank[study], places[head][1]) for study, places in expected.items() if head in places)
+
+    @invariant()
+    def who_has_the_slots_is_what_their_chains_say(self) -> None:
+        by_slot = dict[str, Chain]()
+        for chain in self.plan.chains.values():
+            if not chain.is_trained:
+                by_slot.setdefault(chain.slot, chain)
+        assert {chain.slot: chain.id for chain in self.plan.chains.leading()} == {
+            slot: chain.id for slot, chain in by_slot.items()
+        }
+        used = Counter[StudyId]()
+        for chain in by_slot.values():
+            used[chain.payer] += chain.ranks
+        assert self.plan.chains.slots_used == used
 
     @invariant()
     def studies_add_up(self) -> None:

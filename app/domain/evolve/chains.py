@@ -20,7 +20,7 @@ def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     """A slot is to run these stages."""
     first = event.stages[0]
     broke = results.broke(plan, plan.node(first.node), first.start)
-    plan.chains[event.chain] = Chain(
+    chain = Chain(
         event.chain,
         event.slot,
         event.stages,
@@ -30,6 +30,7 @@ def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
         members=event.members,
         kind=event.kind,
     )
+    plan.chains.begin(chain)
     if event.proof is not None:
         return
     plan.measurements += plan.packing is None
@@ -49,7 +50,8 @@ def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
 def complete(plan: SearchPlan, event: e.StageCompleted) -> None:
     """A stage was trained to its end; its checkpoint is being written."""
     chain = plan.chains[event.chain]
-    stage, chain.index = chain.stages[event.index], event.index + 1
+    stage = chain.stages[event.index]
+    plan.chains.move_on(chain, event.index + 1)
     chain.seconds += event.seconds
     node = plan.node(stage.node)
     node.running.pop((chain.id, event.index), None)
@@ -157,7 +159,7 @@ def _release(plan: SearchPlan, chain: Chain) -> None:
             node.cached.pop(stage.end, None)
             awaiting.leave_unevaluated(plan, node, stage.end)
             plan.touched.add(node.id)
-    del plan.chains[chain.id]
+    plan.chains.end(chain)
 
 
 def fail(plan: SearchPlan, event: e.StageFailed) -> None:
@@ -182,7 +184,7 @@ def _fail_check(plan: SearchPlan, chain: Chain, event: e.StageFailed) -> None:
     tried = len(plan.check_failures) >= MOST_CHECKED or all(root in plan.check_failures for root in plan.roots)
     if tried or event.kind == FailureKind.METRIC:
         plan.check_error = error
-    del plan.chains[chain.id]
+    plan.chains.end(chain)
 
 
 def _fail_trials(plan: SearchPlan, node: Node, event: e.StageFailed, used: int | None, stage: e.Stage) -> None:

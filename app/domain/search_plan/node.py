@@ -8,7 +8,8 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.schedule import ScheduleSegment, segment_at
-from app.domain.terms import ChainId, NodeId, ProofKind, TrialKey
+from app.domain.search_plan.chain import NO_PROGRESS, ChainProgress, Progresses
+from app.domain.terms import ChainId, NodeId, TrialKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,51 +54,6 @@ class KeptAt:
     @property
     def key(self) -> str:
         return self.checkpoint.key
-
-
-@dataclass(slots=True)
-class Chain:
-    """Stages under way on a slot; `index` is the one in training, past the last while checkpoints are written.
-
-    seconds: spent on the stages before that one. proof: what it proves by training steps again; None where it trains.
-    broke: the first step on the way to its end at which training went on from a state that was saved; 0 for none.
-    members: the slots that are lent to it. kind: that of their devices, where there are any.
-    """
-
-    id: ChainId
-    slot: str
-    stages: tuple[e.Stage, ...]
-    at: float
-    index: int = 0
-    seconds: float = 0.0
-    proof: ProofKind | None = None
-    broke: int = 0
-    members: tuple[str, ...] = ()
-    kind: str = ""
-
-    @property
-    def ranks(self) -> int:
-        """How many slots it has."""
-        return 1 + len(self.members)
-
-    @property
-    def is_trained(self) -> bool:
-        return self.index >= len(self.stages)
-
-
-@dataclass(frozen=True, slots=True)
-class ChainProgress:
-    """How far a chain's worker is in its stage, by its last heartbeat: an observation, not a fact of the log.
-
-    saving: steps that it evaluates or keeps, if they are inside its stage, of which the log does not know yet.
-    """
-
-    step: int
-    saving: frozenset[int] = frozenset()
-
-
-Progresses = Mapping[ChainId, ChainProgress]
-NO_PROGRESS: Progresses = {}
 
 
 _NONE: Mapping[int, Checkpoint] = {}

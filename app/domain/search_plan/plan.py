@@ -9,10 +9,11 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.means import MeanShare
-from app.domain.search_plan.node import MAX_LOST, Chain, Checkpoint, GivenUp, KeptAt, Node, Raised
+from app.domain.search_plan.chain import Chains
+from app.domain.search_plan.node import MAX_LOST, Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.study import Study, still_open
 from app.domain.search_plan.trial import Trial
-from app.domain.terms import ChainId, NodeId, Place, ProofKind, StudyId, TrialKey, Unknown
+from app.domain.terms import NodeId, Place, ProofKind, StudyId, TrialKey, Unknown
 from stagetree.text import means
 
 
@@ -46,25 +47,24 @@ class SearchPlan:
     nothing begins with any more and whose objects must be deleted, by key. profiles: of packs, by kind of device.
     packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that must be chosen.
     weights: the objects that studies begin with, by key. environments: what it was trained with, by kind of device.
-    ranks_profiles: how long steps take on several devices, by their kind; needs: how many had too little memory.
-    gpus: the kinds of GPU that were given any stages. means: of each average, its states; it has no parent,
-    and only here the tree is a graph. averages: the other way round, of each node's states, by step.
-    packing_reason: why it was chosen so. measurements: how many chains were assigned before, each to find that out.
-    tests: what comparing states has shown. spans: by kind of device, from which break to which step training came out
-    as it does without a break. proofs_in_vain: how many chains of each kind ended before they could tell.
-    check_error: why the user's code failed before anything was trained, since a study was submitted last;
-    check_failures: by the root whose values it had. witnesses:
-    the states that are cheapest to train again in another way; audits: those that began with a state that was kept,
-    each with its place in a draw that is the same for everyone. is_resumed_behind: whether a state was trained on
-    from that lies behind a change of a hyper-parameter.
-    given_up: the errors that have ended a trial after all its tries, each with the most tries that one took.
+    ranks_profiles: how long steps take on several devices, by their kind; needs: how many had too little memory. gpus:
+    the kinds of GPU that were given any stages. means: of each average, its states; it has no parent, and only here the
+    tree is a graph. averages: the other way round, of each node's states, by step. packing_reason: why it was chosen
+    so. measurements: how many chains were assigned before, each to find that out. tests: what comparing states has
+    shown. spans: by kind of device, from which break to which step training came out as it does without a break.
+    proofs_in_vain: how many chains of each kind ended before they could tell. check_error: why the user's code failed
+    before anything was trained, since a study was submitted last; check_failures: by the root whose values it had.
+    witnesses: the states that are cheapest to train again in another way; audits: those that began with a state that
+    was kept, each with its place in a draw that is the same for everyone. is_resumed_behind: whether a state was
+    trained on from that lies behind a change of a hyper-parameter. given_up: the errors that have ended a trial after
+    all its tries, each with the most tries that one took.
     """
 
     opened: e.PlanOpened | None = None
     nodes: dict[NodeId, Node] = field(default_factory=dict)
     roots: list[NodeId] = field(default_factory=list)
     studies: dict[StudyId, Study] = field(default_factory=dict)
-    chains: dict[ChainId, Chain] = field(default_factory=dict)
+    chains: Chains = field(default_factory=Chains)
     stages_run: int = 0
     measured: list[NodeId] = field(default_factory=list)
     intermediate_bytes: int = 0
