@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment, ResumePoint
@@ -17,6 +18,37 @@ KIND = "cpu"
 
 Place = tuple[str, int]
 """A node and a step in it, of which a model is in memory."""
+
+
+class Fault(StrEnum):
+    """What goes wrong in a stage: the user's code raises for good, or as often as it is tried; so does its first
+    evaluation; the worker dies.
+    """
+
+    FAIL = "fail"
+    RAISE = "raise"
+    EVALUATE = "evaluate"
+    LOSE = "lose"
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether the user's code raises while it trains."""
+        return self in (Fault.FAIL, Fault.RAISE)
+
+
+Seconds = Callable[[e.Stage, int], float]
+"""How long a stage takes; the number counts stages as they begin, so that a stage that is repeated may take longer."""
+
+Faults = Callable[[e.Stage, int, str], Fault | None]
+"""What goes wrong in a stage, by the same number, on a slot; None when nothing does."""
+
+
+def one_second_a_step(stage: e.Stage, number: int) -> float:
+    return float(stage.end - stage.start)
+
+
+def no_fault(stage: e.Stage, number: int, slot: str) -> Fault | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,9 +23,9 @@ from app.events import Plans, StoredEvent
 from app.events.memory import MemoryRecords
 from app.scheduling.costs import Costs
 from app.scheduling.fair_share import POLICIES, Policy
-from app.simulation.pace import NO_OVERHEADS, Overheads
+from app.simulation.pace import NO_OVERHEADS, Fault, Faults, Overheads, Seconds, no_fault, one_second_a_step
 from app.simulation.slots import VirtualSlot, anywhere, placed_anywhere
-from app.simulation.virtual_chain import Fault, World
+from app.simulation.virtual_chain import VirtualChain, World
 from app.tuning.tuners.driver import TunerDriver, make_driver
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
@@ -40,20 +40,6 @@ TICK_SECONDS = 5.0
 """Where studies take turns, the scheduler looks at least so often."""
 
 Measure = Callable[[Node, int], e.Metrics]
-
-Seconds = Callable[[e.Stage, int], float]
-"""How long a stage takes; the number counts stages as they begin, so that a stage that is repeated may take longer."""
-
-Faults = Callable[[e.Stage, int, str], Fault | None]
-"""What goes wrong in a stage, by the same number, on a slot; None when nothing does."""
-
-
-def one_second_a_step(stage: e.Stage, number: int) -> float:
-    return float(stage.end - stage.start)
-
-
-def no_fault(stage: e.Stage, number: int, slot: str) -> Fault | None:
-    return None
 
 
 class Unit(Costs):
@@ -101,6 +87,7 @@ class Simulator:
         self._log, self._plans = self._records.log, Plans(self._records.log)
         self._measure, self._seconds, self._faults, self._watch = measure, seconds, faults, watch
         self._due: list[tuple[float, int, Callable[[], bool]]] = []  # when, in which order, and what
+        self._beats: list[tuple[float, int, VirtualChain]] = []  # when, in which order, and who has something to say
         self._is_tick_due = self._is_look_due = False
         self._overheads, self._given, self._seen = overheads, 0, 0  # seen: how many events were looked at for news
         self._stages, self._order, chains = count(), count(), count()
@@ -141,6 +128,7 @@ class Simulator:
             overheads=self._overheads,
             profile=profile,
             ranks=ranks,
+            hear=lambda at, chain: heapq.heappush(self._beats, (at, next(self._order), chain)),
         )
 
     @property
@@ -257,9 +245,12 @@ class Simulator:
 
     def _tick(self) -> None:
         """The heartbeats of the slots say how far they are."""
-        self._given = 0
-        for slot in self._slots.values():
-            slot.beat()
+        self._given, due = 0, list[tuple[float, int, VirtualChain]]()
+        while self._beats and self._beats[0][0] <= self.now:
+            due.append(heapq.heappop(self._beats))
+        for at, _, chain in due:
+            if chain.silent_until == at:
+                chain.beat()
         self.scheduler.tick()
         if self._ports.turn_seconds is not None and not self._is_tick_due and self._due:
             self._is_tick_due = True

@@ -8,36 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from math import inf
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
 from app.domain.terms import ChainOutcome, FailureKind
 from app.events import Lease, Records, RowsPort
-from app.simulation.pace import NO_OVERHEADS, Overheads, Place, StepTimeline, pass_times, rank_times
+from app.simulation.pace import NO_OVERHEADS, Fault, Overheads, Place, StepTimeline, pass_times, rank_times
 from app.workers.slot.execution import Action, ChainExecution, Complete, Evaluate, Outside, Save, Stop, Train
 from app.workers.slot.outbox import Advance, End, Finish, Guard, Release, RowChange
 from app.workers.slot.retry import Clock, Seconds
 
 Measure = Callable[[str, int], e.Metrics]
 """The metrics of a node after a step."""
-
-
-class Fault(StrEnum):
-    """What goes wrong in a stage: the user's code raises for good, or as often as it is tried; so does its first
-    evaluation; the worker dies.
-    """
-
-    FAIL = "fail"
-    RAISE = "raise"
-    EVALUATE = "evaluate"
-    LOSE = "lose"
-
-    @property
-    def is_in_step(self) -> bool:
-        """Whether the user's code raises while it trains."""
-        return self in (Fault.FAIL, Fault.RAISE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +30,8 @@ class World:
     clock: virtual seconds. later: calls a function at a time; it says whether anything happened. pace: how long a stage
     that begins on a slot takes, and what goes wrong in it. keep_every: inside a stage, a checkpoint is kept after each
     so many steps. profile: how long steps take in packs, however full.
-    ranks: how long on several devices; None: as many times faster as there are.
+    ranks: how long on several devices; None: as many times faster as there are. hear: told of each chain when it will
+    have something new to say; it is not before that if nothing happens.
     """
 
     records: Records
@@ -60,6 +44,7 @@ class World:
     overheads: Overheads = NO_OVERHEADS
     profile: e.PackingProfiled | None = None
     ranks: e.RanksProfiled | None = None
+    hear: Callable[[float, VirtualChain], None] = lambda at, chain: None
 
 
 class VirtualChain:
@@ -89,7 +74,6 @@ class VirtualChain:
         self._execution = ChainExecution(lease.chain, work, 1.0 if world.keep_every else 0.0)
         self._action: Action | None = None
         self._turn, self._trains_to, self._said_step, self._uploads_until = 0, 0, -1, 0.0
-        self.silent_until = -inf
         self.trained_at = inf
         self._facts: list[e.Event] = []
         self._changes: list[RowChange] = []
@@ -106,11 +90,16 @@ class VirtualChain:
         """Say how far it is, as a heartbeat does. `silent_until`: that is no news before then, if nothing happens."""
         step, line = self._step(), self._timeline
         is_training = isinstance(self._action, Train)
-        self.silent_until = line.time_of(step + 1) - line.step_seconds / 1000 if is_training else inf
+        self._keep_silent(line.time_of(step + 1) - line.step_seconds / 1000 if is_training else inf)
         if step != self._said_step and not self.is_trained:
             self._said_step = step
             with self._world.records.write() as rows:
                 rows.chains.heartbeat(self._lease.chain, self._lease.fence, inf, step, self._execution.kept)
+
+    def _keep_silent(self, until: float) -> None:
+        self.silent_until = until
+        if until < inf:
+            self._world.hear(until, self)
 
     def die(self) -> None:
         """Its worker is gone: nothing more is heard of it."""
@@ -134,7 +123,8 @@ class VirtualChain:
 
     def _begin(self, loading: float, coming: float = 0.0) -> None:
         """The next stage is under way, or will be; a stage without steps takes its time all the same."""
-        stage, overhead, self.silent_until = self._execution.stage, coming + loading, -inf
+        stage, overhead = self._execution.stage, coming + loading
+        self._keep_silent(-inf)
         self._execution.begin(Seconds(self._own_seconds() + coming))
         seconds, self._fault = self._world.pace(stage, self.slot)
         seconds *= self._pass_times
@@ -151,7 +141,8 @@ class VirtualChain:
 
     def _proceed(self) -> bool:
         """What was under way is over; whether anybody is there for whom it is."""
-        action, self._action, self.silent_until = self._action, None, -inf
+        action, self._action = self._action, None
+        self._keep_silent(-inf)
         if isinstance(action, Train):
             self._execution.reached(self._trains_to)
         elif action is not None:

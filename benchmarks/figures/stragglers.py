@@ -18,8 +18,8 @@ from statistics import fmean
 
 from app.domain import events as e
 from app.domain.terms import StudyId
+from app.simulation.pace import Fault
 from app.simulation.simulator import Simulator
-from app.simulation.virtual_chain import Fault
 from benchmarks.figures.simulated import Accuracies, Json, keep
 
 SLOTS, UNTIL, LONGEST = 25, 1000.0, 256

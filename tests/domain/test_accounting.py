@@ -15,8 +15,8 @@ from app.domain import events as e
 from app.domain.accounting import Waterfall, cost, horizon
 from app.domain.search_plan import Node, SearchPlan, Study
 from app.domain.terms import StudyId, StudyState
+from app.simulation.pace import Fault
 from app.simulation.simulator import Simulator
-from app.simulation.virtual_chain import Fault
 from stagetree.spec import StudySpec
 from tests.plans import METRIC, OPENED, study_of, tried
 from tests.strategies import Trial, spaces

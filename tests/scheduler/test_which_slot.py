@@ -12,8 +12,8 @@ from app.domain import events as e
 from app.domain.assignment import ChainAssignment
 from app.domain.search_plan import Node
 from app.domain.terms import ChainId, ChainOutcome
+from app.simulation.pace import Fault
 from app.simulation.simulator import Simulator
-from app.simulation.virtual_chain import Fault
 from tests.tuners.worlds import STUDY, spec
 
 Json = dict[str, Any]

@@ -15,8 +15,8 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import Node, Study
 from app.domain.terms import TrialEventKind
+from app.simulation.pace import Fault
 from app.simulation.simulator import Simulator
-from app.simulation.virtual_chain import Fault
 from app.tuning.replay import replay
 from app.tuning.tuners.base import Context
 from app.tuning.tuners.promising import by_rank
