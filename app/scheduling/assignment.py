@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -195,14 +195,20 @@ class Candidates:
     well: Sequence[SlotDescription]
     free: Sequence[SlotDescription]
 
+    def without(self, taken: Container[str]) -> Candidates:
+        """With these slots no longer free."""
+        return Candidates(self.well, [slot for slot in self.free if slot.name not in taken])
+
 
 def has_trainer(slot: SlotDescription, opened: PlanOpened) -> bool:
     """Whether the slot has the plan's trainer at its version. One that has not said yet which it has has none."""
     return slot.trainers.get(opened.trainer) == opened.trainer_version
 
 
-def by_kind(plan: SearchPlan, slots: Candidates) -> list[tuple[str, Candidates]]:
-    """The slots that may make a plan's proofs, of each kind of device of which one is free."""
+def by_kind(
+    plan: SearchPlan, slots: Candidates, is_wanted: Callable[[str], bool] = lambda kind: True
+) -> list[tuple[str, Candidates]]:
+    """The slots that may make a plan's proofs, of each kind of device that is wanted and of which one is free."""
     opened = plan.opened
     allowed = [study.devices for study in plan.studies.values() if study.is_running or study.is_audited]
 
@@ -210,7 +216,7 @@ def by_kind(plan: SearchPlan, slots: Candidates) -> list[tuple[str, Candidates]]
         mine = (slot for slot in some if kind_of_proofs(slot) == kind and opened and has_trainer(slot, opened))
         return [slot for slot in mine if any(is_one_of(slot.kind, devices) for devices in allowed)]
 
-    kinds = dict.fromkeys(map(kind_of_proofs, slots.free))
+    kinds = filter(is_wanted, dict.fromkeys(map(kind_of_proofs, slots.free)))
     groups = [(kind, Candidates(able(slots.well, kind), able(slots.free, kind))) for kind in kinds]
     return [(kind, some) for kind, some in groups if some.free]
 
@@ -232,21 +238,22 @@ def place(
     on all of them, the one on which it did so least often. Of several, one that has the model in memory, or else one
     whose GPU has least to do.
     """
-    free = leaders(plan, spans, slots)
     model = resume and {"plan": id, "node": resume.node, "step": resume.step}
-    return next((slot for slot in free if model and slot.resident_model == model), _with_least_neighbours(free, slots))
+    resident = [slot for slot in slots.free if slot.resident_model == model] if model else []
+    best = next(leaders(plan, spans, Candidates(slots.well, resident)), None)
+    return best or _with_least_neighbours(leaders(plan, spans, slots), slots)
 
 
-def leaders(plan: SearchPlan, spans: Sequence[Span], slots: Candidates) -> Sequence[SlotDescription]:
+def leaders(plan: SearchPlan, spans: Sequence[Span], slots: Candidates) -> Iterator[SlotDescription]:
     """The free slots that may have a chain of these spans: of all with the trainer, those where it failed least."""
     failed, free = _failures(plan, spans), takers(plan, spans, slots.free)
     if not failed:
         return free
-    least = min((failed.get(slot.name, 0) for slot in takers(plan, spans, slots.well)), default=0)
-    return [slot for slot in free if failed.get(slot.name, 0) <= least]
+    least = min((failed[slot.name] for slot in takers(plan, spans, slots.well)), default=0)
+    return (slot for slot in free if failed[slot.name] <= least)
 
 
-def takers(plan: SearchPlan, spans: Sequence[Span], slots: Iterable[SlotDescription]) -> list[SlotDescription]:
+def takers(plan: SearchPlan, spans: Sequence[Span], slots: Iterable[SlotDescription]) -> Iterator[SlotDescription]:
     """The slots with the plan's trainer whose kind of device may train these spans, where the state is that they need.
 
     Their study names the kind, or none. A trial stays on the kind of GPU where its state was trained, unless its study
@@ -254,33 +261,33 @@ def takers(plan: SearchPlan, spans: Sequence[Span], slots: Iterable[SlotDescript
     """
     assert plan.opened is not None
     opened, study = plan.opened, plan.studies[spans[0].study or lead_trial(plan, spans[-1])[0]]
-    first = plan.nodes[spans[0].node], spans[0].start
-    before, host = "" if len(study.devices) > 1 else plan.gpu_at(*first), plan.only_on(*first)
-    able = (slot for slot in slots if has_trainer(slot, opened) and is_one_of(slot.kind, study.devices))
+    first, devices = (plan.nodes[spans[0].node], spans[0].start), study.devices
+    before, host = "" if len(devices) > 1 else plan.gpu_at(*first), plan.only_on(*first)
+    able = (slot for slot in slots if has_trainer(slot, opened) and is_one_of(slot.kind, devices))
     able = (slot for slot in able if not host or slot.host == host)
-    return [slot for slot in able if not before or gpu_of(slot.kind) in ("", before)]
+    return (slot for slot in able if not before or gpu_of(slot.kind) in ("", before))
 
 
-def _with_least_neighbours(free: Sequence[SlotDescription], slots: Candidates) -> SlotDescription | None:
-    """One of these, on the GPU of which fewest slots have work: GPUs that are shared are filled evenly."""
-    if len(free) < 2:
-        return next(iter(free), None)
+def _with_least_neighbours(free: Iterable[SlotDescription], slots: Candidates) -> SlotDescription | None:
+    """The first of these on the GPU of which fewest slots have work: GPUs that are shared are filled evenly."""
+    first = list[SlotDescription]()
+    for slot in free:
+        first.append(slot)
+        if shared_gpu(slot.name) is None:
+            break  # one that shares nothing has no neighbours: none that comes after it has fewer
+    if len(first) < 2:
+        return next(iter(first), None)
     idle = {slot.name for slot in slots.free}
     busy = Counter(shared_gpu(slot.name) for slot in slots.well if slot.name not in idle)
-    busy[None] = 0  # one that shares nothing has no neighbours
-    return min(free, key=lambda slot: busy[shared_gpu(slot.name)], default=None)
+    busy[None] = 0
+    return min(first, key=lambda slot: busy[shared_gpu(slot.name)])
 
 
-def _failures(plan: SearchPlan, spans: Sequence[Span]) -> dict[str, int]:
+def _failures(plan: SearchPlan, spans: Sequence[Span]) -> Counter[str]:
     """How often the user's code failed on each slot, in the nodes of a chain, since a stage of them was completed."""
-    counts: dict[str, int] = {}
-    for node in {span.node for span in spans}:
-        for slots in plan.nodes[node].failures.values():
-            for slot in slots:
-                counts[slot] = counts.get(slot, 0) + 1
-    for span in spans:
-        for slot in _could_not_evaluate(plan, span):
-            counts[slot] = counts.get(slot, 0) + 1
+    failures = [plan.nodes[name].failures for name in {span.node for span in spans}]
+    counts = Counter(slot for each in failures for slots in each.values() for slot in slots)
+    counts.update(slot for span in spans for slot in _could_not_evaluate(plan, span))
     return counts
 
 

@@ -77,7 +77,7 @@ def choose_leader(
     if first is mine or not can_wait:
         return lead
     path = frontier.path(first[0][1], lead[0].study)
-    return path if takers(frontier.plan, path, [slot]) else lead
+    return path if any(takers(frontier.plan, path, [slot])) else lead
 
 
 def _alike(frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place]) -> list[list[tuple[float, Place]]]:
@@ -112,7 +112,7 @@ def pack_members(
     share = -(-(len(like) + 1) // free)
     like.sort(key=lambda head: _distance(frontier, _place(lead), head))
     others = [until_branch(frontier, frontier.path(head)) for head in like[: min(width, share) - 1]]
-    others = [path for path in others if takers(frontier.plan, path, [slot])]
+    others = [path for path in others if any(takers(frontier.plan, path, [slot]))]
     return list(within_budget(frontier.plan, [lead, *others])[1:])
 
 

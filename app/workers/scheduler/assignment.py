@@ -81,7 +81,7 @@ class Assignment:
             self._frontiers.refresh(placed.frontier.id, fresh=False)
             if not is_settled:
                 break
-            slots = Candidates(slots.well, [slot for slot in slots.free if slot.name not in placed.slots])
+            slots = slots.without(placed.slots)
         return self.gangs.open(slots)
 
     def _ready(self, frontiers: Sequence[Frontier], slots: Candidates) -> Sequence[Frontier]:

@@ -71,10 +71,7 @@ class Gangs:
 
     def open(self, slots: Candidates) -> Candidates:
         """Without the free slots that are held."""
-        if self._reservation is None:
-            return slots
-        held = self._reservation.slots
-        return Candidates(slots.well, [slot for slot in slots.free if slot.name not in held])
+        return slots if self._reservation is None else slots.without(self._reservation.slots)
 
     def due(self, frontiers: Sequence[Frontier], able: Callable[[Frontier], Candidates]) -> GangPath | None:
         """The path for which slots are held, as soon as they are all free. able: the slots that may train a plan."""
@@ -108,7 +105,7 @@ class Gangs:
                 return self._widened(frontier, choice[1], free, spare) if may_widen else None
         gathered = self._gathered(frontier, spans, free)
         if gathered is None and _least(frontier, spans, slots.well) > 1:
-            head, able = (spans[0].node, spans[0].start), takers(frontier.plan, spans, slots.well)
+            head, able = (spans[0].node, spans[0].start), list(takers(frontier.plan, spans, slots.well))
             study = gangs.charged_to(spans)
             self._hold(frontier, spans, able, frontiers, lambda frontier: head in frontier.heads(study))
         return gathered
