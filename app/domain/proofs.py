@@ -40,11 +40,15 @@ class Judgement:
     alone: Mapping[NodeId, Sequence[int]] = field(default_factory=dict)
 
 
+def difference(plan: SearchPlan) -> e.ExactnessTested | None:
+    """The first comparison that came out otherwise: the trainer is not exact."""
+    return next((test for test in plan.tests if test.difference), None)
+
+
 def judge(plan: SearchPlan) -> Judgement:
     """The verdict on a plan: the weakest of those on each kind of device that has trained it."""
     stray = tuple(dict.fromkeys(f"{name} {words}" for test in plan.tests for name, words in test.stray.items()))
-    wrong = next((test for test in plan.tests if test.difference), None)
-    if wrong is not None:
+    if (wrong := difference(plan)) is not None:
         return Judgement(Verdict.INEXACT, 0, wrong.difference, stray)
     if plan.packing:
         return Judgement(Verdict.UNPROVEN, 0, PACKED, stray)

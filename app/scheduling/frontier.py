@@ -50,7 +50,7 @@ class Frontier:
         self.progress: dict[ChainId, ChainProgress] = {}
         self._costs = costs or Costs()
         self.in_flight: InFlight = {}
-        self._heard: dict[ChainId, object] = {}  # by chain, its news since its nodes changed last
+        self.unheard = set(plan.chains)  # chains whose row may say something new, by itself or for the plan as it is
         self.demands = Demands(plan, self._costs, self.progress, self.in_flight)
         self.upcoming = UpcomingBranches(plan)
         self._nodes: list[NodeId] = []  # of the plan, each before its children
@@ -65,16 +65,10 @@ class Frontier:
         """Whether something was folded into the plan that was not taken in yet."""
         return bool(self.plan.touched or self._pending or self.upcoming.is_behind)
 
-    def is_news(self, chain: Chain, beat: object) -> bool:
-        """Whether a heartbeat, or its meaning for the plan, differs from the last one of the chain.
-
-        Most chains say nothing new between two looks, and a look is to cost by what changed.
-        """
-        heard = (chain.index, beat)
-        if self._heard.get(chain.id) == heard and chain.id not in self.in_flight:
-            return False
-        self._heard[chain.id] = heard
-        return True
+    def take_unheard(self) -> set[ChainId]:
+        """The chains of which it is to be seen now how far they are: always, where they have something in flight."""
+        unheard, self.unheard = self.unheard | self.in_flight.keys(), set()
+        return unheard
 
     def set_progress(self, chain: ChainId, progress: ChainProgress) -> None:
         """A worker says how far it is. What it has passed without knowing is outstanding after the next `refresh`."""
@@ -101,12 +95,7 @@ class Frontier:
 
     def refresh(self) -> None:
         """Take in what changed in the plan since the last call. What could not be taken in is, the next time."""
-        by_chain: tuple[dict[ChainId, Any], ...] = (self.progress, self._heard, self.late_branches)
-        for of_chains in by_chain:
-            for chain in of_chains.keys() - self.plan.chains.keys():
-                del of_chains[chain]
-        for chain in self.in_flight.keys() - self.plan.chains.keys():
-            self.set_in_flight(chain, frozenset())
+        self._forget_chains()
         new = islice(reversed(self.plan.nodes), len(self.plan.nodes) - len(self._nodes))
         self._nodes += reversed(list(new))
         if self._costs.refit(self.plan):
@@ -115,6 +104,19 @@ class Frontier:
         self._take_in_events()
         for name, steps in self.upcoming.read_on().items():
             self._add_late_branches(name, steps)
+
+    def _forget_chains(self) -> None:
+        """What was known of chains that are over is in nobody's way: it goes when it is as much as that of the others.
+
+        But what they have in flight will not come.
+        """
+        chains = self.plan.chains
+        by_chain: tuple[dict[ChainId, Any], ...] = (self.progress, self.late_branches)
+        for of_chains in [each for each in by_chain if len(each) > 2 * len(chains)]:
+            for chain in of_chains.keys() - chains.keys():
+                del of_chains[chain]
+        for chain in [each for each in self.in_flight if each not in chains]:
+            self.set_in_flight(chain, frozenset())
 
     def _revise_estimates(self) -> None:
         """Of some nodes; children come first, so that a node is seldom looked at twice."""
@@ -136,7 +138,7 @@ class Frontier:
             others = self.demands.update(node)
             for chain, _ in node.running:
                 self.affected.add(chain)
-                self._heard.pop(chain, None)
+                self.unheard.add(chain)
             self._pending.discard(name)
             for other in (others & self.plan.nodes.keys()) - self._pending:
                 self._pending.add(other)

@@ -9,7 +9,7 @@ from scenes import PLAN, Scene
 
 from app.domain.search_plan import SearchPlan
 from app.events.plans import Plans
-from app.workers.scheduler.reaper import DISPATCH_AGAIN_SECONDS, cluster_snapshot
+from app.workers.scheduler.cluster import DISPATCH_AGAIN_SECONDS, Cluster
 
 EXTERNAL = {"kind": "external"}
 
@@ -68,11 +68,13 @@ def test_what_was_sent_long_ago_and_what_is_late_is_seen_in_one_look() -> None:
     scene.scheduler.tick()
     chain, _ = scene.claim()
     (other,) = [name for name, _, _ in scene.messages]
-    assert [row.chain for row in cluster_snapshot(scene.records, 60.0).live] == sorted([chain, other])
+    cluster = Cluster(scene.ports())
+    cluster.look()
+    assert sorted(cluster.live) == sorted([chain, other])
     scene.at += DISPATCH_AGAIN_SECONDS + 1.0
-    seen = cluster_snapshot(scene.records, 60.0)
-    assert ([row.chain for row in seen.undelivered], seen.expired) == ([other], [])
-    scene.at += 60.0
-    assert [row.chain for row in cluster_snapshot(scene.records, 60.0).expired] == sorted([chain, other])
-    scene.at -= 600.0
-    assert [row.chain for row in cluster_snapshot(scene.records, 60.0).expired] == sorted([chain, other])
+    cluster.look()
+    assert ([row.chain for row in cluster.undelivered], cluster.expired) == ([other], [])
+    for seconds in (60.0, -600.0):
+        scene.at += seconds
+        cluster.look()
+        assert [row.chain for row in cluster.expired] == sorted([chain, other])

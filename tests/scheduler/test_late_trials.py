@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scenes import LEASE, Scene, trials
+from scenes import Scene, trials
 
 from app.domain import events as e
 from app.domain.terms import ChainId
+from app.workers.scheduler.cluster import Cluster
 from app.workers.scheduler.ports import FrontierCache
-from app.workers.scheduler.reaper import cluster_snapshot
 
 
 def test_what_a_worker_has_passed_is_trained_anew_at_once() -> None:
@@ -108,15 +108,16 @@ def test_who_takes_in_only_what_is_new_knows_as_much_as_who_looks_for_the_first_
 ) -> None:
     scene = Scene(slots=2)
     chain = scene.running(HALF_WAY)
-    seen = FrontierCache(scene.ports())
+    seen, kept = FrontierCache(scene.ports()), Cluster(scene.ports())
     for steps in (2, 4, 7):
         scene.submit(trials(steps), f"late {steps}")
     for kind, number in happens:
         happen(scene, chain, kind, number)
         scene.scheduler.tick()
-        cluster, first = cluster_snapshot(scene.records, LEASE), FrontierCache(scene.ports())
-        for cache in (seen, first):
-            cache.update(cluster.versions, cluster.live)
+        first, new = FrontierCache(scene.ports()), Cluster(scene.ports())
+        for cache, cluster in ((seen, kept), (first, new)):
+            cluster.look()
+            cache.update(cluster.versions, cluster.live, cluster.moved)
         assert under_way(seen) == under_way(first)
 
 

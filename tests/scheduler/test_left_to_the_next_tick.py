@@ -20,7 +20,7 @@ from app.events.log import Append
 from app.events.plans import Plans, PlanUnusable
 from app.events.records import Write, transact
 from app.tuning.tuners.driver import make_driver
-from app.workers.scheduler.reaper import DISPATCH_AGAIN_SECONDS
+from app.workers.scheduler.cluster import DISPATCH_AGAIN_SECONDS
 from stagetree.spec import SpecError, StudySpec
 
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import attrgetter
 
 from app.domain.assignment import ChainAssignment
 from app.domain.events import Event
@@ -179,10 +177,10 @@ class FrontierCache:
         self._frontiers: dict[str, Frontier] = {}
         self._unusable: set[str] = set()
 
-    def update(self, versions: Mapping[str, int], live: Iterable[ChainRecord] = ()) -> None:
+    def update(self, versions: Mapping[str, int], live: Mapping[str, ChainRecord], moved: set[str]) -> None:
         """Take in which plans are busy, what happened in those that moved, and how far the chains that are live are.
 
-        Raises `DatabaseUnavailable`.
+        moved: the chains whose rows have changed; it is emptied. Raises `DatabaseUnavailable`.
         """
         for stream in self._frontiers.keys() - versions.keys():
             del self._frontiers[stream]
@@ -193,9 +191,13 @@ class FrontierCache:
         for stream, version in versions.items():
             if self._is_behind(stream, version):
                 self.refresh(stream)
-        for stream, rows in groupby(sorted(live, key=attrgetter("stream")), attrgetter("stream")):
-            if stream in self._frontiers:
-                self._take_in_progress(self._frontiers[stream], rows)  # of the stages in which the log has them now
+        for name in moved:
+            if (row := live.get(name)) is not None and row.stream in self._frontiers:
+                self._frontiers[row.stream].unheard.add(ChainId(name))
+        for frontier in self._frontiers.values():
+            if frontier.unheard or frontier.in_flight:
+                self._take_in_progress(frontier, live)  # of the stages in which the log has them now
+        moved.clear()
         self._catch_up()
         self._ports.plans.keep(self._frontiers)
 
@@ -219,16 +221,16 @@ class FrontierCache:
         else:
             self._set_usable(stream)
 
-    def _take_in_progress(self, frontier: Frontier, rows: Iterable[ChainRecord]) -> None:
+    def _take_in_progress(self, frontier: Frontier, live: Mapping[str, ChainRecord]) -> None:
         """How far the workers of a plan are by their last heartbeats.
 
         A row and the plan are not of the same moment: it may be at the stage after the one under way in the plan, all
         of which is passed then, or at the one before, whose steps are not of this one.
         """
         with suppress(PlanUnusable), self._ports.plans.holding(frontier.id, fresh=False) as plan:
-            for row in rows:
-                chain = plan.chains.get(ChainId(row.chain))
-                if chain is not None and frontier.is_news(chain, (row.step, row.extra_eval_steps)):
+            for name in frontier.take_unheard():
+                chain, row = plan.chains.get(name), live.get(name)
+                if chain is not None and row is not None:
                     frontier.set_in_flight(chain.id, _in_flight(plan, chain, row))
                     if not chain.is_trained:
                         frontier.set_progress(chain.id, _progress(plan, chain, row))

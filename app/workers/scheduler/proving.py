@@ -6,14 +6,15 @@ Has trainers tried before anything of a plan is trained, hand-overs compared, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from app.domain import commands as c
 from app.domain.decide import decide
-from app.domain.proofs import judge
+from app.domain.proofs import difference
 from app.domain.search_plan import Chain, SearchPlan, Study
-from app.domain.terms import ChainId, InexactPolicy, ProofKind, Refused, Verdict
+from app.domain.terms import ChainId, InexactPolicy, ProofKind, Refused
 from app.events import ChainRecord, PlanUnusable, RowsPort, SlotTaken, VersionConflict, change
 from app.scheduling.assignment import Candidates, by_kind
 from app.scheduling.frontier import Frontier
@@ -37,7 +38,7 @@ class Proving:
         Raises `DatabaseUnavailable`.
         """
         for frontier in self._cache.usable():
-            if judge(frontier.plan).verdict == Verdict.INEXACT:
+            if difference(frontier.plan) is not None:
                 self._isolate(frontier)
             if not self._ports.proofs:
                 self._end_audits(frontier)
@@ -54,7 +55,7 @@ class Proving:
         `DatabaseUnavailable`.
         """
         for frontier in self._frontiers() if slots.free else ():
-            for kind, able in by_kind(frontier.plan, slots):
+            for kind, able in by_kind(frontier.plan, slots, partial(_has_first, frontier)):
                 proof = None if _is_being_checked(frontier.plan, able, slots) else first(frontier, kind)
                 if proof is not None:
                     is_urgent = proof.kind == ProofKind.CHECK or frontier.longest() is None
@@ -72,17 +73,16 @@ class Proving:
                 self._end_audits(frontier)
         return slots
 
-    def make_room(self, slots: Candidates, live: Sequence[ChainRecord]) -> None:
+    def make_room(self, slots: Candidates, live: Mapping[str, ChainRecord]) -> None:
         """Stop what nobody waits for where other work does, and what is for a study that is over.
 
-        slots: as they are after all work was given away that could be. live: the rows of the chains. Raises
+        slots: as they are after all work was given away that could be. live: the rows of the chains, by name. Raises
         `DatabaseUnavailable`.
         """
-        stopping = {row.chain for row in live if row.stop}
         is_short = not slots.free and any(frontier.longest() is not None for frontier in self._frontiers())
         for frontier in self._frontiers():
             proofs = [chain for chain in frontier.plan.chains.values() if chain.proof is not None]
-            for chain in [each for each in proofs if each.id not in stopping]:
+            for chain in [each for each in proofs if each.id not in live or not live[each.id].stop]:
                 is_in_the_way = (is_short or self._gangs.is_held(chain)) and can_wait(frontier.plan, chain)
                 if is_in_the_way or not is_wanted(frontier.plan, chain):
                     self._stop(chain)
@@ -93,9 +93,10 @@ class Proving:
 
     def _end_audits(self, frontier: Frontier) -> None:
         """Nothing is left to compare; not so, while something is compared: who knows what comes next then."""
-        if any(chain.proof is not None for chain in frontier.plan.chains.values()):
+        audited = [each for each in frontier.plan.studies.values() if each.is_audited]
+        if not audited or any(chain.proof is not None for chain in frontier.plan.chains.values()):
             return
-        for study in [each for each in frontier.plan.studies.values() if each.is_audited]:
+        for study in audited:
             command = c.EndAudit(study=study.id, at=self._ports.clock())
             self._transact(frontier, command)
 
@@ -133,13 +134,11 @@ class Proving:
         """
         waiting = self._cache.usable() if is_urgent else ()
 
-        def is_wanted(frontier: Frontier) -> bool:
-            return first(frontier, kind) is not None
-
+        is_wanted = partial(_has_first, kind=kind)
         gang = self._gangs.for_proof(frontier, spans_of(proof), kind, able, is_wanted, waiting)
         if gang is None or not self._is_given(frontier, proof, gang):
             return slots
-        return Candidates(slots.well, [slot for slot in slots.free if slot.name not in gang.names])
+        return slots.without(gang.names)
 
     def _is_given(self, frontier: Frontier, proof: Proof, gang: Gang) -> bool:
         chain, slot = self._ports.new_id(), gang.leader.name
@@ -169,6 +168,10 @@ class Proving:
         self._dispatch.invite(chain, assignment)
         self._cache.refresh(frontier.id, fresh=False)
         return True
+
+
+def _has_first(frontier: Frontier, kind: str) -> bool:
+    return first(frontier, kind) is not None
 
 
 def _is_being_checked(plan: SearchPlan, able: Candidates, slots: Candidates) -> bool:

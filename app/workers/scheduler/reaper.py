@@ -1,127 +1,26 @@
 """Runs on: the tick's thread.
 
 Ends the chains whose lease has run out, and says why: only a worker that is gone is something to wonder about.
-
-How things stand, read in one transaction: all that a tick needs to know whether there is anything to do.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import replace
 
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.events import Event
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import ChainId, ChainOutcome, ChainState
-from app.events import (
-    ChainRecord,
-    Fenced,
-    PlanUnusable,
-    Records,
-    RowsPort,
-    SlotLost,
-    SlotRecord,
-    VersionConflict,
-    has_expired,
-)
+from app.events import ChainRecord, Fenced, PlanUnusable, RowsPort, SlotLost, VersionConflict
 from app.events.rows.values import AT_WORK, LONGEST_QUARANTINE
-from app.scheduling.assignment import Candidates
 from app.workers.ownership import are_forks_of_one
+from app.workers.scheduler.cluster import GIVEN_UP, Cluster, longest_lease
 from app.workers.scheduler.ports import Dispatch, Ports
-
-DISPATCH_AGAIN_SECONDS = 15.0
-"""A chain that nobody claimed is sent again after so long; a second message does no harm."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSnapshot:
-    """now: by the clock of the leases. versions: how many events each busy plan has.
-
-    slots: those that are alive. live: the chains that nobody has ended. expired: those of them that were not heard of
-    in time. undelivered: those that were sent long ago and that nobody claimed.
-    """
-
-    now: float
-    versions: Mapping[str, int]
-    slots: Mapping[str, SlotRecord]
-    live: Sequence[ChainRecord]
-    expired: Sequence[ChainRecord]
-    undelivered: Sequence[ChainRecord]
-
-
-def cluster_snapshot(records: Records, lease_seconds: float) -> ClusterSnapshot:
-    """Raises `DatabaseUnavailable`."""
-    with records.read() as rows:
-        now, live = rows.now(), rows.chains.live()  # in this order: what is renewed between is not taken for late
-        longest, sent_before = longest_lease(lease_seconds), now - DISPATCH_AGAIN_SECONDS
-        return ClusterSnapshot(
-            now=now,
-            versions=rows.studies.busy_versions(),
-            slots={slot.name: slot for slot in rows.slots.alive(lease_seconds)},
-            live=live,
-            expired=[row for row in live if has_expired(row.lease_until, now, longest)],
-            undelivered=[row for row in live if row.state == ChainState.READY and row.dispatched_at < sent_before],
-        )
-
-
-def longest_lease(lease_seconds: float) -> float:
-    """A lease that lasts for longer from here was given before the clock of the leases went back."""
-    return 2 * lease_seconds
-
-
-def candidates(cluster: ClusterSnapshot) -> Candidates:
-    """The slots that may be given work."""
-    well = [slot for slot in cluster.slots.values() if not slot.is_quarantined(cluster.now)]
-    return Candidates(well, [slot for slot in well if slot.is_free])
-
-
-GIVEN_UP = 0.0
-"""The lease of a chain whose worker said that it is gone, or whose slot another worker has taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    """at: by the clock that does not jump. epoch: when that clock was at 0, in Unix seconds as the chain began."""
-
-    lease_until: float
-    at: float
-    epoch: float
-
-
-class LeaseClock:
-    """A lease tells it by the database's clock; which look found the lease renewed, by ours. The nearer one counts."""
-
-    def __init__(self, lease_seconds: float) -> None:
-        self._lease_seconds = lease_seconds
-        self._heard: dict[str, _Heard] = {}
-        self._looked_at = -inf
-
-    def look(self, cluster: ClusterSnapshot, now: float, wall: float) -> None:
-        """now: by the clock that does not jump. wall: the same in Unix seconds."""
-        before, self._heard = self._heard, {}
-        for row in cluster.live:
-            last = before.get(row.chain)
-            if last is None or last.lease_until != row.lease_until:
-                ago = min(max(0.0, self._ago(row, cluster.now)), now - self._looked_at)
-                last = _Heard(row.lease_until, now - ago, wall - now if last is None else last.epoch)
-            self._heard[row.chain] = last
-        self._looked_at = now
-
-    def last(self, row: ChainRecord) -> float:
-        """In Unix seconds, by the clock of facts as it was when the chain began; it was live at the last look."""
-        heard = self._heard[row.chain]
-        return heard.epoch + heard.at
-
-    def _ago(self, row: ChainRecord, now: float) -> float:
-        """By the database's clock."""
-        return 0.0 if row.lease_until == GIVEN_UP else now - (row.lease_until - self._lease_seconds)
-
 
 logger = logging.getLogger(__name__)
 
@@ -143,38 +42,32 @@ class Reaper:
     """
 
     def __init__(self, ports: Ports, dispatch: Dispatch) -> None:
-        self._ports, self._dispatch, self._lease_clock = ports, dispatch, LeaseClock(ports.lease_seconds)
+        self._ports, self._dispatch = ports, dispatch
         self._answered_since: float | None = None
         self._clocks: tuple[float, float] | None = None  # the database's, and one that does not jump
-        self._delivered: dict[str, float] = {}  # by slot: when the last chain was sent that its worker began
         self._in_vain: Counter[tuple[str, str]] = Counter()  # by slot and its worker: chains that it did not begin
 
     def interrupted(self) -> None:
         """The database did not answer, or took nothing."""
         self._answered_since = None
 
-    def reap(self, cluster: ClusterSnapshot) -> bool:
+    def reap(self, cluster: Cluster) -> bool:
         """End whoever is over; whether there was anybody. Raises `DatabaseUnavailable`."""
         now = self._ports.elapsed()
-        self._lease_clock.look(cluster, now, self._ports.clock())
         if self._answered_since is None or self._has_jumped(cluster.now, now):
             self._answered_since = now
         is_patient = now - self._answered_since < self._ports.lease_seconds
-        for row in cluster.live:
-            if row.state != ChainState.READY:
-                self._delivered[row.slot] = row.dispatched_at
         over = [row for row in cluster.expired if not (is_patient and _may_be_heard_of(row))]
         for row in over:
-            self._end(
-                row, _outcome(row, cluster), died_alone=_died_alone(row, cluster), deaf=self._deaf_worker(row, cluster)
-            )
-        gangs = [row for row in cluster.live if row.members and row not in over]
+            deaf = self._deaf_worker(row, cluster)
+            self._end(row, cluster, _outcome(row, cluster), died_alone=_died_alone(row, cluster), deaf=deaf)
+        gangs = [row for _, row in sorted(cluster.gangs.items()) if row not in over]
         broken = [row for row in gangs if _lost_member(row, cluster, is_patient)]
         for row in broken:
-            self._end(row, ChainOutcome.INTERRUPTED, died_alone=False, deaf=None, is_broken=True)
+            self._end(row, cluster, ChainOutcome.INTERRUPTED, died_alone=False, deaf=None, is_broken=True)
         return bool(over or broken)
 
-    def _deaf_worker(self, row: ChainRecord, cluster: ClusterSnapshot) -> str | None:
+    def _deaf_worker(self, row: ChainRecord, cluster: Cluster) -> str | None:
         """The worker of a slot that began none of several chains, while workers of other slots began theirs."""
         slot = cluster.slots.get(row.slot)
         if slot is None or row.state != ChainState.READY or self._dispatch.is_unsent(row):
@@ -182,11 +75,11 @@ class Reaper:
         worker = (slot.name, slot.owner)
         for each in [each for each in self._in_vain if each[0] == slot.name and each != worker]:
             del self._in_vain[each]
-        if self._delivered.get(slot.name, 0.0) >= row.dispatched_at - self._ports.lease_seconds:
+        if cluster.begun.get(slot.name, 0.0) >= row.dispatched_at - self._ports.lease_seconds:
             self._in_vain.pop(worker, None)
         self._in_vain[worker] += 1
         since = row.dispatched_at - MOST_IN_VAIN * self._ports.lease_seconds
-        others = any(sent >= since for name, sent in self._delivered.items() if name != slot.name)
+        others = any(sent >= since for name, sent in cluster.begun.items() if name != slot.name)
         return slot.owner if others and self._in_vain[worker] >= MOST_IN_VAIN else None
 
     def _has_jumped(self, theirs: float, ours: float) -> bool:
@@ -201,7 +94,14 @@ class Reaper:
         return True
 
     def _end(
-        self, row: ChainRecord, outcome: ChainOutcome, *, died_alone: bool, deaf: str | None, is_broken: bool = False
+        self,
+        row: ChainRecord,
+        cluster: Cluster,
+        outcome: ChainOutcome,
+        *,
+        died_alone: bool,
+        deaf: str | None,
+        is_broken: bool = False,
     ) -> None:
         """is_broken: whether its worker may be well, and that of a slot that is lent to it is not."""
         about = {"chain": row.chain, "plan": row.stream, "slot": row.slot}
@@ -210,7 +110,7 @@ class Reaper:
         logger.warning(lost, row.chain, row.slot, outcome, extra=about)
 
         def decided(plan: SearchPlan) -> Sequence[Event]:
-            return decide(plan, replace(self._command(plan, row, outcome), died_alone=died_alone))
+            return decide(plan, replace(_command(plan, row, cluster, outcome), died_alone=died_alone))
 
         def over(rows: RowsPort) -> None:
             if is_broken:
@@ -230,17 +130,18 @@ class Reaper:
         except VersionConflict as conflict:
             logger.info("chain %s is ended at the next tick: %s", row.chain, conflict)
 
-    def _command(self, plan: SearchPlan, row: ChainRecord, outcome: ChainOutcome) -> c.LoseChain:
-        """What is known of the stage under way: where its worker was heard of last, and the time it took."""
-        chain = plan.chains.get(ChainId(row.chain))
-        if chain is None or chain.is_trained:
-            return c.LoseChain(chain=ChainId(row.chain), outcome=outcome)
-        steps = max(0, row.step - chain.stages[chain.index].start)
-        seconds = max(0.0, self._lease_clock.last(row) - chain.at - chain.seconds) if steps else 0.0
-        return c.LoseChain(chain=chain.id, outcome=outcome, steps=steps, seconds=seconds)
+
+def _command(plan: SearchPlan, row: ChainRecord, cluster: Cluster, outcome: ChainOutcome) -> c.LoseChain:
+    """What is known of the stage under way: where its worker was heard of last, and the time it took."""
+    chain = plan.chains.get(ChainId(row.chain))
+    if chain is None or chain.is_trained:
+        return c.LoseChain(chain=ChainId(row.chain), outcome=outcome)
+    steps = max(0, row.step - chain.stages[chain.index].start)
+    seconds = max(0.0, cluster.heard_at(row) - chain.at - chain.seconds) if steps else 0.0
+    return c.LoseChain(chain=chain.id, outcome=outcome, steps=steps, seconds=seconds)
 
 
-def _lost_member(row: ChainRecord, cluster: ClusterSnapshot, is_patient: bool) -> bool:
+def _lost_member(row: ChainRecord, cluster: Cluster, is_patient: bool) -> bool:
     """Whether the worker of a slot that is lent to the chain is gone, as far as may be said now.
 
     One that has gone in order has asked the chain to leave.
@@ -261,7 +162,7 @@ def _may_be_heard_of(row: ChainRecord) -> bool:
     return row.state != ChainState.READY and row.lease_until > GIVEN_UP
 
 
-def _outcome(row: ChainRecord, cluster: ClusterSnapshot) -> ChainOutcome:
+def _outcome(row: ChainRecord, cluster: Cluster) -> ChainOutcome:
     """A worker that is alive and still has the slot was not lost: it waits for a message, or was interrupted."""
     if row.state == ChainState.READY:
         return ChainOutcome.UNDELIVERED
@@ -271,7 +172,7 @@ def _outcome(row: ChainRecord, cluster: ClusterSnapshot) -> ChainOutcome:
     return ChainOutcome.UNDELIVERED if row.state == ChainState.RUNNING and _waits(row) else ChainOutcome.INTERRUPTED
 
 
-def _died_alone(row: ChainRecord, cluster: ClusterSnapshot) -> bool:
+def _died_alone(row: ChainRecord, cluster: Cluster) -> bool:
     """Whether the process died that had the chain, and the worker that had started it lived on and started another.
 
     Where both are gone, as when a machine or a whole stack died, the stage is not to blame: the trainer is a process of

@@ -18,8 +18,8 @@ from app.scheduling.assignment import Candidates, place, resume_point
 from app.scheduling.fair_share import NO_CONTENTION, FairShare, FairSharing
 from app.scheduling.frontier import Frontier
 from app.scheduling.preemption import Takeover, takeovers
+from app.workers.scheduler.cluster import Cluster
 from app.workers.scheduler.ports import Ports
-from app.workers.scheduler.reaper import ClusterSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -51,21 +51,19 @@ class Sharing:
             change(self._ports.records, lambda rows: rows.studies.show_due(due))
             self._shown, self._shown_at = due, now
 
-    def make_room(
-        self, frontiers: Sequence[Frontier], balance: FairShare, cluster: ClusterSnapshot, slots: Candidates
-    ) -> None:
+    def make_room(self, frontiers: Sequence[Frontier], balance: FairShare, cluster: Cluster, slots: Candidates) -> None:
         """Ask chains to stop whose slots are due to others, after the free `slots` were given away.
 
         Raises `DatabaseUnavailable`.
         """
-        if self._balancing is None:
+        if self._balancing is None or not balance.due:
             return
         self._balancing.settle(frontiers)
 
         def is_possible(takeover: Takeover) -> bool:
             return _is_possible(takeover, slots)
 
-        stopping = {ChainId(row.chain) for row in cluster.live if row.stop or row.preempt}
+        stopping = {ChainId(row.chain) for row in cluster.live.values() if row.stop or row.preempt}
         for takeover in takeovers(frontiers, balance, self._ports.clock(), stopping, is_possible):
             self._preempt(takeover)
 

@@ -19,9 +19,10 @@ from app.scheduling.assignment import Candidates
 from app.scheduling.fair_share import slots_wanted
 from app.scheduling.packs import trials_on_a_slot
 from app.workers.scheduler.assignment import Assignment, Choosing
+from app.workers.scheduler.cluster import Cluster
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 from app.workers.scheduler.proving import Proving
-from app.workers.scheduler.reaper import Reaper, candidates, cluster_snapshot
+from app.workers.scheduler.reaper import Reaper
 from app.workers.scheduler.sharing import Flags, Sharing
 from app.workers.scheduler.tuning import Tuning
 
@@ -32,7 +33,7 @@ class Scheduler:
     """`tick` looks once. What it could not do, the next tick does."""
 
     def __init__(self, ports: Ports) -> None:
-        self._ports, self._is_away = ports, False
+        self._ports, self._cluster, self._is_away = ports, Cluster(ports), False
         self._frontiers, self._dispatch = FrontierCache(ports), Dispatch(ports)
         self._reaper, self._tuning, self._flags = Reaper(ports, self._dispatch), Tuning(ports), Flags(ports)
         self._assignment = Assignment(ports, self._frontiers, self._dispatch)
@@ -50,6 +51,7 @@ class Scheduler:
             self._ports.show()  # written: a database that is only read from lets nobody renew a lease
         except DatabaseUnavailable as problem:
             self._reaper.interrupted()
+            self._cluster.interrupted()
             logger.log(DEBUG if self._is_away else WARNING, "the scheduler waits for the database: %s", problem)
             self._is_away = True
             return False
@@ -77,14 +79,15 @@ class Scheduler:
         }
 
     def _tick(self) -> None:
-        cluster = cluster_snapshot(self._ports.records, self._ports.lease_seconds)
+        cluster = self._cluster
+        self._cluster.look()
         if self._reaper.reap(cluster):  # whose slots are free now
-            cluster = cluster_snapshot(self._ports.records, self._ports.lease_seconds)
+            self._cluster.look()
         self._dispatch.send_again(cluster.undelivered)
-        self._frontiers.update(cluster.versions, cluster.live)
+        self._frontiers.update(cluster.versions, cluster.live, cluster.moved)
         self._tuning.forget(cluster.versions)
         self._proving.judge()
-        room, able = max(1, len(cluster.slots)), candidates(cluster)
+        room, able = max(1, len(cluster.slots)), cluster.candidates()
         self._tuning.slots, self._tuning.is_due = room, partial(self._proving.is_due, able)
         self._tune(room)
         self._choosing.look(able.well)
