@@ -1,15 +1,18 @@
 """How long ASHA takes to decide as a study grows: simulated, on 500 slots, with stragglers.
 
-    python benchmarks/asha_scale.py [--trials 1000 3000 10000] [--slots 500]
+    python benchmarks/asha_scale.py [--trials 1000 3000 10000] [--slots 500] [--policy critical_path|fair_share]
 
 For each size: what the tuner takes for one result (reading what is new in the history, and wishing until nothing more
-is wanted), at the beginning of the study and at its end, and what the whole of the scheduler takes (search plan, stage
-tree, chains and tuner). Flat means that none of them grows with the number of trials.
+is wanted), at the beginning of the study and at its end, and what all of it takes (search plan, stage tree, chains,
+tuner, and the virtual slots), also at its beginning and at its end. Flat means that none of them grows with the number
+of trials. All times are of the processor; the garbage collector is set as in the scheduler's process. Memory is the
+most that this process ever had, of whichever size came before, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -19,11 +22,14 @@ from typing import Any
 from app.domain import events as e
 from app.domain.search_plan import Node
 from app.domain.terms import StudyId
+from app.processes import collect_young, freeze_survivors
+from app.scheduling.fair_share import POLICIES, Policy
 from app.simulation.simulator import Simulator
 from app.tuning.tuners import driver
 from stagetree.spec import StudySpec
 
 SPACE = {"lr": {"loguniform": [1e-4, 1.0]}, "momentum": {"uniform": [0.8, 0.99]}}
+TURN_SECONDS = 30.0
 TUNER = {"kind": "asha", "min_steps": 1, "max_steps": 256, "reduction_factor": 4}
 
 
@@ -31,54 +37,64 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, nargs="+", default=[1000, 3000, 10000])
     parser.add_argument("--slots", type=int, default=500)
+    parser.add_argument("--policy", choices=list(POLICIES), default="critical_path")
     arguments = parser.parse_args()
-    print(f"ASHA on {arguments.slots} slots, microseconds for one result")
-    columns = ("trials", "results", "tuner", "first fifth", "last fifth", "p99", "everything")
-    print(" ".join(f"{column:>11}" for column in columns))
+    print(f"ASHA on {arguments.slots} slots, microseconds of the processor for one result")
+    columns = ("trials", "results", "tuner", "first fifth", "last fifth", "p99", "everything", "first fifth", "last")
+    print(" ".join(f"{column:>11}" for column in (*columns, "seconds", "MiB")))
     for trials in arguments.trials:
-        print(line(trials, arguments.slots), flush=True)
+        print(line(submitted(trials, arguments.slots, POLICIES[arguments.policy]), trials), flush=True)
 
 
-def line(trials: int, slots: int) -> str:
+def line(simulator: Simulator, trials: int) -> str:
     """One study from beginning to end."""
-    simulator = submitted(trials, slots)
-    tuner, begun = [], time.perf_counter()
+    tuner, everything = list[float](), list[float]()
+    begun = time.process_time()
     while (spent := timed(simulator)) is not None:
-        tuner.append(spent)
-    whole = (time.perf_counter() - begun) / len(tuner)
-    fifth = len(tuner) // 5
-    means = [statistics.fmean(part) for part in (tuner, tuner[:fifth], tuner[-fifth:])]
-    p99 = sorted(tuner)[len(tuner) * 99 // 100]
-    mean, first, last, worst, everything = (1e6 * seconds for seconds in (*means, p99, whole))
-    return " ".join(f"{number:11.0f}" for number in (trials, len(tuner), mean, first, last, worst, everything))
+        tuner.append(spent[0])
+        everything.append(spent[1])
+    seconds = time.process_time() - begun
+    numbers = [*parts(tuner), 1e6 * sorted(tuner)[len(tuner) * 99 // 100], *parts(everything)]
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    counts = " ".join(f"{number:11.0f}" for number in (trials, len(tuner), *numbers))
+    return f"{counts} {seconds:11.2f} {memory:11.0f}"
+
+
+def parts(seconds: list[float]) -> list[float]:
+    """In the mean, in the first fifth and in the last, in microseconds."""
+    fifth = len(seconds) // 5
+    return [1e6 * statistics.fmean(part) for part in (seconds, seconds[:fifth], seconds[-fifth:])]
 
 
 SPENT = [0.0]
 
 
-def timed(simulator: Simulator) -> float | None:
-    """Seconds of the tuner's in one step of the simulator; None when the study is over."""
-    SPENT[0] = 0.0
-    return SPENT[0] if simulator.advance() else None
+def timed(simulator: Simulator) -> tuple[float, float] | None:
+    """Seconds of the tuner, and of all, in one step of the simulator; None when the study is over."""
+    SPENT[0], begun = 0.0, time.process_time()
+    goes_on = simulator.advance()
+    collect_young()
+    return (SPENT[0], time.process_time() - begun) if goes_on else None
 
 
 def clocked(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, its time added up."""
 
     def timing(*arguments: Any, **named: Any) -> Any:
-        begun = time.perf_counter()
-        found = function(*arguments, **named)
-        SPENT[0] += time.perf_counter() - begun
-        return found
+        begun = time.process_time()
+        answer = function(*arguments, **named)
+        SPENT[0] += time.process_time() - begun
+        return answer
 
     return timing
 
 
-def submitted(trials: int, slots: int) -> Simulator:
+def submitted(trials: int, slots: int, policy: Policy) -> Simulator:
     """A simulator with a study of so many trials."""
     study = {"name": "scale", "trainer": "none", "metric": "loss", "mode": "min", "space": SPACE}
     spec = StudySpec.from_dict(study | {"tuner": TUNER | {"num_trials": trials}})
-    simulator = Simulator(slots=slots, measure=loss, seconds=straggling)
+    turn_seconds = TURN_SECONDS if policy is POLICIES["fair_share"] else None
+    simulator = Simulator(slots=slots, measure=loss, seconds=straggling, policy=policy, turn_seconds=turn_seconds)
     simulator.submit(StudyId("scale"), spec.to_json())
     return simulator
 
@@ -94,4 +110,5 @@ def straggling(stage: e.Stage, number: int) -> float:
 if __name__ == "__main__":
     for name in ("observe", "suggest", "is_done"):
         setattr(driver.TunerDriver, name, clocked(getattr(driver.TunerDriver, name)))
+    freeze_survivors()
     main()

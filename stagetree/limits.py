@@ -15,7 +15,8 @@ from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Any
 
-from stagetree.sequences import Piece, Sequence, SequenceError, parse, with_ends
+from stagetree.sequences import Piece, Sequence, SequenceError, with_ends
+from stagetree.sequences.base import parse_text
 
 LANES = 8
 """What `packing: true` says: few devices gain much by more, and a lane that nobody has is computed all the same."""
@@ -147,7 +148,7 @@ def _plain(sequence: Any) -> Any:
 @lru_cache(maxsize=16384)
 def _counted(text: str, steps: int, most: int) -> int:
     """Kept, since a space repeats few sequences many times."""
-    return count_changes(parse(json.loads(text)), steps, most)
+    return count_changes(parse_text(text), steps, most)
 
 
 def check_steps(field: str, steps: int, every: int | None, limits: Limits = LIMITS) -> None:

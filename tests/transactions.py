@@ -9,7 +9,7 @@ from app.events.database import Database
 from app.events.records import SqlRecords
 from app.events.rows import ChainRecord, SlotRecord, has_expired
 from app.events.rows.ports import RowsPort
-from app.events.rows.values import Changes
+from app.events.rows.values import RowChanges
 
 TTL = 60.0
 
@@ -33,7 +33,7 @@ class Kept:
     def __init__(self) -> None:
         self.mark: object = None
         self.chains, self.slots = dict[str, ChainRecord](), dict[str, SlotRecord]()
-        self.last: Changes | None = None
+        self.last: RowChanges | None = None
 
     def look(self, rows: RowsPort) -> None:
         self.last = rows.changes(self.mark)

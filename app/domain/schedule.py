@@ -14,7 +14,8 @@ from threading import Lock
 from typing import Any
 
 from app.domain.terms import NodeId, node_id
-from stagetree.sequences import Form, Held, Piece, Scalar, parse
+from stagetree.sequences import Form, Held, Piece, Scalar
+from stagetree.sequences.base import parse_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class _Tape:
             return number < len(self._kept)
 
     def _pieces(self) -> Iterator[Piece]:
-        return parse(json.loads(self._text)).pieces(joined=self._joined)
+        return parse_text(self._text).pieces(joined=self._joined)
 
 
 KEPT = 64

@@ -181,7 +181,7 @@ class Plans:
 
     def _fold(self, stream: str, entry: _Entry, recorded: Sequence[StoredEvent]) -> None:
         """Into the plan in place. A plan that broke half-way, or lost a study, is dropped, to be folded anew."""
-        plan, entry.plan = entry.plan, SearchPlan()
+        plan, is_whole = entry.plan, False
         if not strikes(each.event for each in recorded) <= plan.struck:
             entry.plan = self._empty(stream)
             return
@@ -189,9 +189,12 @@ class Plans:
             for each in recorded:
                 evolve(plan, each.event)
                 plan.version = each.version
+            is_whole = True
         except Exception as error:  # it is only folded: nothing is lost, and the others' plans are none the worse
             raise self._broken(stream, entry, error) from error
-        entry.plan = plan
+        finally:
+            if not is_whole:
+                entry.plan = SearchPlan()
         self._on_fold(stream, recorded)
 
     def _broken(self, stream: str, entry: _Entry, error: Exception) -> PlanUnusable:

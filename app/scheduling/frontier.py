@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -66,7 +66,7 @@ class Frontier:
         return bool(self.plan.touched or self._pending or self.upcoming.is_behind)
 
     def take_unheard(self) -> set[ChainId]:
-        """The chains of which it is to be seen now how far they are: always, where they have something in flight."""
+        """The chains whose progress must be looked at now: always, where they have something in flight."""
         unheard, self.unheard = self.unheard | self.in_flight.keys(), set()
         return unheard
 
@@ -80,6 +80,11 @@ class Frontier:
         since = before.step if before and before.saving == progress.saving else node.start
         if any(since < step <= progress.step for step in (*node.waiting, *self.demands.branches[node.id])):
             self._pending.add(node.id)
+
+    def progress_in(self, names: Iterable[NodeId]) -> dict[ChainId, ChainProgress]:
+        """How far the chains are that train these nodes."""
+        running = (chain for name in names for chain, _ in self.plan.nodes[name].running)
+        return {chain: self.progress[chain] for chain in running if chain in self.progress}
 
     def set_in_flight(self, chain: ChainId, places: frozenset[Place]) -> None:
         """What a chain was asked to keep in stages that it has completed, and that is not on record yet."""

@@ -87,7 +87,7 @@ class Simulator:
         self._log, self._plans = self._records.log, Plans(self._records.log)
         self._measure, self._seconds, self._faults, self._watch = measure, seconds, faults, watch
         self._due: list[tuple[float, int, Callable[[], bool]]] = []  # when, in which order, and what
-        self._beats: list[tuple[float, int, VirtualChain]] = []  # when, in which order, and who has something to say
+        self._beats: list[tuple[float, int, VirtualChain]] = []  # when, in which order, and the chain with news then
         self._is_tick_due = self._is_look_due = False
         self._overheads, self._given, self._seen = overheads, 0, 0  # seen: how many events were looked at for news
         self._stages, self._order, chains = count(), count(), count()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import islice, pairwise
 from typing import Any, ClassVar
 
@@ -195,6 +197,14 @@ def parse(value: Any, path: str = "") -> Sequence:
         return _family(value)(**{name: item for name, item in value.items() if name != "family"})
     except SequenceError as error:
         raise SequenceError(".".join(filter(None, (path, error.field))), error.problem) from None
+
+
+@lru_cache(maxsize=16384)
+def parse_text(text: str) -> Sequence:
+    """The same of JSON text. Kept: what is looked at once, before a trial begins, is looked at again, and spaces repeat
+    few sequences many times.
+    """
+    return parse(json.loads(text))
 
 
 def _family(value: Mapping[str, Any]) -> type[Sequence]:

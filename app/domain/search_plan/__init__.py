@@ -6,7 +6,7 @@ that are only ever added. `app.domain.evolve` makes it from events, and nothing 
 
 from __future__ import annotations
 
-from app.domain.search_plan.chain import NO_PROGRESS, Chain, ChainProgress, Chains, Progresses
+from app.domain.search_plan.chain import NO_PROGRESS, Chain, ChainProgress, ChainsUnderWay, Progresses
 from app.domain.search_plan.node import MAX_LOST, MOST_FAILURES, CachedState, Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.plan import (
     SearchPlan,
@@ -27,7 +27,7 @@ __all__ = [
     "CachedState",
     "Chain",
     "ChainProgress",
-    "Chains",
+    "ChainsUnderWay",
     "Checkpoint",
     "GivenUp",
     "KeptAt",

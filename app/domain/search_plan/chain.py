@@ -1,4 +1,4 @@
-"""Chains under way, who has the slots, and how far workers say that they are."""
+"""Chains under way, the slots that each study has by them, and how far workers say that they are."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Chain:
         return self.stages[min(self.index, len(self.stages) - 1)].study
 
 
-class Chains(dict[ChainId, Chain]):
-    """The chains under way. Only here they come, move on and go, so that who has the slots need not be counted.
+class ChainsUnderWay(dict[ChainId, Chain]):
+    """The chains under way. Only here they come, move on and go, so that the slots of each study need no counting.
 
     by_slot: of each slot that has any, those that are not trained; the first of them leads the others. slots_used: for
     each study, how many slots the leading chains have of which the stage under way is charged to it.

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.means import MeanShare
-from app.domain.search_plan.chain import Chains
+from app.domain.search_plan.chain import ChainsUnderWay
 from app.domain.search_plan.node import MAX_LOST, Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.study import Study, still_open
 from app.domain.search_plan.trial import Trial
@@ -64,7 +64,7 @@ class SearchPlan:
     nodes: dict[NodeId, Node] = field(default_factory=dict)
     roots: list[NodeId] = field(default_factory=list)
     studies: dict[StudyId, Study] = field(default_factory=dict)
-    chains: Chains = field(default_factory=Chains)
+    chains: ChainsUnderWay = field(default_factory=ChainsUnderWay)
     stages_run: int = 0
     measured: list[NodeId] = field(default_factory=list)
     intermediate_bytes: int = 0

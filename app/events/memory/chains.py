@@ -81,7 +81,7 @@ class Table(Generic[Row]):
 
 
 class LiveChains(Table[ChainRecord]):
-    """The chains that nobody has ended. by_slot: their names. by_stream: how many there are."""
+    """The chains that are not over. by_slot: their names. by_stream: how many there are."""
 
     def __init__(self, undo: Undo) -> None:
         super().__init__(undo)

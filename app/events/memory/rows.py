@@ -11,8 +11,8 @@ from app.domain.terms import FINAL_STATES, ChainState
 from app.events.memory.chains import MemoryChains, Tables
 from app.events.rows.ports import RowsPort, SchedulersPort, SlotsPort, StudiesPort, TokensPort
 from app.events.rows.values import (
-    Changes,
     Installation,
+    RowChanges,
     SlotLost,
     SlotRecord,
     SlotTaken,
@@ -190,9 +190,9 @@ class MemoryRows(RowsPort):
     def now(self) -> float:
         return self._tables.clock()
 
-    def changes(self, since: object = None) -> Changes:
+    def changes(self, since: object = None) -> RowChanges:
         chains, slots = self._tables.live, self._tables.slots
         before = (None, None) if since is None else since
         assert isinstance(before, tuple)  # what it has said before
         mark = (chains.revision, slots.revision)
-        return Changes(mark, chains.changed(before[0]), slots.changed(before[1]))
+        return RowChanges(mark, chains.changed(before[0]), slots.changed(before[1]))

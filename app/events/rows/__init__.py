@@ -19,11 +19,11 @@ from app.events.rows.values import (
     ChainFlags,
     ChainNotClaimable,
     ChainRecord,
-    Changes,
     Fenced,
     Installation,
     Lease,
     Mark,
+    RowChanges,
     SlotLost,
     SlotRecord,
     SlotTaken,
@@ -56,7 +56,7 @@ class Rows(RowsPort):
     def now(self) -> float:
         return self._session.execute(select(now(self._session))).scalar_one()
 
-    def changes(self, since: object = None) -> Changes:
+    def changes(self, since: object = None) -> RowChanges:
         before = NOTHING_SEEN if since is None else since
         assert isinstance(before, Mark)
         mark = standing(self._session)
@@ -64,7 +64,7 @@ class Rows(RowsPort):
         slots = {row.name: row for row in Slots(self._session).written_since(before.writer)}
         mark = replace(mark, chains=mark.chains | chains.keys(), slots=mark.slots | slots.keys())
         over, gone = before.chains - mark.chains, before.slots - mark.slots
-        return Changes(mark, {**dict.fromkeys(over), **chains}, {**dict.fromkeys(gone), **slots})
+        return RowChanges(mark, {**dict.fromkeys(over), **chains}, {**dict.fromkeys(gone), **slots})
 
 
 __all__ = [

@@ -110,7 +110,7 @@ class Chains(ChainsPort):
         return [_record(row) for row in self._session.execute(query)]
 
     def written_since(self, writer: int | None) -> list[ChainRecord]:
-        """Those that nobody has ended, as of a `Mark`."""
+        """The live ones, as of a `Mark`."""
         query = LIVE_CHAINS if writer is None else LIVE_CHAINS.where(written_since("chains", writer))
         return [_record(row) for row in self._session.execute(query)]
 

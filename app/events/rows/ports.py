@@ -16,9 +16,9 @@ from app.domain.assignment import ChainAssignment
 from app.events.rows.values import (
     ChainFlags,
     ChainRecord,
-    Changes,
     Installation,
     Lease,
+    RowChanges,
     SlotRecord,
     StudyRecord,
     TokenRecord,
@@ -296,5 +296,5 @@ class RowsPort(ABC):
         """Unix seconds by the clock that leases go by."""
 
     @abstractmethod
-    def changes(self, since: object = None) -> Changes:
+    def changes(self, since: object = None) -> RowChanges:
         """All that has changed of chains under way and slots since the look with that mark, perhaps more; or all."""

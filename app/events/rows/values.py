@@ -219,7 +219,7 @@ class ChainRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class RowChanges:
     """By name, what may be otherwise than at an earlier look: chains that nobody has ended, and slots.
 
     None: the chain is over, or the slot has no worker any more. mark: of this look, to be given to the next one.

@@ -213,7 +213,8 @@ class Assignment:
         return most and max(1, (most - plan.intermediate_bytes) // sharers)
 
     def _record(self, placed: Placed, work: Mapping[str, ChainAssignment]) -> None:
-        slot, progress, at = placed.slot.name, dict(placed.frontier.progress), self._ports.clock()
+        stream, slot, at = placed.frontier.id, placed.slot.name, self._ports.clock()
+        progress = placed.frontier.progress_in({span.node for path in placed.paths for span in path})
         commands = [
             c.AssignChain(
                 chain=ChainId(chain),
@@ -226,12 +227,11 @@ class Assignment:
             )
             for chain, assignment in work.items()
         ]
-        stream, ttl, first = placed.frontier.id, self._ports.lease_seconds, next(iter(work))
+        ttl, first = self._ports.lease_seconds, next(iter(work))
 
         def give(rows: RowsPort) -> None:
             for chain, assignment in work.items():
-                beside = None if chain == first else first
-                rows.chains.assign(chain, stream, slot, assignment, ttl, beside)
+                rows.chains.assign(chain, stream, slot, assignment, ttl, None if chain == first else first)
 
         self._ports.transact(
             stream,

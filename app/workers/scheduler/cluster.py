@@ -27,7 +27,7 @@ GIVEN_UP = 0.0
 Row = TypeVar("Row")
 
 
-class Selection(Generic[Row]):
+class TimedSelection(Generic[Row]):
     """The rows of which something holds at the time of the last look, by name, in that order.
 
     holds: whether it does at a time. times: when that may change of a row though the row does not; but where the clock
@@ -81,14 +81,14 @@ class Cluster:
         def is_well(slot: SlotRecord, at: float) -> bool:
             return slot.was_seen(at, lease) and not slot.is_quarantined(at)
 
-        self._alive = Selection[SlotRecord](lambda slot, at: slot.was_seen(at, lease), seen)
-        self._well = Selection[SlotRecord](is_well, seen)
-        self._free = Selection[SlotRecord](lambda slot, at: slot.is_free and is_well(slot, at), seen)
-        self._expired = Selection[ChainRecord](
+        self._alive = TimedSelection[SlotRecord](lambda slot, at: slot.was_seen(at, lease), seen)
+        self._well = TimedSelection[SlotRecord](is_well, seen)
+        self._free = TimedSelection[SlotRecord](lambda slot, at: slot.is_free and is_well(slot, at), seen)
+        self._expired = TimedSelection[ChainRecord](
             lambda row, at: has_expired(row.lease_until, at, longest),
             lambda row: (row.lease_until - longest, row.lease_until),
         )
-        self._undelivered = Selection[ChainRecord](
+        self._undelivered = TimedSelection[ChainRecord](
             lambda row, at: row.state == ChainState.READY and row.dispatched_at + DISPATCH_AGAIN_SECONDS < at,
             lambda row: (row.dispatched_at + DISPATCH_AGAIN_SECONDS,),
         )

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from logging import DEBUG, WARNING
 from typing import Any
 
 from app.away import LostRace
-from app.domain.assignment import SlotDescription
 from app.events import DatabaseUnavailable
 from app.scheduling.assignment import Candidates
 from app.scheduling.fair_share import slots_wanted
@@ -91,7 +90,8 @@ class Scheduler:
         self._tuning.slots, self._tuning.is_due = room, partial(self._proving.is_due, able)
         self._tune(room)
         self._choosing.look(able.well)
-        slots, waiting = self._with_room(able, len(cluster.live))
+        slots = self._with_room(able, len(cluster.live))
+        waiting = able.free[len(slots.free) :]
         slots = self._proving.begin(slots)
         balance = self._sharing.look(self._frontiers.usable(), slots)
         slots = self._assignment.assign(slots, balance, may_widen=False)
@@ -104,11 +104,11 @@ class Scheduler:
         self._sharing.make_room(self._frontiers.usable(), balance, cluster, slots)
         self._flags.send(self._frontiers.usable())
 
-    def _with_room(self, slots: Candidates, live: int) -> tuple[Candidates, Sequence[SlotDescription]]:
-        """The slots whose chains may write, beside those that live, and those that wait until checkpoints have gone."""
+    def _with_room(self, slots: Candidates, live: int) -> Candidates:
+        """The first of them, whose chains may write beside those that live: the others wait until states have gone."""
         plans = {str(frontier.id): frontier.plan for frontier in self._frontiers.usable()}
         most = self._ports.chains_that_fit(plans, live, len(slots.free))
-        return Candidates(slots.well, slots.free[:most]), slots.free[most:]
+        return Candidates(slots.well, slots.free[:most])
 
     def _tune(self, slots: int) -> None:
         """Have as many trials as so many slots can train."""
