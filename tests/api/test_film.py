@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,12 +15,12 @@ from hypothesis import strategies as st
 from app.domain.search_plan import Study
 from app.service.plan_history import PlanHistory
 from app.service.views import documents, pictures
-from app.service.views.film import TOP, TREE, WIDTH, Scene, film
+from app.service.views.film import TOP, TREE, WIDTH, Point, Scene, film
 from app.service.views.film_files import gif, svg
 from app.service.views.film_time import FRAMES, Clock
 from app.simulation.simulator import Simulator
 from tests.domain.test_accounting import asha, simulator, submit
-from tests.plans import study_of, tried
+from tests.plans import steps, study_of, tried
 from tests.strategies import Trial, spaces
 
 ASHA = {"kind": "asha", "num_trials": 2000, "min_steps": 1, "max_steps": 27, "reduction_factor": 3}
@@ -83,8 +85,32 @@ def test_a_branch_is_not_seen_before_what_it_branches_off() -> None:
     seen: dict[Any, int] = {}
     lines = [each for each in found.drawn if (each.kind, each.role) == ("line", "soft")]
     for each in sorted(lines, key=lambda each: each.frame):
-        seen.setdefault(each.points[1], each.frame)
+        seen.setdefault(each.points[-1], each.frame)
         assert seen.get(each.points[0], 0) <= each.frame
+
+
+def test_a_branch_begins_on_the_line_that_it_leaves() -> None:
+    """Between two measurements of the trunk, on the straight line that is drawn from one to the next."""
+    tails = [({"lr": steps(0.1, 0.01 * at, milestones=[at])}, 60) for at in (40, 45, 50, 55)]
+    simulated = simulator()
+    study = submit(simulated, study_of([({"lr": 0.1}, 90), *tails], eval_every=30).to_json())
+    simulated.run()
+    found, _, _ = scene(simulated, study)
+    lines = [each.points for each in found.drawn if (each.kind, each.role) == ("line", "soft")]
+    trunk = [piece for points in lines[:2] for piece in pairwise(points)]
+    branches = [points[0] for points in lines[2:]]
+    assert len(branches) == len(tails)
+    for point in branches:
+        assert min(distance(point, piece) for piece in trunk) < 0.01, (point, trunk)
+
+
+def distance(point: Point, way: tuple[Point, Point]) -> float:
+    """Of a point from a straight piece of a line."""
+    (x0, y0), (x1, y1), (x, y) = *way, point
+    length = math.hypot(x1 - x0, y1 - y0)
+    along = ((x - x0) * (x1 - x0) + (y - y0) * (y1 - y0)) / length**2 if length else 0.0
+    along = min(1.0, max(0.0, along))
+    return math.hypot(x - x0 - along * (x1 - x0), y - y0 - along * (y1 - y0))
 
 
 def test_time_in_which_no_slot_trained_is_left_out() -> None:

@@ -23,6 +23,8 @@ from stagetree.models.studies import StudyAnswer
 WIDTH, LEFT, RIGHT, TOP, TREE = 960, 62, 30, 84, 300
 """Pixels. The tree is TREE high."""
 
+BOTTOM = TOP + TREE
+
 LANES = 120
 """All slots together are at most so high."""
 
@@ -33,6 +35,9 @@ FLASH = 8
 """A promotion is seen for so many frames."""
 
 Point = tuple[float, float]
+
+Measured = tuple[int, float, int]
+"""A step, the value there, and the frame from which it is seen."""
 
 
 class Figure(NamedTuple):
@@ -65,7 +70,7 @@ def film(study: Study, shown: StudyAnswer, tree: Tree, history: PlanHistory, ver
     spans = [span for span in history.spans if since < span.begun <= version and span.proof is None]
     clock = Clock((span.begun_at, span.ended_at or now) for span in spans)
     rows = sorted({slot for span in spans for slot in span.slots}, key=lambda slot: (len(slot), slot))
-    top = TOP + TREE + 40
+    top = BOTTOM + 40
     lane = min(24.0, LANES / max(1, len(rows)))
     trials = len(tree.trials.node)
     faint = 0.6 * math.sqrt(min(1, MANY / max(1, trials)))
@@ -105,17 +110,17 @@ class _Growing:
         values = [value for values in tree.nodes.values for value in values]
         self._is_log = bool(values) and min(values) > 0 and max(values) / min(values) > 20
         self._low, self._high = _domain([self._scaled(value) for value in values])
-        self._points: list[list[tuple[int, float, int]]] = []  # of each node: step, value, frame
+        self._points: list[list[Measured]] = []  # of each node
         for node in range(tree.count):
             self._points.append([*self._anchor(node), *self._own(node)])
 
-    def _own(self, node: int) -> Iterator[tuple[int, float, int]]:
+    def _own(self, node: int) -> Iterator[Measured]:
         nodes = self._tree.nodes
         for step, value in zip(nodes.steps[node], nodes.values[node], strict=True):
             at = self._measured.get((node, step))
             yield step, value, 1 if at is None else self._clock.frame(at)
 
-    def _anchor(self, node: int) -> list[tuple[int, float, int]]:
+    def _anchor(self, node: int) -> list[Measured]:
         """Where the node leaves its parent: between two measurements, on the line from one to the next."""
         parent, start = self._tree.nodes.parent[node], self._tree.nodes.start[node]
         line = self._points[parent] if parent >= 0 else []
@@ -123,20 +128,35 @@ class _Growing:
         after = next((point for point in line if point[0] > start), None)
         if not before:
             return []
-        step, value, frame = before[-1]
-        if after is None or step == start:
+        if after is None or before[-1][0] == start:
             return [before[-1]]
-        share = (start - step) / (after[0] - step)
-        return [(start, value + share * (after[1] - value), max(frame, after[2]))]
+        return [(start, self._between(before[-1], after, start), max(before[-1][2], after[2]))]
+
+    def _between(self, one: Measured, other: Measured, step: int) -> float:
+        """The value at a step on the straight line that is drawn from one measurement to the other."""
+        begin, at, end = (math.log1p(each) for each in (one[0], step, other[0]))
+        low, high = self._scaled(one[1]), self._scaled(other[1])
+        value = low + (at - begin) / (end - begin) * (high - low)
+        return math.exp(value) if self._is_log else value
 
     def _scaled(self, value: float) -> float:
         return math.log(value) if self._is_log else value
 
     def place(self, step: float, value: float) -> Point:
-        """Where a value after a step is drawn."""
+        """Where a value after a step is drawn: at the edge, if it is far off."""
+        x, y = self._unbounded(step, value)
+        return x, min(BOTTOM, max(TOP, y))
+
+    def _unbounded(self, step: float, value: float) -> Point:
         x = LEFT + math.log1p(step) / math.log1p(self._most) * (WIDTH - LEFT - RIGHT)
-        share = (self._scaled(value) - self._low) / (self._high - self._low)
-        return x, TOP + TREE * (1 - min(1.0, max(0.0, share)))
+        return x, BOTTOM - TREE * (self._scaled(value) - self._low) / (self._high - self._low)
+
+    def _line(self, one: Measured, other: Measured) -> tuple[Point, ...]:
+        """From one measurement to the other, along the edge where that would leave the drawing."""
+        (x0, y0), (x1, y1) = self._unbounded(*one[:2]), self._unbounded(*other[:2])
+        crossed = (edge for edge in (TOP, BOTTOM) if min(y0, y1) < edge < max(y0, y1))
+        corners = sorted((x0 + (edge - y0) / (y1 - y0) * (x1 - x0), float(edge)) for edge in crossed)
+        return self.place(*one[:2]), *corners, self.place(*other[:2])
 
     def axes(self) -> Iterator[Figure]:
         """The lowest and the highest value, and some steps."""
@@ -150,7 +170,7 @@ class _Growing:
         for step in steps:
             x = self.place(step, 1.0)[0]
             if x - last > 46 and (step == self._most or x < WIDTH - RIGHT - 46):
-                yield Figure("text", 0, "soft", ((x + 6, TOP + TREE + 18),), 12, text=f"{step:,}")
+                yield Figure("text", 0, "soft", ((x + 6, BOTTOM + 18),), 12, text=f"{step:,}")
                 last = x
 
     def lines(self) -> Iterator[Figure]:
@@ -163,7 +183,12 @@ class _Growing:
                 if not passing:
                     continue
                 width = 1 + round(2 * 8 * math.log2(passing) / thickest) / 2
-                yield Figure("line", other[2], "soft", (self.place(*one[:2]), self.place(*other[:2])), width)
+                yield Figure("line", other[2], "soft", self._line(one, other), width)
+
+    def _along(self, way: Sequence[Measured]) -> Iterator[Point]:
+        yield self.place(*way[0][:2])
+        for one, other in pairwise(way):
+            yield from self._line(one, other)
 
     def _exits(self) -> list[list[int]]:
         """For each node the steps at which its trials leave it, to a child or for good."""
@@ -175,7 +200,7 @@ class _Growing:
             exits[node].append(steps)
         return [sorted(steps) for steps in exits]
 
-    def _at(self, trial: int, step: int) -> tuple[int, float, int] | None:
+    def _at(self, trial: int, step: int) -> Measured | None:
         """The last measurement of a trial up to a step."""
         node = self._tree.trials.node[trial]
         while node >= 0:
@@ -213,12 +238,12 @@ class _Growing:
         best = shown.best
         if best is None or best.trial >= len(self._tree.trials.node):
             return
-        node, until, way = self._tree.trials.node[best.trial], self._tree.trials.steps[best.trial], list[Point]()
+        node, until, way = self._tree.trials.node[best.trial], self._tree.trials.steps[best.trial], list[Measured]()
         while node >= 0:
-            way += [self.place(*point[:2]) for point in reversed(self._points[node]) if point[0] <= until]
+            way += [point for point in reversed(self._points[node]) if point[0] <= until]
             node, until = self._tree.nodes.parent[node], self._tree.nodes.start[node]
         if way:
-            yield Figure("line", FRAMES, "accent", tuple(dict.fromkeys(way[::-1])), 4)
+            yield Figure("line", FRAMES, "accent", tuple(dict.fromkeys(self._along(way[::-1]))), 4)
             x, y = end = self.place(best.steps, best.value)
             yield Figure("star", FRAMES, "accent", (end,), 10)
             beside = (x - 14, max(TOP + 12, y - 10))
