@@ -232,3 +232,9 @@ def memory_here() -> int:
         return min(machine, int(CGROUP.read_text()))
     except (OSError, ValueError):  # none, or "max"
         return machine
+
+
+def last_words(log: Path) -> str:
+    """What a process said last, to go behind a sentence; nothing of an empty log."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return f": {lines[-1]}" if lines else ""

@@ -175,12 +175,6 @@ def open_log(path: Path) -> IO[bytes]:
     return path.open("ab")
 
 
-def last_words(log: Path) -> str:
-    """What a process said last, to go behind a sentence."""
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return f": {lines[-1]}" if lines else ""
-
-
 PRIVATE = 0o077
 """As a umask."""
 

@@ -29,7 +29,7 @@ from app.embedded.machine import (
     slot_names,
     worker_command,
 )
-from app.processes import shorten
+from app.processes import last_words, shorten
 from stagetree.runtime.failures import STACK
 from stagetree.whole_file import remove_partial
 
@@ -132,7 +132,7 @@ class Embedded:
             log = self.folder / "logs" / f"{name}.log"
             shorten(log)
             if process.poll() is not None and name != "trainers":
-                raise StackFailed(f"{name} ended with exit code {process.returncode}{machine.last_words(log)}")
+                raise StackFailed(f"{name} ended with exit code {process.returncode}{last_words(log)}")
 
     def environment(self) -> dict[str, str]:
         """The settings of the child processes."""

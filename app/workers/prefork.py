@@ -24,6 +24,7 @@ from typing import NoReturn
 
 from celery.__main__ import main as celery_main
 
+from app.processes import last_words
 from app.workers.celery_app import SCHEDULER_QUEUE
 from app.workers.tasks import end_with_parent
 
@@ -84,6 +85,10 @@ def command(queue: str) -> list[str]:
     return ["celery", "-A", "app.workers", "worker", "-l", "INFO", *QUIET, "-Q", queue, "-c", "1", *beat, *name]
 
 
+MOST_WORDS = 200
+"""Characters of a log's last line that are told."""
+
+
 class Prefork:
     """The forks, by process id."""
 
@@ -104,7 +109,9 @@ class Prefork:
             pid, status = os.wait()
             name, code = self._names.pop(pid), os.waitstatus_to_exitcode(status)
             if not self._ending:
-                print(f"{name} ended with exit code {code}; its log is {self._logs / name}.log", flush=True)
+                log = self._logs / f"{name}.log"
+                said = last_words(log)[:MOST_WORDS]
+                print(f"{name} ended with exit code {code}{said} (its log is {log})", flush=True)
                 return 1
         return 0
 

@@ -116,13 +116,13 @@ def test_what_a_killed_stack_has_left_running_is_ended_by_the_next(
 
 
 @pytest.mark.slow
-def test_a_worker_that_ends_by_itself_is_named_with_its_log(tmp_path: Path) -> None:
+def test_a_worker_that_ends_by_itself_is_named_with_its_log_and_what_that_says_last(tmp_path: Path) -> None:
     workers = json.dumps({"gpu0": ["celery", "--version"]})
     command = [sys.executable, "-P", "-m", "app.workers.prefork", str(tmp_path), workers]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
-    assert ended.stdout == f"gpu0 ended with exit code 0; its log is {tmp_path / 'gpu0'}.log\n"
-    assert (tmp_path / "gpu0.log").read_text()
+    said = (tmp_path / "gpu0.log").read_text().strip()
+    assert ended.stdout == f"gpu0 ended with exit code 0: {said} (its log is {tmp_path / 'gpu0'}.log)\n"
 
 
 class Sleeping(Prefork):
