@@ -39,9 +39,9 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:32]
 
 
-PACK_NUMBERS = 2
-"""Which last bits packs have: 2 since steps and kernels are their own. Part of the names of plans that pack, so that
-nothing is shared with stages that have others."""
+PACK_NUMBERS = 3
+"""Which last bits packs have: 2 since steps and kernels are our own, 3 since optimizers without a rule have one step for
+all lanes. Part of the names of plans that pack, so that nothing is shared with stages that have others."""
 
 
 LAUNCHED = "launched"

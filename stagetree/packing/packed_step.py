@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from stagetree.packing.fallback import FallbackStep
-from stagetree.packing.fused_optimizer import FusedOptimizer
 from stagetree.packing.lane import Lane
 from stagetree.packing.likeness import Likeness
 from stagetree.packing.loss import BackwardResult
@@ -30,7 +29,7 @@ class PackedStep:
     def __init__(self, like: Lane, width: int) -> None:
         model, groups = like.model, like.trainer.optimizer.param_groups
         self._stack = Stack(model, [group["params"] for group in groups], width, like.has_constants)
-        self._stacked, self._fused = StackedOptimizer(self._stack), FusedOptimizer(self._stack)
+        self._stacked = StackedOptimizer(self._stack)
         self._fallback = FallbackStep(self._stack)
         self._likeness = Likeness(self._stack, self._fallback)
         self.profiler = Profiler(self._stack, self._fallback, self._stacked)
@@ -46,7 +45,6 @@ class PackedStep:
     def release(self, lane: Lane) -> None:
         self._checked.pop(lane, None)
         self._stacked.leave(lane.number)
-        self._fused.leave(lane.number)
         self._stack.release(lane.number, lane.model)
 
     # ------------------------------------------------------------------------------------------------ learning
@@ -83,16 +81,12 @@ class PackedStep:
 
     def update(self, bucket: Sequence[Lane]) -> Failures:
         """Change the parameters by their gradients; the lanes whose own code failed meanwhile."""
-        ours = [lane for lane in bucket if not lane.updates_itself]
-        stacked = {lane: None for lane in ours if joins(self._stacked, lane)}
-        fused = [lane for lane in ours if lane not in stacked and joins(self._fused, lane)]
-        joint = {*stacked, *fused}
+        joint = {lane: None for lane in bucket if not lane.updates_itself and joins(self._stacked, lane)}
         if joint:
             longest = bucket[0].trainer.clip_grad_norm
-            self._stack.clip_gradients(longest, [lane.number for lane in bucket if lane in joint])
-        self._stacked.step(_numbers(stacked))
-        errors = self._fused.step(_numbers(fused))
-        failures = {lane: errors[lane.number] for lane in fused if lane.number in errors}
+            self._stack.clip_gradients(longest, _numbers(joint))
+        errors = self._stacked.step(_numbers(joint))
+        failures = {lane: errors[lane.number] for lane in joint if lane.number in errors}
         for lane in bucket:
             if lane in failures:
                 continue

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from stagetree.packing.fallback import FallbackStep
-from stagetree.packing.fused_optimizer import rehearsed_alone
 from stagetree.packing.lane import Lane
+from stagetree.packing.lane_optimizer import rehearsed_alone
 from stagetree.packing.loss import BackwardResult, Loss
 from stagetree.packing.recordings import Recordings
 from stagetree.packing.refusals import is_out_of_memory, meaning

@@ -35,11 +35,17 @@ class OptimizerRows:
 class Rule(ABC):
     """How an optimizer changes a parameter, as a function of tensors with a row for each lane."""
 
-    remembered: ClassVar[frozenset[str]]
+    remembered: frozenset[str]
     """All that it may remember of each number, by the names that torch's optimizer has for it."""
 
-    counts: ClassVar[bool]
+    counts: bool
     """Whether its state says how many steps there were."""
+
+    counts_by_number: bool = False
+    """Whether that is a number of Python's, and no tensor."""
+
+    is_own_code: ClassVar[bool] = False
+    """Whether `change` takes the coefficients as they are on the host, and may raise."""
 
     @abstractmethod
     def moments(self, group: Group) -> tuple[str, ...]:

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stagetree.packing.fused_optimizer import FusedOptimizer, NotFusable, RowGroup, has_hooks
 from stagetree.packing.lane import Lane
+from stagetree.packing.lane_numbers import Disagreement, Misunderstood
+from stagetree.packing.lane_optimizer import NotStackable, RowGroup, has_hooks
+from stagetree.packing.own_code import rule_of
 from stagetree.packing.rows import Selection, StackSegment
 from stagetree.packing.rules import DTYPES, RULES, Group, OptimizerRows, Rule, is_torchs
 from stagetree.packing.stack import Stack
@@ -26,12 +28,12 @@ from stagetree.packing.stack import Stack
 class LaneState(RowGroup):
     """What one lane's optimizer remembers of one segment, in a row of tensors that all lanes have.
 
-    steps: how many there were that remembered something. Raises `NotFusable` where the state is not torch's.
+    steps: how many there were that remembered something. Raises `NotStackable` where the state is not torch's.
     """
 
     def __init__(self, memory: SegmentMemory, lane: int, model: nn.Module, optimizer: Optimizer, rule: Rule) -> None:
         super().__init__(memory.segment, lane, model, optimizer)
-        self._rule, self._memory = rule, memory
+        self.rule, self._memory = rule, memory
         self._shown = frozenset[str]()
         self.coefficients: tuple[float, ...] = ()
         self.steps = self._taken_over()
@@ -42,7 +44,7 @@ class LaneState(RowGroup):
         return self._like.dtype, self._like.device
 
     def terms(self) -> tuple[bool, ...]:
-        return self._rule.terms(self.group)
+        return self.rule.terms(self.group)
 
     def is_ready(self) -> bool:
         """Whether its coming step can be made here; its coefficients are known then."""
@@ -51,15 +53,17 @@ class LaneState(RowGroup):
             return False
         before = self.coefficients
         try:
-            self.coefficients = self._rule.coefficients(group, self.steps)
+            self.coefficients = self.rule.coefficients(group, self.steps)
         except (ArithmeticError, TypeError, ValueError):
             return False
         return self.coefficients == before or all(map(self._memory.has, self.coefficients))
 
     def passed(self) -> None:
         """The step was made."""
-        names = self._rule.moments(self.group)
+        names = self.rule.moments(self.group)
         self.steps += bool(names)
+        for each in self.parameters.values() if self.rule.counts_by_number else ():
+            self.optimizer.state[each]["step"] = self.steps
         if not self._shown.issuperset(names):
             self._show(self._shown.union(names))
 
@@ -70,14 +74,15 @@ class LaneState(RowGroup):
             for each in self.parameters.values()
         ]
         if any(state.keys() != states[0].keys() for state in states):
-            raise NotFusable
+            raise NotStackable
         names = states[0].keys() - {"step"}
-        if not names <= self._rule.remembered:
-            raise NotFusable
+        if not names <= self.rule.remembered:
+            raise NotStackable
         steps = int(states[0].get("step", bool(names)))
         if any(int(state.get("step", steps)) != steps for state in states):
-            raise NotFusable
-        self._like = states[0].get("step", _counter(self.group, self.parameters))
+            raise NotStackable
+        counter = states[0].get("step")
+        self._like = counter if isinstance(counter, Tensor) else _counter(self.group, self.parameters)
         self._memory.begin(self.lane, self._memory.counts(self.place), steps)
         for name in names:
             row = self._memory.moment(name)[self.lane]
@@ -93,7 +98,8 @@ class LaneState(RowGroup):
         for name in names:
             for key, part in self._memory.segment.parts(self._memory.moment(name)[self.lane]):
                 self.optimizer.state[self.parameters[key]][name] = part
-        for each in self.parameters.values() if self._rule.counts else ():
+        is_shown = self.rule.counts and not self.rule.counts_by_number
+        for each in self.parameters.values() if is_shown else ():
             self.optimizer.state[each]["step"] = self._memory.counts(self.place)[self.lane]
 
 
@@ -141,7 +147,8 @@ class SegmentMemory:
         """Make a step of these lanes. of: their rows."""
         values = of.of(self.segment.values)
         moments = {name: of.of(self.moment(name)) for name in rule.moments(lanes[0].group)}
-        table = self._table((rule, terms, of.numbers), [each.coefficients for each in lanes])
+        numbers = [each.coefficients for each in lanes]
+        table: Any = numbers if rule.is_own_code else self._table((rule, terms, of.numbers), numbers)
         scratch = [each[: len(lanes)] for each in self._scratch]
         rule.change(terms, OptimizerRows(values, of.of(self.segment.grads), moments, scratch), table)
         of.write_back(self.segment.values, values)
@@ -182,63 +189,96 @@ class StackedOptimizer:
             self._of[lane] = optimizer
             try:
                 self._lanes[lane] = self._joined(lane, model, optimizer)
-            except NotFusable:
+            except NotStackable:
                 return False
         if lane in self._lanes and not all(part.is_ready() for part in self._lanes[lane]):
             self.leave(lane)
         return lane in self._lanes
 
     def is_torchs(self, optimizer: Optimizer) -> bool:
-        """Whether the steps that are made here for an optimizer are its own to the bit."""
-        return is_torchs(optimizer, self._stack.segments[0].values)
+        """Whether the steps that are made here for an optimizer are its own to the bit, as far as is known."""
+        return type(optimizer) in RULES and is_torchs(optimizer, self._stack.segments[0].values)
 
     def leave(self, lane: int) -> None:
         self._of.pop(lane, None)
         for part in self._lanes.pop(lane, []):
             part.release()
 
-    def step(self, lanes: Iterable[int]) -> None:
-        """Change the parameters of these lanes by their gradients."""
-        joined = {lane: (self._lanes[lane], RULES[type(self._of[lane])]) for lane in lanes}
+    def step(self, lanes: Iterable[int]) -> dict[int, Exception]:
+        """Change the parameters of these lanes by their gradients; the errors of those whose optimizer failed."""
+        joined = {lane: self._lanes[lane] for lane in lanes}
+        errors: dict[int, Exception] = {}
         for number, memory in enumerate(self._memory):
-            alike = defaultdict[Any, list[int]](list)
-            for lane, (parts, rule) in joined.items():
-                alike[rule, parts[number].terms(), parts[number].place].append(lane)
-            for (rule, terms, place), members in alike.items():
-                parts = [joined[lane][0][number] for lane in members]
-                memory.step(rule, terms, parts, self._stack.selection(members))
-                if rule.counts:
-                    at, counts = self._stack.selection(members, place[1]), memory.counts(place)
-                    at.write_back(counts, at.of(counts).add_(1))
+            alike = defaultdict[Any, dict[int, LaneState]](dict)
+            for lane in joined.keys() - errors.keys():
+                part = joined[lane][number]
+                alike[part.rule, part.terms(), part.place][lane] = part
+            for kind, members in alike.items():
+                errors |= self._made(memory, kind, dict(sorted(members.items())))
+        return {lane: error for lane, error in errors.items() if not self._goes_by_itself(lane, error)}
+
+    def _made(self, memory: SegmentMemory, alike: Any, lanes: Mapping[int, LaneState]) -> dict[int, Exception]:
+        """Lanes that go other ways make their steps apart, as those do of which one raises."""
+        members, (rule, terms, place) = list(lanes), alike
+        try:
+            memory.step(rule, terms, list(lanes.values()), self._stack.selection(members))
+        except Disagreement as other:
+            ways = [
+                [lane for lane, way in zip(members, other.answers, strict=True) if way is go] for go in (True, False)
+            ]
+        except Exception as error:
+            if len(members) == 1:
+                return {members[0]: error}
+            ways = [[lane] for lane in members]
+        else:
+            if rule.counts:
+                at, counts = self._stack.selection(members, place[1]), memory.counts(place)
+                at.write_back(counts, at.of(counts).add_(1))
+            return {}
+        made = [self._made(memory, alike, {lane: lanes[lane] for lane in way}) for way in ways]
+        return {lane: error for errors in made for lane, error in errors.items()}
+
+    def _goes_by_itself(self, lane: int, error: Exception) -> bool:
+        """Whether a lane whose code could not be run here has made its step otherwise."""
+        optimizer = self._of[lane]
+        self.leave(lane)
+        if not isinstance(error, Misunderstood):
+            return False
+        optimizer.step()
+        return True
 
     def rehearsed(self, model: nn.Module, optimizer: Optimizer, lanes: int) -> Callable[[], object] | None:
         """The step of so many lanes like one, on numbers of no meaning; None where it is not made here."""
-        if not self._has_rule(optimizer):
+        rule, steps = self._rule_of(optimizer), list[Callable[[], None]]()
+        if rule is None:
             return None
-        rule, steps = RULES[type(optimizer)], list[Callable[[], None]]()
         for segment in self._stack.segments:
             try:
                 group = RowGroup(segment, 0, model, optimizer).group
-                table = torch.tensor([rule.coefficients(group, 1)] * lanes).to(segment.values)
-            except (ArithmeticError, NotFusable, TypeError, ValueError):
+                numbers = [rule.coefficients(group, 1)] * lanes
+                table = torch.tensor(numbers).to(segment.values).unsqueeze(2).unbind(1)
+            except (ArithmeticError, NotStackable, TypeError, ValueError):
                 return None
             like = segment.values[:1].expand(lanes, -1)
             moments = {name: torch.zeros_like(like) for name in rule.moments(group)}
             values, grads, *scratch = (torch.zeros_like(like) for _ in range(4))
             rows = OptimizerRows(values, grads, moments, scratch)
-            steps.append(partial(rule.change, rule.terms(group), rows, table.unsqueeze(2).unbind(1)))
+            factors: Any = numbers if rule.is_own_code else table
+            steps.append(partial(rule.change, rule.terms(group), rows, factors))
         return lambda: [step() for step in steps]
 
-    def _has_rule(self, optimizer: Optimizer) -> bool:
+    def _rule_of(self, optimizer: Optimizer) -> Rule | None:
         dtypes = {each.values.dtype for each in self._stack.segments}
-        return type(optimizer) in RULES and not has_hooks(optimizer) and dtypes <= DTYPES
+        is_left = has_hooks(optimizer) or not dtypes <= DTYPES
+        return None if is_left else rule_of(optimizer, self._stack.segments[0].values)
 
     def _joined(self, lane: int, model: nn.Module, optimizer: Optimizer) -> list[LaneState]:
-        if not self._has_rule(optimizer):
-            raise NotFusable
-        return [LaneState(memory, lane, model, optimizer, RULES[type(optimizer)]) for memory in self._memory]
+        rule = self._rule_of(optimizer)
+        if rule is None:
+            raise NotStackable
+        return [LaneState(memory, lane, model, optimizer, rule) for memory in self._memory]
 
 
-def joins(optimizer: StackedOptimizer | FusedOptimizer, lane: Lane) -> bool:
+def joins(optimizer: StackedOptimizer, lane: Lane) -> bool:
     """Whether the coming step of a lane's optimizer is made there."""
     return optimizer.join(lane.number, lane.model, lane.trainer.optimizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanes import STEADY, Tiny, alone, distance, fresh, packed, through_a_checkpoint, weights
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
 from stagetree.packing.rules import RULES, OptimizerRows
 from stagetree.packing.stack import Stack
@@ -25,10 +26,95 @@ NEAR = {torch.float64: 1e-13, torch.float32: 3e-6}
 """By so much of the largest number may those of five steps differ: two operations may be one in torch's."""
 
 
+class Lion(Optimizer):
+    """As its authors have it (Chen et al. 2023): of no torch, and without a rule of ours."""
+
+    def __init__(
+        self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for each in group["params"]:
+                self.change(group, each, each.grad)
+
+    def change(self, group: dict[str, Any], each: Tensor, grad: Tensor) -> None:
+        each.data.mul_(1 - group["lr"] * group["weight_decay"])
+        mean = self.state[each].setdefault("exp_avg", torch.zeros_like(each))
+        first, second = group["betas"]
+        each.add_((mean * first + grad * (1 - first)).sign_(), alpha=-group["lr"])
+        mean.mul_(second).add_(grad, alpha=1 - second)
+
+
+class Counting(Lion):
+    """It counts in numbers of Python's, puts new tensors into its state, and goes another way after some steps."""
+
+    def change(self, group: dict[str, Any], each: Tensor, grad: Tensor) -> None:
+        state = self.state[each]
+        if not state:
+            state["step"], state["mean"] = 0, torch.zeros_like(each)
+        state["step"] += 1
+        state["mean"] = state["mean"].lerp(grad, 1 - group["betas"][0])
+        if group["lr"] * state["step"] > 0.25:
+            each.sub_(group["weight_decay"] * each)
+        each.addcdiv_(
+            state["mean"], grad.square().sqrt() + 1, value=-group["lr"] / (1 - group["betas"][0] ** state["step"])
+        )
+
+
+class Strict(Lion):
+    """It raises for a rate that is too large."""
+
+    def change(self, group: dict[str, Any], each: Tensor, grad: Tensor) -> None:
+        if group["lr"] > 0.5:
+            raise ArithmeticError("too much")
+        super().change(group, each, grad)
+
+
+class Rooted(Lion):
+    """It does with a number what can be done with one lane's only."""
+
+    def change(self, group: dict[str, Any], each: Tensor, grad: Tensor) -> None:
+        each.add_(grad, alpha=-math.sqrt(group["lr"]))
+
+
+class Normed(Lion):
+    """It looks at all numbers of a parameter at once."""
+
+    def change(self, group: dict[str, Any], each: Tensor, grad: Tensor) -> None:
+        each.add_(grad / grad.norm(), alpha=-group["lr"])
+
+
+class Shaped(Lion):
+    """It does otherwise with biases."""
+
+    def change(self, group: dict[str, Any], each: Tensor, grad: Tensor) -> None:
+        each.add_(grad, alpha=-group["lr"] * each.dim())
+
+
+class Elsewhere(Lion):
+    """It remembers something that is no lane's own."""
+
+    calls = 0
+
+    def change(self, group: dict[str, Any], each: Tensor, grad: Tensor) -> None:
+        self.calls += 1
+        each.add_(grad, alpha=-group["lr"] * self.calls)
+
+
+OWN_CODE: tuple[type[Optimizer], ...] = (Lion, Counting, RMSprop, RAdam, Adagrad, Adadelta, Adamax)
+
+
 @st.composite
 def optimizers(draw: Any) -> tuple[type[Optimizer], dict[str, Any]]:
-    kind = draw(st.sampled_from([SGD, Adam, AdamW]))
+    kind = draw(st.sampled_from([SGD, Adam, AdamW, *OWN_CODE]))
     how = {"lr": draw(RATES), "weight_decay": draw(DECAYS), "maximize": draw(st.booleans())}
+    if issubclass(kind, Lion):
+        return kind, {"lr": how["lr"], "weight_decay": how["weight_decay"]}
+    if kind in OWN_CODE:
+        return kind, {**how, "eps": 1e-3}
     if kind is not SGD:
         betas = draw(st.sampled_from([(0.9, 0.999), (0.5, 0.9), (0.0, 0.95)]))
         return kind, {**how, "betas": betas, "eps": draw(st.sampled_from([1e-8, 1e-3])), "amsgrad": draw(st.booleans())}
@@ -56,17 +142,21 @@ class Beside:
             self.stack.adopt(lane, model)
         self.stacked, self.made = StackedOptimizer(self.stack), [0] * len(kinds)
 
+    def grads(self, lane: int) -> None:
+        """Other ones for each step."""
+        chance = torch.Generator().manual_seed(self.made[lane])
+        self.made[lane] += 1
+        for mine, theirs in zip(self.models[lane].parameters(), self.stock_models[lane].parameters(), strict=True):
+            theirs.grad = torch.randn(mine.shape, generator=chance, dtype=torch.float64).to(mine.dtype)
+            assert mine.grad is not None
+            mine.grad.copy_(theirs.grad)
+
     def step(self, lanes: list[int]) -> None:
         for lane in lanes:
-            chance = torch.Generator().manual_seed(self.made[lane])
-            self.made[lane] += 1
-            for mine, theirs in zip(self.models[lane].parameters(), self.stock_models[lane].parameters(), strict=True):
-                theirs.grad = torch.randn(mine.shape, generator=chance, dtype=torch.float64).to(mine.dtype)
-                assert mine.grad is not None
-                mine.grad.copy_(theirs.grad)
+            self.grads(lane)
             assert self.stacked.join(lane, self.models[lane], self.optimizers[lane])
             self.stock[lane].step()
-        self.stacked.step(lanes)
+        assert not self.stacked.step(lanes)
 
     def numbers(self, lane: int) -> list[Tensor]:
         return leaves(self.models[lane], self.optimizers[lane])
@@ -81,7 +171,7 @@ def leaves(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
     """All numbers of a model and of what its optimizer remembers, in one order."""
     states = optimizer.state_dict()["state"]
     remembered = [states[number][name] for number in sorted(states) for name in sorted(states[number])]
-    return [each.detach() for each in (*model.parameters(), *remembered)]
+    return [torch.as_tensor(each).detach() for each in (*model.parameters(), *remembered)]
 
 
 @pytest.mark.slow
@@ -137,9 +227,27 @@ def test_what_is_no_number_of_a_lane_is_left_to_its_own_optimizer(how: Mapping[s
 
 
 def test_other_kinds_of_numbers_and_optimizers_are_left_to_torchs() -> None:
-    for dtype, kind in ((torch.bfloat16, SGD), (torch.float32, RMSprop)):
+    for dtype, kind in (
+        (torch.bfloat16, SGD),
+        *((torch.float32, each) for each in (NAdam, Rooted, Normed, Shaped, Elsewhere)),
+    ):
         both = Beside(dtype, [(kind, {"lr": 0.1})])
-        assert not both.stacked.join(0, both.models[0], both.optimizers[0])
+        assert not both.stacked.join(0, both.models[0], both.optimizers[0]), kind
+
+
+def test_a_lane_whose_optimizer_raises_fails_alone() -> None:
+    both, fine = (Beside(torch.float64, [(Strict, {"lr": 0.1})] * 3) for _ in range(2))
+    both.step([0, 1, 2])
+    fine.step([0, 1, 2])
+    both.optimizers[1].param_groups[0]["lr"] = 1.0
+    for lane in range(3):
+        both.grads(lane), fine.grads(lane)
+        assert all(each.stacked.join(lane, each.models[lane], each.optimizers[lane]) for each in (both, fine))
+    errors = both.stacked.step([0, 1, 2])
+    assert list(errors) == [1] and "too much" in str(errors[1])
+    assert not fine.stacked.step([0, 1, 2])
+    for lane in (0, 2):
+        assert all(one.equal(other) for one, other in zip(both.numbers(lane), fine.numbers(lane), strict=True))
 
 
 def stepping(kind: type[Optimizer], **how: Any) -> type[Tiny]:
@@ -152,7 +260,7 @@ def stepping(kind: type[Optimizer], **how: Any) -> type[Tiny]:
     return Stepping
 
 
-@pytest.mark.parametrize("kind", [*RULES, RMSprop], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*RULES, Lion, RMSprop, Normed], ids=lambda kind: kind.__name__)
 def test_with_any_optimizer_a_trial_is_what_it_is_alone_and_its_checkpoint_goes_on(kind: type[Optimizer]) -> None:
     trainer = stepping(kind, weight_decay=0.1)
     hp = {name: STEADY[name] for name in ("lr", "bs")}
