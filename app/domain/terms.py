@@ -40,8 +40,9 @@ def digest(*parts: Any) -> str:
 
 
 PACK_NUMBERS = 3
-"""Which last bits packs have: 2 since steps and kernels are our own, 3 since optimizers without a rule have one step for
-all lanes. Part of the names of plans that pack, so that nothing is shared with stages that have others."""
+"""Which last bits packs have: 2 since steps and kernels are our own, 3 since other optimizers have one step, too.
+
+Part of the names of plans that pack, so that nothing is shared with stages that have others."""
 
 
 LAUNCHED = "launched"

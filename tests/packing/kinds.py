@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_attention
-from torch.optim import SGD, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, AdamW, NAdam, Optimizer, RMSprop
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
@@ -105,8 +105,10 @@ class Usual(TorchTrainer):
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
         if hp.get("optimizer") == "adamw":
             return AdamW(self.model.parameters(), lr=hp["lr"], eps=1e-3)
-        if hp.get("optimizer") == "rmsprop":  # whose steps are torch's own in a pack, too
+        if hp.get("optimizer") == "rmsprop":  # by its own code
             return RMSprop(self.model.parameters(), lr=hp["lr"], eps=1e-3)
+        if hp.get("optimizer") == "nadam":  # lane by lane
+            return NAdam(self.model.parameters(), lr=hp["lr"], eps=1e-3)
         return SGD(self.model.parameters(), lr=hp["lr"])
 
     def loss(self, batch: list[Tensor]) -> Tensor:
