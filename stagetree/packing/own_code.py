@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -99,11 +99,11 @@ class OwnCode(Rule):
             state["step"] = LaneNumber(steps) if remembered.step is int else LaneScalar(steps)
         joint = self._over(values, _with(self._groups[terms], map(LaneNumber, numbers)))
         joint.state[values].update(state)
-        attributes = vars(joint).copy()
+        elsewhere = {**vars(joint)}, {**joint.param_groups[0]}
         with torch.no_grad(), OnRows(values):
             joint.step()
         after = joint.state[values]
-        if after.keys() != state.keys() or any(vars(joint)[name] is not each for name, each in attributes.items()):
+        if after.keys() != state.keys() or not all(map(_is_unchanged, elsewhere, (vars(joint), joint.param_groups[0]))):
             raise Misunderstood("it remembers something elsewhere")
         rows.values.copy_(values)
         for name in remembered.names:
@@ -146,6 +146,10 @@ def _remembered_in(state: Mapping[str, Any], parameter: Tensor) -> Remembered:
     if state.keys() - {*names, "step"} or "step" in names or step not in (None, int, Tensor):
         raise NotStackable
     return Remembered(names, step)
+
+
+def _is_unchanged(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    return before.keys() == after.keys() and all(after[name] is value for name, value in before.items())
 
 
 def _kind_of(value: Any) -> object:
@@ -204,6 +208,6 @@ OF_LANES = frozenset({"defaults", "param_groups", "state"})
 
 def _attribute(value: Any) -> Any:
     """In which lanes of one rule are equal."""
-    if isinstance(value, bool | int | float | str | None) or not value:
+    if isinstance(value, bool | int | float | str | None) or (isinstance(value, Sized) and not len(value)):
         return value
     raise NotStackable

@@ -104,6 +104,22 @@ class Elsewhere(Lion):
         each.add_(grad, alpha=-group["lr"] * self.calls)
 
 
+class Grouped(Lion):
+    """It counts in its group, as those without a schedule do."""
+
+    def change(self, group: dict[str, Any], each: Tensor, grad: Tensor) -> None:
+        group["calls"] = group.get("calls", 0) + 1
+        each.add_(grad, alpha=-group["lr"])
+
+
+class Tabled(Lion):
+    """It has a tensor besides what it remembers."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, lr)
+        self.table = torch.ones(2)
+
+
 OWN_CODE: tuple[type[Optimizer], ...] = (Lion, Counting, RMSprop, RAdam, Adagrad, Adadelta, Adamax)
 
 
@@ -229,7 +245,7 @@ def test_what_is_no_number_of_a_lane_is_left_to_its_own_optimizer(how: Mapping[s
 def test_other_kinds_of_numbers_and_optimizers_are_left_to_torchs() -> None:
     for dtype, kind in (
         (torch.bfloat16, SGD),
-        *((torch.float32, each) for each in (NAdam, Rooted, Normed, Shaped, Elsewhere)),
+        *((torch.float32, each) for each in (NAdam, Rooted, Normed, Shaped, Elsewhere, Grouped, Tabled)),
     ):
         both = Beside(dtype, [(kind, {"lr": 0.1})])
         assert not both.stacked.join(0, both.models[0], both.optimizers[0]), kind
