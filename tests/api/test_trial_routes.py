@@ -235,6 +235,7 @@ def test_trials_by_column(http: TestClient, tuned: str, workers: Workers) -> Non
         ({"family": "exponential", "init": 0.1, "gamma": 0.95}, "0.1 → 0.0204"),
         ({"family": "cosine", "init": 0.2, "min": 0.001, "period": 5}, "0.2 → 0.02 → 0.181"),
         ({"family": "wsd", "peak": 0.1, "warmup": 3, "stable_until": 20, "decay": 5}, "0.0333 → 0.1 → 0"),
+        ({"family": "wsd", "peak": 0.1, "warmup": 3, "stable_until": 20, "decay": 12}, "0.0333 → 0.1 → 0.00833"),
         ({"family": "values", "values": ["adam", "sgd"], "milestones": [6]}, "adam → sgd"),
         (0.1, "0.1"),
     ],

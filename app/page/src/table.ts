@@ -5,6 +5,9 @@ import type { Columns } from "./types.ts";
 /** More of them are not told apart in a table or a drawing. */
 const DIGITS = "6";
 
+/** Of a schedule: more of them are no easier to read than the schedule. */
+const MOST_FIELDS = 2;
+
 export type Value = unknown;
 
 const TITLES: Record<string, string> = { "best.value": "best", "best.step": "best @", "last.step": "last @", "last.deviation": "±", "last.repeats": "repeats", trained: "steps", standing: "why" };
@@ -39,9 +42,23 @@ export class Table {
     return (this.foundVaried ??= this.hyperparameters.filter((name) => this.isVaried(name)));
   }
 
-  /** A column for each hyper-parameter that varies: of its values, or of its schedules in words. */
+  /**
+   * A column for each hyper-parameter that varies: of its values, or of its schedules in words. Schedules of one family
+   * that differ in few fields have these fields instead, which tell them apart.
+   */
   get parameters(): string[] {
-    return [...new Set(this.varied.map((name) => this.shapeOf(name) ?? name))];
+    return [...new Set(this.varied.map((name) => (this.isToldByFields(this.shapeOf(name)) ? name : this.shapeOf(name) ?? name)))];
+  }
+
+  /** The fields of a schedule that vary. */
+  fieldsOf(shape: string): string[] {
+    return this.varied.filter((name) => this.shapeOf(name) === shape);
+  }
+
+  private isToldByFields(shape: string | undefined): boolean {
+    if (shape === undefined || this.hyperparameters.includes(`hp.${titleOf(shape)}`)) return false;
+    const fields = this.fieldsOf(shape);
+    return fields.length <= MOST_FIELDS && fields.every((name) => this.isNumeric(name));
   }
 
   /** The column of the schedule that a column is a field of: `shape.lr` of `hp.lr.init`; names may have dots. */

@@ -133,3 +133,9 @@ test("of repeats the mean is drawn, with its deviation, above each of them", () 
   assert.deepEqual(single, [[0, 4, 0.5], [1, 8, 0.1], [2, 6, 0.4], [2, 8, 0.3]]);
   assert.equal(withMeans(randomTree(1)).repeats, null);
 });
+
+test("in the tree every repeat of a trial has its row, and what they share is one bar", () => {
+  const { bars, height } = icicle(withMeans(REPEATED).repeats!, -1);
+  assert.equal(height, 2);
+  assert.deepEqual(bars.map((bar) => [bar.node, bar.x0, bar.x1, bar.trials]).sort(), [[0, 0, 4, 2], [1, 4, 8, 1], [2, 4, 8, 1]]);
+});

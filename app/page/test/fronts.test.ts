@@ -49,7 +49,7 @@ const TREE = {
 } as unknown as Tree;
 
 test("an average is a node that several states lead to", () => {
-  assert.deepEqual(meansOf(TREE), [{ step: 6, y0: 2, y1: 3, of: [0, 1] }]);
+  assert.deepEqual(meansOf(TREE, TREE), [{ step: 6, y0: 2, y1: 3, of: [0, 1] }]);
   assert.deepEqual(rungTree(TREE).links, [
     { trial: 2, x0: 6, y0: 0.6, x1: 6, y1: 0.3 },
     { trial: 2, x0: 4, y0: 0.4, x1: 6, y1: 0.3 },

@@ -37,6 +37,14 @@ test("a column for each hyper-parameter, of its schedules where it moves", () =>
   assert.equal(found.shapeOf("hp.lr.bias"), undefined);
 });
 
+test("schedules of one family that differ in few numbers have a column for each, in which they can be told apart", () => {
+  const shared = { "hp.lr.family": ["wsd", "wsd"], "hp.lr.peak": [0.1, 0.1], "shape.lr": ["0.1 → 0", "0.1 → 0"] };
+  assert.deepEqual(new Table({ count: 2, columns: { ...shared, "hp.lr.decay": [10, 20] } }).parameters, ["hp.lr.decay"]);
+  assert.deepEqual(new Table({ count: 2, columns: { ...shared, "hp.lr.shape": ["sqrt", "linear"] } }).parameters, ["shape.lr"]);
+  const many = { "hp.lr.a": [1, 2], "hp.lr.b": [1, 2], "hp.lr.c": [1, 2] };
+  assert.deepEqual(new Table({ count: 2, columns: { ...shared, ...many } }).parameters, ["shape.lr"]);
+});
+
 test("only all of it is 100 %, and only nothing of it 0 %", () => {
   assert.deepEqual([0, 0.001, 0.54, 0.9996, 1, null].map(share), ["0 %", "1 %", "54 %", "99 %", "100 %", "–"]);
 });

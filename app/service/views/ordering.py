@@ -133,15 +133,23 @@ def schedule_text(value: Any, steps: int) -> str:
     Those are where it begins, where it turns, and where it ends. Of more than four, the first, the highest, the lowest
     and the last of them, in their order: `0.05 → 0.2 → 0.001`.
     """
-    values = [value for value, _ in groupby(_turns(value, steps))]
+    values = [value for value, _ in groupby(_turned([*_ends(value, steps)]))]
     if len(values) > MOST_WORDS and all(map(_is_number, values)):
         places = {0, values.index(max(values)), values.index(min(values)), len(values) - 1}
         values = [values[place] for place in sorted(places)]
     return " → ".join(text for text, _ in groupby(map(_brief, values)))
 
 
-def _turns(value: Any, steps: int) -> Iterator[Any]:
-    """The values at both ends of each piece; one that goes on from the step before begins there."""
+def _turned(values: Sequence[tuple[Any, bool]]) -> Iterator[Any]:
+    """Without those that a moving sequence only passes, on its way up or down, where one piece follows another."""
+    for place, (value, is_held) in enumerate(values):
+        beside = [values[place - 1][0], value, values[place + 1][0]] if 0 < place < len(values) - 1 else []
+        if is_held or not (beside and all(map(_is_number, beside)) and sorted(beside)[1] == value):
+            yield value
+
+
+def _ends(value: Any, steps: int) -> Iterator[tuple[Any, bool]]:
+    """The values at both ends of each piece, and whether it holds them; one that goes on from before begins there."""
     from stagetree.sequences import parse, with_ends
 
     is_begun = False
@@ -150,9 +158,9 @@ def _turns(value: Any, steps: int) -> Iterator[Any]:
             return
         last = (steps if end is None else min(end, steps)) - 1
         if not is_begun:
-            yield piece.form.at(piece.start)
+            yield piece.form.at(piece.start), piece.form.is_held
         if is_begun or last > piece.start:
-            yield piece.form.at(last)
+            yield piece.form.at(last), piece.form.is_held
         is_begun = last == piece.start
 
 

@@ -23,9 +23,10 @@ export interface Mean {
   of: number[];
 }
 
-/** Where averages begin, in a drawing of the whole tree. */
-export function meansOf(tree: Tree): Mean[] {
-  const { nodes, trials } = tree;
+/** Where averages begin, in a drawing of the whole tree. drawn: the same tree, as it is counted there. */
+export function meansOf(tree: Tree, drawn: Tree): Mean[] {
+  const { trials } = tree;
+  const { nodes } = drawn;
   const of = new Map<number, number[]>();
   (trials.average_of ?? []).forEach((parts, trial) => {
     if (parts.length) of.set(pathOf(tree, trial).at(-1)!, [...new Set(parts.map(([part]) => part!))].sort((a, b) => a - b));

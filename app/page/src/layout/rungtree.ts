@@ -90,7 +90,7 @@ export function withMeans(tree: Tree): { means: Tree; repeats: Tree | null } {
   const { node, steps } = tree.trials;
   const curves = tree.nodes.means;
   const nodes = { ...tree.nodes, steps: curves.map((curve) => curve.map((point) => point[0]!)), values: curves.map((curve) => curve.map((point) => point[1]!)) };
-  const runs = node.map((first, trial) => [first, ...others[trial]!]);
+  const runs = node.map((_, trial) => runsOf(tree, trial));
   const all = { ...tree.trials, node: runs.flat(), steps: runs.flatMap((each, trial) => each.map(() => steps[trial]!)), state: [], average_of: [] };
   return { means: counted({ ...tree, nodes }), repeats: counted({ ...tree, trials: all }) };
 }
@@ -192,9 +192,19 @@ function at(line: Point[], step: number): Point | undefined {
 
 /** The nodes that a trial passes, its last one first. */
 export function pathOf(tree: Tree, trial: number): number[] {
+  return pathFrom(tree, tree.trials.node[trial] ?? -1);
+}
+
+/** A node and those above it. */
+export function pathFrom(tree: Tree, last: number): number[] {
   const path: number[] = [];
-  for (let node = tree.trials.node[trial] ?? -1; node >= 0; node = tree.nodes.parent[node]!) path.push(node);
+  for (let node = last; node >= 0; node = tree.nodes.parent[node]!) path.push(node);
   return path;
+}
+
+/** The last node of each repeat of a trial. */
+export function runsOf({ trials }: Tree, trial: number): number[] {
+  return [trials.node[trial] ?? -1, ...(trials.repeats?.[trial] ?? [])];
 }
 
 /** For each node that one of these trials passes, the step at which the last of them leaves it. */

@@ -78,3 +78,10 @@ export function Tip({ x, y, width, children }: { x: number; y: number; width: nu
     </div>
   );
 }
+
+/** The text, or as much of its beginning as fits. */
+export function shortened(context: CanvasRenderingContext2D, text: string, width: number): string {
+  if (context.measureText(text).width <= width) return text;
+  const letters = Math.floor((text.length * width) / context.measureText(text).width) - 1;
+  return letters > 0 ? `${text.slice(0, letters)}…` : "";
+}

@@ -5,7 +5,7 @@ import { brushed, formatBrushes, parseBrushes, type Axis, type Brushes } from ".
 import { linear, type Scale } from "../layout/scales.ts";
 import { route, setQuery } from "../route.ts";
 import { isDark, scale as colourScale, type Palette } from "../theme.ts";
-import { Canvas, type Size } from "./canvas.tsx";
+import { Canvas, shortened, type Size } from "./canvas.tsx";
 import { roomFor } from "./room.ts";
 
 const [TOP, BOTTOM, SIDE] = [44, 44, 46];
@@ -123,7 +123,7 @@ function writeTitle(context: CanvasRenderingContext2D, ink: Palette, axis: Axis,
   context.fillStyle = ink.ink;
   const half = Math.min(context.measureText(axis.title).width, AXIS_PIXELS) / 2;
   const middle = Math.min(Math.max(x, half), width - half);
-  context.fillText(axis.title, middle, 12, AXIS_PIXELS);
+  context.fillText(shortened(context, axis.title, AXIS_PIXELS), middle, 12);
   context.font = "11px system-ui, sans-serif";
   context.fillStyle = ink.soft;
   if (share !== undefined) context.fillText(percent(share), middle, 26);
@@ -147,8 +147,9 @@ function drawAxis(context: CanvasRenderingContext2D, ink: Palette, axis: Axis, x
   context.strokeStyle = ink.paper;
   context.fillStyle = ink.soft;
   for (const tick of axis.ticks) {
-    context.strokeText(tick.text, x, y(tick.place) + 4, 90);
-    context.fillText(tick.text, x, y(tick.place) + 4, 90);
+    const text = shortened(context, tick.text, AXIS_PIXELS);
+    context.strokeText(text, x, y(tick.place) + 4);
+    context.fillText(text, x, y(tick.place) + 4);
   }
   if (axis.places.some(Number.isNaN)) context.fillText("–", x, y(0) + NOTHING_PIXELS + 4);
   context.lineWidth = 1;

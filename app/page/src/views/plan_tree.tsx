@@ -3,7 +3,7 @@ import { useCallback, useMemo, useState } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { count, plural } from "../format.ts";
 import { icicle, meansOf, savedBy, type Bar } from "../layout/icicle.ts";
-import { pathOf } from "../layout/rungtree.ts";
+import { pathFrom, runsOf, withMeans } from "../layout/rungtree.ts";
 import { linear, ticks } from "../layout/scales.ts";
 import { Canvas, Tip, type Size } from "../parts/canvas.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
@@ -22,20 +22,23 @@ export function PlanTree({ study, at }: ViewProps) {
   );
 }
 
-function Drawn({ tree }: { tree: Tree }) {
+function Drawn({ tree: whole }: { tree: Tree }) {
+  const repeats = useMemo(() => withMeans(whole).repeats, [whole]);
+  const tree = repeats ?? whole;
   const named = route.value.query["node"];
+  const unit = repeats ? "repeat" : "trial";
   const root = named ? tree.nodes.id.indexOf(named) : -1;
   const layout = useMemo(() => icicle(tree, root), [tree, root]);
   const height = Math.max(280, Math.min(roomFor(720, 330), 30 + layout.height * 22));
-  const lit = useMemo(() => new Set(chosen.value.flatMap((trial) => pathOf(tree, trial))), [tree, chosen.value]);
+  const lit = useMemo(() => new Set(chosen.value.flatMap((trial) => runsOf(whole, trial).flatMap((node) => pathFrom(whole, node)))), [whole, chosen.value]);
   const [place, setPlace] = useState<{ x: number; y: number; width: number; bar: Bar } | null>(null);
   const [size, setSize] = useState<Size>({ width: 1, height });
   const draw = useCallback(
     (context: CanvasRenderingContext2D, drawn: Size, ink: Palette) => {
       setSize(drawn);
-      paint(context, drawn, ink, tree, layout, lit);
+      paint(context, drawn, ink, { whole, tree, unit }, layout, lit);
     },
-    [tree, layout, lit],
+    [whole, tree, unit, layout, lit],
   );
   const find = (px: number, py: number) => {
     const [step, row] = [unscale(px, layout, size), ((py - TOP) / (size.height - TOP)) * layout.height];
@@ -49,7 +52,7 @@ function Drawn({ tree }: { tree: Tree }) {
         <Canvas
           height={height}
           draw={draw}
-          label={`The tree by steps: ${tree.count} nodes; the more trials share a bar, the higher it is. Click a node to see what is below it.`}
+          label={`The tree by steps: ${tree.count} nodes; the more ${unit}s share a bar, the higher it is. Click a node to see what is below it.`}
           onPoint={(x, y) => {
             const bar = find(x, y);
             setPlace(bar ? { x, y, width: size.width, bar } : null);
@@ -63,16 +66,23 @@ function Drawn({ tree }: { tree: Tree }) {
         />
         {place && (
           <Tip x={place.x} y={place.y} width={place.width}>
-            <About tree={tree} bar={place.bar} />
+            <About tree={tree} bar={place.bar} unit={unit} />
           </Tip>
         )}
       </div>
       <p class="quiet key">
-        <span class="swatch done" /> trained, one trial · <span class="swatch shared" /> trained, shared · <span class="swatch running" /> trains now ·{" "}
+        <span class="swatch done" /> trained, one {unit} · <span class="swatch shared" /> trained, shared · <span class="swatch running" /> trains now ·{" "}
         <span class="swatch open" /> still to do · <b>|</b> checkpoint. Click a bar to see what is below it, press Escape to see all.
       </p>
     </Panel>
   );
+}
+
+/** whole: as the server has it. tree: with how many trials, or repeats of trials, pass each node. unit: what is counted. */
+interface Counted {
+  whole: Tree;
+  tree: Tree;
+  unit: string;
 }
 
 type Layout = ReturnType<typeof icicle>;
@@ -81,7 +91,7 @@ function unscale(px: number, layout: Layout, size: Size): number {
   return layout.from + ((px - LEFT) / (size.width - LEFT - RIGHT)) * (layout.to - layout.from);
 }
 
-function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, tree: Tree, layout: Layout, lit: Set<number>): void {
+function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, { whole, tree, unit }: Counted, layout: Layout, lit: Set<number>): void {
   const x = linear([layout.from, layout.to], [LEFT, size.width - RIGHT]);
   const y = linear([0, layout.height], [TOP, size.height]);
   context.textBaseline = "middle";
@@ -101,10 +111,10 @@ function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, tree
     for (const [from, to] of tree.nodes.running[bar.node]!) if (to! > bar.x0 && from! < bar.x1) rect(Math.max(from!, bar.x0), Math.min(to!, bar.x1));
     context.fillStyle = ink.ink;
     for (const step of tree.nodes.checkpoints[bar.node]!) if (step > bar.x0 && step <= bar.x1) context.fillRect(x(step) - 3, y(bar.y0), 2, Math.min(4, y(bar.y1) - y(bar.y0) - gap));
-    write(context, ink, tree, bar, x(bar.x0), x(bar.x1) - x(bar.x0), y(bar.y0), y(bar.y1));
+    write(context, ink, tree, unit, bar, x(bar.x0), x(bar.x1) - x(bar.x0), y(bar.y0), y(bar.y1));
   }
   context.globalAlpha = 1;
-  if (layout.from === 0) for (const mean of meansOf(tree)) writeMean(context, ink, mean.of, x(mean.step), y(mean.y0), y(mean.y1));
+  if (layout.from === 0) for (const mean of meansOf(whole, tree)) writeMean(context, ink, mean.of, x(mean.step), y(mean.y0), y(mean.y1));
 }
 
 /** An average has no steps: a diamond where it begins, with the trials that it is the mean of before it. */
@@ -117,11 +127,11 @@ function writeMean(context: CanvasRenderingContext2D, ink: Palette, of: number[]
   context.fillText(fitting(context, [`mean of ${of.length > 1 ? "trials" : "states of trial"} ${of.join(", ")}`], x - 16), x - 10, middle);
 }
 
-function write(context: CanvasRenderingContext2D, ink: Palette, tree: Tree, bar: Bar, left: number, width: number, top: number, bottom: number): void {
+function write(context: CanvasRenderingContext2D, ink: Palette, tree: Tree, unit: string, bar: Bar, left: number, width: number, top: number, bottom: number): void {
   const { trials, isFirst } = bar;
   const forms = Object.entries(isFirst ? (tree.forms[bar.node] ?? {}) : {}).map(([name, form]) => `${name} ${form}`);
-  const all = [trials > 1 ? `${trials} trials` : "", ...forms].filter(Boolean).join(" · ");
-  const text = fitting(context, [all, ...(trials > 1 ? [`${trials} trials`, String(trials)] : [])], width - 9);
+  const all = [trials > 1 ? plural(trials, unit) : "", ...forms].filter(Boolean).join(" · ");
+  const text = fitting(context, [all, ...(trials > 1 ? [plural(trials, unit), String(trials)] : [])], width - 9);
   if (bottom - top < 13 || !text) return;
   context.textAlign = "left";
   context.fillStyle = trials > 1 && tree.nodes.trained[bar.node]! > bar.x0 ? ink.paper : ink.ink;
@@ -137,7 +147,7 @@ function fitting(context: CanvasRenderingContext2D, texts: string[], width: numb
   return letters > 3 ? `${last.slice(0, letters)}…` : "";
 }
 
-function About({ tree, bar }: { tree: Tree; bar: Bar }) {
+function About({ tree, bar, unit }: { tree: Tree; bar: Bar; unit: string }) {
   const { nodes } = tree;
   const { node } = bar;
   const saved = savedBy(tree, bar);
@@ -146,7 +156,7 @@ function About({ tree, bar }: { tree: Tree; bar: Bar }) {
       <b>
         steps {bar.x0} to {bar.x1}
       </b>{" "}
-      {plural(bar.trials, "trial")}
+      {plural(bar.trials, unit)}
       {saved > 0 && <p>shared: {plural(saved, "step")} saved</p>}
       <p>
         {nodes.trained[node]! > nodes.start[node]! ? `trained to step ${nodes.trained[node]}` : "not trained yet"}

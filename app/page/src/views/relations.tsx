@@ -84,7 +84,7 @@ function fullest(rungs: Rungs | null): string {
 function axisNames(table: Table): string[] {
   return table.parameters.flatMap((name) => {
     const isFew = name.startsWith("hp.") || new Set(table.column(name)).size <= MOST_KINDS;
-    return isFew ? [name] : table.varied.filter((each) => table.shapeOf(each) === name);
+    return isFew ? [name] : table.fieldsOf(name);
   });
 }
 

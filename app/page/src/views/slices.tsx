@@ -1,7 +1,7 @@
 /** A small picture for each hyper-parameter: the result against it, a dot for each trial. */
 import { useCallback } from "preact/hooks";
 import type { Axis } from "../layout/parallel.ts";
-import { Canvas, type Size } from "../parts/canvas.tsx";
+import { Canvas, shortened, type Size } from "../parts/canvas.tsx";
 import type { Palette } from "../theme.ts";
 
 export function Slices({ axes }: { axes: Axis[] }) {
@@ -33,7 +33,7 @@ function Slice({ axis, metric }: { axis: Axis; metric: Axis }) {
       context.fillStyle = ink.soft;
       for (const tick of axis.ticks.length > 3 ? [axis.ticks[0]!, axis.ticks.at(-1)!] : axis.ticks) {
         context.textAlign = tick.place < 0.2 ? "left" : tick.place > 0.8 ? "right" : "center";
-        context.fillText(tick.text, 6 + tick.place * (width - 12), height - 4, width / 2);
+        context.fillText(shortened(context, tick.text, width / 2 - 6), 6 + tick.place * (width - 12), height - 4);
       }
     },
     [axis, metric],
