@@ -1,13 +1,15 @@
 """What one thing that happens costs the scheduler, by the number of trials: `python benchmarks/tick.py`.
 
 A stage ends on a virtual slot, and the scheduler looks: it reads what is new, folds it, asks the tuner, finds the
-longest path, gives it to the slot and writes that down. All parts are the real ones, over a database in a SQLite file
-or PostgreSQL (`--database URL`), or in memory (`--database memory`), which leaves out what the disk takes. Measured in
-studies of different shapes, in milliseconds on the clock, and of this process's CPU, which is what a tick costs where
-other work is on the machine; the garbage collector is set as in the scheduler's process. The budget is 20 ms, flat to
-100,000 trials, and 50 ms for 99 of 100. `turns` are eight studies of different weights, whose chains make room for each
-other: a look every five seconds. In `gangs`, each path has two slots, or more where slots are idle. After that: a look
-at a thousand plans with five thousand studies where nothing happened, which should take 50 ms.
+longest path, gives it to the slot and writes that down. All parts are the real ones, over a database in a SQLite file,
+PostgreSQL (`--database postgresql`, as in `append.py`, or the URL of an empty one for one line), or in memory
+(`--database memory`), which leaves out what the disk takes. Measured in studies of different shapes, in milliseconds on
+the clock, and of this process's CPU, which is what a tick costs where other work is on the machine; the garbage
+collector is set as in the scheduler's process. The budget is 20 ms, flat to 100,000 trials, and 50 ms for 99 of 100.
+`turns` are eight studies of different weights, whose chains make room for each other: a look every five seconds. In
+`gangs`, each path has two slots, or more where slots are idle. `slots` is a look where all slots (`--slots 500`) have
+work, and nothing happened. After that: a look at a thousand plans with five thousand studies where nothing happened,
+which should take 50 ms.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
 from typing import Any
 
+from append import postgres
 from policies import COMPARED
 
 from app.domain import commands as c
@@ -233,25 +237,29 @@ def main() -> None:
     parser.add_argument("--stages", type=int, default=1000)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--policy", choices=COMPARED, default="fair_share")
-    parser.add_argument("--database", help="memory, or the URL of an empty PostgreSQL database for one line")
-    parser.add_argument(
-        "--shapes", nargs="+", default=[*(shape.__name__ for shape in SHAPES), "asha", "turns", "gangs", "plans"]
-    )
+    parser.add_argument("--database", help="memory, postgresql, or the URL of an empty one for one line")
+    others = ["asha", "turns", "gangs", "slots", "plans"]
+    parser.add_argument("--shapes", nargs="+", default=[*(shape.__name__ for shape in SHAPES), *others])
     arguments = parser.parse_args()
     freeze_survivors()
     print(f"{'ms for one thing that happened':<32} trials   median      p99      max      CPU      p99      max")
     for shape in arguments.shapes:
         for trials in arguments.trials if shape != "plans" else [5_000]:
-            with tempfile.TemporaryDirectory() as folder:
-                line(shape, trials, records(arguments.database, folder), arguments)
+            with tempfile.TemporaryDirectory() as folder, records(arguments.database, folder) as opened:
+                line(shape, trials, opened, arguments)
 
 
-def records(database: str | None, folder: str) -> Records:
+@contextmanager
+def records(database: str | None, folder: str) -> Iterator[Records]:
     if database == "memory":
-        return MemoryRecords()
-    opened = Database(database or f"sqlite:///{folder}/log.db")
-    opened.create()
-    return SqlRecords(opened)
+        yield MemoryRecords()
+        return
+    url = nullcontext(database or f"sqlite:///{folder}/log.db")
+    with postgres() if database == "postgresql" else url as place:
+        opened = Database(place)
+        opened.create()
+        yield SqlRecords(opened)
+        opened.dispose()
 
 
 def line(shape: str, trials: int, opened: Records, arguments: argparse.Namespace) -> None:
@@ -271,10 +279,13 @@ def line(shape: str, trials: int, opened: Records, arguments: argparse.Namespace
     elif shape == "gangs":
         asked(bench, many_roots(trials), shards=8, ranks={"least": 2, "most": 8})
         show("gangs of two to eight slots", trials, measure(bench, arguments.stages))
+    elif shape == "slots":
+        asked(bench, many_roots(trials))
+        bench.tick()
+        show(f"a look at {arguments.slots} busy slots", trials, [bench.tick() for _ in range(100)])
     else:
         asked(bench, next(each for each in SHAPES if each.__name__ == shape)(trials))
         show(shape.replace("_", " "), trials, measure(bench, arguments.stages))
-    opened.close()
 
 
 if __name__ == "__main__":

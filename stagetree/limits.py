@@ -124,6 +124,11 @@ def check_trial(hp: Mapping[str, Any], steps: int, every: int | None = None, lim
     """
     check_names(hp, limits)
     check_size(hp, limits)
+    return check_changes(hp, steps, every, limits)
+
+
+def check_changes(hp: Mapping[str, Any], steps: int, every: int | None = None, limits: Limits = LIMITS) -> int:
+    """The same of a trial whose names and size were checked."""
     check_steps("steps", steps, every, limits)
     changes = 0
     for name, sequence in hp.items():

@@ -17,7 +17,7 @@ from app.domain.remarks import SuggestionWithdrawn
 from app.domain.schedule import path, path_from
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, Refused, StateConflict, StudyId, Unknown
-from stagetree.limits import DATA_SEED, Limits, check_trial
+from stagetree.limits import DATA_SEED, Limits, check_changes, check_trial
 from stagetree.sequences import SequenceError, did_you_mean, first_parts, parse_for
 
 Json = dict[str, Any]
@@ -176,7 +176,9 @@ class Trials:
             raise Refused(f"hp.{DATA_SEED}: must be left out, since each of the study's repeats has its own")
         most = self._study.max_steps if reason.get("by") == "tuner" else None
         horizon = max(steps, most or 0)
-        self._check(hp, horizon)
+        if horizon > steps:
+            with refusing("hp"):
+                check_changes(hp, horizon, self._study.eval_every, self._limits)
         return data_seeds(self._study, hp, horizon)
 
     def steps(self, number: int) -> int:

@@ -73,7 +73,7 @@ class VirtualChain:
         self._pass_times = pass_times(world.profile, work) * rank_times(world.ranks, work)
         self._execution = ChainExecution(lease.chain, work, 1.0 if world.keep_every else 0.0)
         self._action: Action | None = None
-        self._turn, self._trains_to, self._said_step, self._uploads_until = 0, 0, -1, 0.0
+        self._turn, self._trains_to, self._said_step, self._uploads_until = 0, 0, 0, 0.0
         self.trained_at = inf
         self._facts: list[e.Event] = []
         self._changes: list[RowChange] = []
