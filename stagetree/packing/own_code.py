@@ -63,11 +63,11 @@ class OwnCode(Rule):
         return any(each is not None and each.step is int for each in self._seen.values())
 
     def knows(self, group: Group) -> bool:
-        """Whether its step with these hyper-parameters was seen to be made here as by itself."""
+        """Whether its step with such hyper-parameters was seen to be made here as by itself: whoever came first."""
         terms = self.terms(group)
         if terms not in self._seen:
             try:
-                self._seen[terms] = self._tried(group, terms)
+                self._seen[terms] = self._tried(_with(self._groups[terms], map(_like, _numbers(group))), terms)
             except Exception:  # its own step raises it again, if it is its own
                 self._seen[terms] = None
         return self._seen[terms] is not None
@@ -114,7 +114,7 @@ class OwnCode(Rule):
         optimizer.param_groups, optimizer.state = [{**group, "params": [parameter]}], defaultdict(dict)
         return optimizer
 
-    def _tried(self, group: Group, terms: Any) -> Remembered | None:
+    def _tried(self, group: Mapping[str, Any], terms: Any) -> Remembered | None:
         """What it remembers, if its first steps are those of one parameter. Raises what the code does."""
         chance = torch.Generator().manual_seed(0)
         values, grads = (torch.randn(1, TRIED, generator=chance).to(self._like) for _ in range(2))
@@ -134,9 +134,9 @@ class OwnCode(Rule):
         return remembered if bool(far <= NEAR[values.dtype] * way) else None
 
     def _remembered(self, terms: tuple[Any, ...]) -> Remembered:
-        known = self._seen[terms]
-        assert known is not None  # or there were no coefficients
-        return known
+        remembered = self._seen[terms]
+        assert remembered is not None  # or there were no coefficients
+        return remembered
 
 
 def _remembered_in(state: Mapping[str, Any], parameter: Tensor) -> Remembered:
@@ -171,6 +171,11 @@ def _numbers(group: Mapping[str, Any]) -> list[float]:
     return numbers
 
 
+def _like(number: float) -> float:
+    """The one that is tried for it."""
+    return 0.0 if number == 0 else 1 / 64
+
+
 def _with(group: Mapping[str, Any], numbers: Iterator[Any]) -> dict[str, Any]:
     """The group with these in the place of its own."""
     made = dict(group)
@@ -182,7 +187,7 @@ def _with(group: Mapping[str, Any], numbers: Iterator[Any]) -> dict[str, Any]:
     return made
 
 
-_known: WeakKeyDictionary[type[Optimizer], dict[Any, OwnCode]] = WeakKeyDictionary()
+_rules: WeakKeyDictionary[type[Optimizer], dict[Any, OwnCode]] = WeakKeyDictionary()
 
 
 def rule_of(optimizer: Optimizer, like: Tensor) -> Rule | None:
@@ -194,12 +199,12 @@ def rule_of(optimizer: Optimizer, like: Tensor) -> Rule | None:
         attributes = [(name, _attribute(value)) for name, value in vars(optimizer).items() if name not in OF_LANES]
     except NotStackable:
         return None
-    of_kind = _known.setdefault(kind, {})
+    of_kind = _rules.setdefault(kind, {})
     key = repr(attributes), like.dtype, like.device
     if key not in of_kind:
         of_kind[key] = OwnCode(optimizer, like[:1, :1])
-    known = of_kind[key]
-    return known if all(map(known.knows, optimizer.param_groups)) else None
+    rule = of_kind[key]
+    return rule if all(map(rule.knows, optimizer.param_groups)) else None
 
 
 OF_LANES = frozenset({"defaults", "param_groups", "state"})

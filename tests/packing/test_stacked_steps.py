@@ -252,6 +252,9 @@ def test_other_kinds_of_numbers_and_optimizers_are_left_to_torchs() -> None:
 
 
 def test_a_lane_whose_optimizer_raises_fails_alone() -> None:
+    """Whichever lane comes first: with that, whether others go together would depend on their neighbours."""
+    first = Beside(torch.float64, [(Strict, {"lr": 1.0})])
+    assert first.stacked.join(0, first.models[0], first.optimizers[0])
     both, fine = (Beside(torch.float64, [(Strict, {"lr": 0.1})] * 3) for _ in range(2))
     both.step([0, 1, 2])
     fine.step([0, 1, 2])
