@@ -6,7 +6,9 @@ help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 # Each of the two installs all that it needs at once: a second run of pip would resolve and build everything again. Python
-# compiles on all cores what pip would compile on one; some packages bring files that are no Python of this version.
+# compiles on all cores what pip would compile on one, but for large packages that few tests import; some packages bring
+# files that are no Python of this version.
+SELDOM := databricks|debugpy|keras|mlflow|moto|pip|plotly|transformers
 .venv/.installed: WHAT := -e '.[all,examples]'
 .venv/.installed-dev: WHAT := -e '.[all,examples,integrations]' --group dev
 .venv/.installed .venv/.installed-dev: pyproject.toml constraints.txt
@@ -14,7 +16,7 @@ help:  ## this list
 	@echo "Installing into .venv (about a minute the first time) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt $(WHAT)
-	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
+	@$(BIN)/python -m compileall -qq -j 0 -x 'site-packages/($(SELDOM))/' .venv/lib || true
 	@touch .venv/.installed $@
 
 demo: .venv/.installed  ## run the main job: a grid on the digits data, shared beginnings trained once
@@ -44,9 +46,13 @@ quick: .venv/.installed-dev  ## the tests of the core, the tuners and the simula
 test-processes: .venv/.installed-dev
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(WAITING)
 
+# Folders of few long tests come first, so that no core waits for the last of them.
+LONG := tests/world tests/exactness tests/ranks
+OTHERS := $(LONG) $(filter-out $(WAITING) $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))) $(wildcard tests/test_*.py)
+
 # What it says comes when it is done, so that the two are not mixed.
 test-others: .venv/.installed-dev
-	@said=$$(nice $(BIN)/python -m pytest -n auto --dist loadfile $(WAITING:%=--ignore %) 2>&1); code=$$?; \
+	@said=$$(nice $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(OTHERS) 2>&1); code=$$?; \
 	echo "$$said"; exit $$code
 
 test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is installed; skipped without one
