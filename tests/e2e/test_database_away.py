@@ -149,10 +149,10 @@ def is_past(cluster: Cluster, before: ChainRecord) -> bool:
     "outage, moment",
     [
         ("refuse", at_a_claim),
-        ("demoted", in_training),
-        ("refuse", between_stages),
-        ("demoted", while_saving_and_closing),
         pytest.param("demoted", at_a_claim, marks=pytest.mark.slow),
+        pytest.param("demoted", in_training, marks=pytest.mark.slow),
+        pytest.param("refuse", between_stages, marks=pytest.mark.slow),
+        pytest.param("demoted", while_saving_and_closing, marks=pytest.mark.slow),
         pytest.param("refuse", in_training, marks=pytest.mark.slow),
         pytest.param("demoted", between_stages, marks=pytest.mark.slow),
         pytest.param("refuse", while_saving_and_closing, marks=pytest.mark.slow),

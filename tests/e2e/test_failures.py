@@ -57,6 +57,7 @@ def test_the_trial_fails_with_its_traceback(stack: Service, moody: Json, mood: s
     assert f"after step {trial['failure']['step']}" in trial["error"]
 
 
+@pytest.mark.slow
 def test_its_siblings_go_on(moody: Json) -> None:
     states = [trial["state"] for trial in moody["trials"]]
     assert moody["state"] == "completed"

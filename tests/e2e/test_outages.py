@@ -73,9 +73,9 @@ def bad_store(cluster: Cluster, how: str) -> Iterator[None]:
     "how",
     [
         pytest.param("refuse", marks=pytest.mark.slow),
-        "freeze",
+        pytest.param("freeze", marks=pytest.mark.slow),
         pytest.param("503", marks=pytest.mark.slow),
-        "404",
+        pytest.param("404", marks=pytest.mark.slow),
         "truncated",
     ],
 )

@@ -57,6 +57,7 @@ def test_a_lane_is_the_same_to_the_bit_whoever_else_is_there(
     assert_same(weights(among_others[lane]), weights(by_itself[0]))
 
 
+@pytest.mark.slow
 @settings(max_examples=3 * MORE)
 @given(
     width=st.integers(2, 9),

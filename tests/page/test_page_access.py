@@ -68,6 +68,7 @@ def test_without_one_the_page_asks_for_it(open_page: Callable[..., Page], guarde
     expect(page.get_by_role("link", name="digits-again")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_who_may_only_read_sees_suggestions_and_no_buttons(
     open_page: Callable[..., Page], guarded: tuple[str, str, str]
 ) -> None:

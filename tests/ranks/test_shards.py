@@ -70,6 +70,7 @@ def test_one_two_and_four_ranks_have_the_same_bits(bench: Bench, args: dict[str,
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.slow
 def test_each_stage_may_have_another_number_of_ranks(bench: Bench) -> None:
     alone = bench.train({}, GROWING, [(1, 12)])
     assert bench.train({}, GROWING, [(1, 3), (4, 5), (2, 8), (1, 9), (4, 12)]) == alone

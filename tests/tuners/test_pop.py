@@ -333,6 +333,7 @@ def test_each_judgement_has_its_numbers(order_by: str) -> None:
         assert is_promising == (judgement["class"] == "promising")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order_by", ["rank", "p"])
 def test_the_priority_of_a_promising_trial_is_what_it_is_ordered_by(order_by: str) -> None:
     world = play(POP | {"target": 0.84, "order_by": order_by})
