@@ -97,7 +97,7 @@ function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, { wh
   context.textBaseline = "middle";
   context.textAlign = "center";
   context.fillStyle = ink.soft;
-  for (const step of ticks([layout.from, layout.to], size.width / 90)) context.fillText(count(step), Math.min(size.width - 20, Math.max(12, x(step))), 9);
+  for (const step of ticks([layout.from, layout.to], size.width / 90).filter(Number.isInteger)) context.fillText(count(step), Math.min(size.width - 20, Math.max(12, x(step))), 9);
   for (const bar of layout.bars) {
     const trained = tree.nodes.trained[bar.node]!;
     const gap = y(bar.y1) - y(bar.y0) > 4 ? 1 : 0;
