@@ -15,6 +15,7 @@ from app.cli.options import DEFAULT_DIR, ListOutput, Output, Server, Store, Stud
 from app.cli.output import (
     Format,
     ListFormat,
+    error_text,
     harmless,
     number,
     one_line,
@@ -194,7 +195,7 @@ def logs(id: StudyId, number: TrialNumber, server: Server = None, dir: Store = N
 def slots(
     server: Server = None, dir: Store = None, release: Release = None, output: ListOutput = ListFormat.table
 ) -> None:
-    """List the slots, and what each of them trains.
+    """List the slots, what each of them trains, and how far the estimates of its stages were off.
 
     \b
     Example:  stagetree slots
@@ -204,9 +205,10 @@ def slots(
     with stacks.reading(server, dir) as service:
         if release is not None:
             service.client.release_slot(release)
-        listed = service.client.slots()
-    rows = [slot_row(slot) for slot in listed]
-    print_list(listed, output, ("slot", "device", "host", "state", "study", "steps"), rows)
+        listed = service.client.slots(estimates=True)
+    more = ("estimates off",) if any(slot.get("estimate_error") for slot in listed) else ()
+    rows = [(*slot_row(slot), *(error_text(slot) for _ in more)) for slot in listed]
+    print_list(listed, output, ("slot", "device", "host", "state", "study", "steps", *more), rows)
 
 
 def trainers(

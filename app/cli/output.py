@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.away import SOUNDS_SECRET
-from stagetree.text import value_text
+from stagetree.text import percent, value_text
 
 Json = dict[str, Any]
 
@@ -248,3 +248,11 @@ def slot_row(slot: Json) -> tuple[Any, ...]:
     if loan:
         steps, study = f"trial {loan['trial']}, with {loan['slot']}", loan["study"]
     return slot["name"], slot["device"], slot["host"], slot["state"], study, steps
+
+
+def error_text(slot: Json) -> str | None:
+    """How far the estimates of a slot's stages were off."""
+    if (error := slot.get("estimate_error")) is None:
+        return None
+    part = percent(error["error"]) if error["error"] < 1 else "more than itself"
+    return f"{part} ({plural(error['stages'], 'stage')})"

@@ -114,8 +114,8 @@ class Store:
     def film(self, study: str, kind: str = "svg") -> bytes:
         return drawing.film_as(self._use, self._use.find(study), kind)
 
-    def slots(self) -> list[Json]:
-        return list(_pages(lambda cursor: reading.slots(self._use, PAGE, cursor)))
+    def slots(self, *, estimates: bool = False) -> list[Json]:
+        return list(_pages(lambda cursor: reading.slots(self._use, PAGE, cursor, estimates=estimates)))
 
     def release_slot(self, slot: str) -> None:
         changing.release_slot(self._use, slot)

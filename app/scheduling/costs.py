@@ -55,6 +55,11 @@ class Costs:
         self._fitted_at = 0
         self.error: EstimateError | None = None  # of estimates; None where too few settings were measured to tell
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether anything was measured that estimates are made from."""
+        return self._fitted_at > 0
+
     def refit(self, plan: SearchPlan) -> bool:
         """Learn from what the plan has measured; False when too little is new to bother."""
         if plan.stages_run < max(1, 2 * self._fitted_at):
@@ -75,7 +80,7 @@ class Costs:
             return seconds / steps
         if node.steps_run and node.seconds > 0:
             return node.seconds / node.steps_run
-        if not self._fitted_at:
+        if not self.is_fitted:
             return 1.0
         estimate = self._estimates.get(node.id) if gpu in (None, node.gpu) else None
         return self._estimate(node, gpu) if estimate is None else estimate
@@ -134,7 +139,49 @@ def _error(rows: Numbers, residuals: Numbers, root: Numbers) -> EstimateError | 
         return None
     leverage = (np.linalg.qr(rows)[0][:settings] ** 2).sum(axis=1)
     off = residuals[:settings] / np.maximum(1 - leverage, 1e-9) / root
-    return EstimateError(float(np.median(np.expm1(np.minimum(np.abs(off), 20.0)))), settings)
+    return EstimateError(float(np.median(_parts(off))), settings)
+
+
+def _parts(logarithms: Numbers) -> Numbers:
+    """Of how many times too much or too little was expected, the part of itself by which that is off."""
+    return np.expm1(np.minimum(np.abs(logarithms), 20.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Steps of a node that took a slot's kind of GPU so many seconds, between two events of the plan's log."""
+
+    slot: str
+    node: NodeId
+    gpu: str
+    steps: int
+    seconds: float
+    begun: int
+    ended: int
+
+
+def hindsight(plan: SearchPlan, stages: Sequence[Timed]) -> dict[str, list[float]]:
+    """By slot, how far the estimate of each of its stages was off, as a part of itself; made when the stage began.
+
+    It knows what had ended before, as the scheduler does (prequential: Dawid 1984). Stages that began before anything
+    had ended are left out. plan: as it is now; only what its nodes stand for is read.
+    """
+    past, costs, expected = SearchPlan(), Costs(), dict[int, float]()
+    logarithms = defaultdict[str, list[float]](list)
+    ends = [(stage.ended, False, number) for number, stage in enumerate(stages)]
+    for _, begins, number in sorted([*ends, *((stage.begun, True, number) for number, stage in enumerate(stages))]):
+        stage, of_now = stages[number], plan.nodes[stages[number].node]
+        node = past.nodes.setdefault(of_now.id, Node(of_now.id, of_now.parent, of_now.start, of_now.hp))
+        if not begins:
+            if number in expected:
+                logarithms[stage.slot].append(math.log(expected[number] * stage.steps / stage.seconds))
+            past.measured += [] if node.steps_run else [node.id]
+            node.take_pace(stage.gpu, stage.steps, stage.seconds)
+            past.stages_run += 1
+            costs.refit(past)
+        elif costs.is_fitted:
+            expected[number] = costs.seconds_per_step(node, stage.gpu)
+    return {slot: _parts(np.array(each)).tolist() for slot, each in logarithms.items()}
 
 
 def _features(node: Node, gpu: str) -> Features:

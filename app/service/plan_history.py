@@ -45,8 +45,8 @@ DECIDED: dict[type[e.Event], str] = {
 class SlotSpan:
     """A stage on a slot: begun with one event and ended with another, each by version and time.
 
-    members: the slots that are lent to it. seconds: of the slot, spent on it. proof: why it trained steps again, only
-    to compare; None of ordinary training.
+    members: the slots that are lent to it. kind: of their devices, where there are any. seconds: of the slot, spent on
+    it. proof: why it trained steps again, only to compare; None of ordinary training.
     The span of a proof goes on over all stages of its chain, and bears the node of the last one.
     """
 
@@ -61,6 +61,7 @@ class SlotSpan:
     outcome: str = "running"
     proof: ProofKind | None = None
     members: tuple[str, ...] = ()
+    kind: str = ""
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -235,7 +236,7 @@ class PlanHistory:
         else:
             stage = replace(chain_work.stages[-1], start=stage.start)
         self._under_way[chain] = len(self.spans)
-        how: Any = {"proof": chain_work.proof, "members": chain_work.members}
+        how: Any = {"proof": chain_work.proof, "members": chain_work.members, "kind": chain_work.kind}
         self.spans.append(SlotSpan(chain, chain_work.slot, stage, self.version, self.times[-1], **how))
         self.slots.add(chain_work.slot)
 

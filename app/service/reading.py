@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any
 
 from app.domain.search_plan import SearchPlan, trial_of
 from app.domain.terms import ANYBODY, ChainId, Principal, StudyId, Unknown
@@ -29,7 +29,6 @@ from stagetree.models.trials import Plan, StageTree, TrialDetail
 from stagetree.sequences import did_you_mean
 
 Json = dict[str, Any]
-Item = TypeVar("Item")
 ROWS = 500
 PLACE = re.compile("[0-9]{1,18}at[1-9][0-9]{0,17}")
 """A cursor into trials in an order that may change: how many came before, and at which event."""
@@ -231,18 +230,20 @@ def trial_log(use: Services, row: StudyRecord, number: int) -> Iterator[str]:
 def trainers(use: Services, limit: int, cursor: str | None = None) -> TrainerPage:
     """A page of the trainers that studies may name."""
     sources = sorted(use.trainers.describe().items())
-    items, more = _page([TrainerListed(name=name, version=source.version) for name, source in sources], limit, cursor)
-    return TrainerPage(items=items, next_cursor=more)
+    listed = [TrainerListed(name=name, version=source.version) for name, source in sources]
+    return TrainerPage(**_page(listed, limit, cursor))
 
 
-def slots(use: Services, limit: int, cursor: str | None = None, who: Principal = ANYBODY) -> SlotPage:
-    """A page of the slots, by name, with their work where it is of a project that the caller sees."""
+def slots(
+    use: Services, limit: int, cursor: str | None = None, who: Principal = ANYBODY, *, estimates: bool = False
+) -> SlotPage:
+    """A page of the slots by name, with work that the caller sees and, if asked, how far estimates of it were off."""
+    errors = slot_use.estimate_errors(use, who) if estimates else {}
     with use.records.read() as rows:
         chains = {row.chain: row for row in rows.chains.live() if who.project is None or _is_of(rows, row, who)}
         now, lease = rows.now(), use.lease_seconds
-        views = [view_of(row, chains, now, lease) for row in rows.slots.all()]
-    items, more = _page(views, limit, cursor)
-    return SlotPage(items=items, next_cursor=more)
+        views = [view_of(row, chains, now, lease, errors.get(row.name)) for row in rows.slots.all()]
+    return SlotPage(**_page(views, limit, cursor))
 
 
 def demand(use: Services, kind: str | None = None, *, counts_any: bool = False) -> Demand:
@@ -279,15 +280,14 @@ def tokens(use: Services, limit: int, cursor: str | None = None, who: Principal 
         rows_seen = [asdict(row) for row in rows.tokens.all() if who.sees_all_of(row.project)]
     for row in rows_seen:
         del row["digest"]
-    items, more = _page([Token.model_validate(row) for row in rows_seen], limit, cursor)
-    return TokenPage(items=items, next_cursor=more)
+    return TokenPage(**_page([Token.model_validate(row) for row in rows_seen], limit, cursor))
 
 
-def _page(items: list[Item], limit: int, cursor: str | None) -> tuple[list[Item], str | None]:
-    """A part of a short list, and the cursor of the next one."""
+def _page(items: list[Any], limit: int, cursor: str | None) -> Json:
+    """The fields of a page of a short list."""
     after = number(cursor)
     more = str(after + limit) if after + limit < len(items) else None
-    return items[after : after + limit], more
+    return {"items": items[after : after + limit], "next_cursor": more}
 
 
 def number(cursor: str | None) -> int:

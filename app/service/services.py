@@ -135,6 +135,11 @@ class Services:
         return VersionedCache()
 
     @cached_property
+    def estimates(self) -> VersionedCache:
+        """How far the estimates of each plan's stages were off."""
+        return VersionedCache()
+
+    @cached_property
     def store(self) -> ObjectStore:
         """Where checkpoints lie."""
         return open_owned(self.records, self.checkpoints)

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
+from math import log
+from statistics import median
 from typing import Any, TypeVar
 
 from app.domain.assignment import Unreadable, gpu_of, is_one_of, shared_gpu
 from app.domain.results import is_without_pack
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.domain.terms import TrialState
-from app.events import ChainRecord, SlotRecord, StudyRecord
+from app.domain.terms import Principal, TrialState
+from app.events import ChainRecord, PlanUnusable, SlotRecord, StudyRecord
 from app.scheduling.assignment import has_trainer, without_trainer
-from app.scheduling.costs import Costs, Ran, slowdowns
+from app.scheduling.costs import Costs, Ran, Timed, hindsight, slowdowns
 from app.scheduling.widths import batch_sizes
 from app.service.plan_history import PlanHistory, SlotSpan
 from app.service.services import Services
 from stagetree.models import trials
-from stagetree.models.service import Slot, SlotLoan, SlotStage
+from stagetree.models.service import EstimateError, Slot, SlotLoan, SlotStage
 
 
 def measured_costs(use: Services, stream: str) -> Costs:
@@ -47,7 +50,13 @@ def state_of(row: SlotRecord, now: float, lease_seconds: float) -> str:
     return "quarantined" if row.is_quarantined(now) else "idle"
 
 
-def view_of(row: SlotRecord, chains: Mapping[str, ChainRecord], now: float, lease_seconds: float) -> Slot:
+def view_of(
+    row: SlotRecord,
+    chains: Mapping[str, ChainRecord],
+    now: float,
+    lease_seconds: float,
+    error: EstimateError | None = None,
+) -> Slot:
     """A slot, and what it is doing by the row of its chain, or of the chain that it is lent to. chains: by name."""
     chain = chains.get(row.chain or "")
     stage, study = (None, None) if chain is None else _current(chain)
@@ -65,6 +74,7 @@ def view_of(row: SlotRecord, chains: Mapping[str, ChainRecord], now: float, leas
         seen_at=row.seen_at,
         kind=row.kind,
         lent_to=_loan(chains.get(row.lent_to or "")),
+        estimate_error=error,
     )
 
 
@@ -93,6 +103,46 @@ MOST_STAGES = 2_000
 OTHERS = 8
 """The plans of so many studies, those that came last, are looked through for neighbours."""
 
+LEAST_STAGES = 4
+"""Of fewer, the error of estimates says nothing."""
+
+
+def estimate_errors(use: Services, who: Principal) -> dict[str, EstimateError]:
+    """By slot, how far the estimates of its stages were off, where there were a few; of plans that they see."""
+    off = defaultdict[str, list[float]](list)
+    for stream, row in _last_plans(use).items():
+        if who.sees(row.project):
+            with suppress(PlanUnusable):  # which its studies say
+                for slot, parts in _off(use, stream, row).items():
+                    off[slot] += parts
+    return {
+        slot: EstimateError(error=float(f"{median(parts):.2g}"), stages=len(parts))
+        for slot, parts in off.items()
+        if len(parts) >= LEAST_STAGES
+    }
+
+
+def _off(use: Services, stream: str, row: StudyRecord) -> dict[str, list[float]]:
+    """The same of one plan, each stage by itself: reckoned anew when a twentieth has come to its stages."""
+    with use.plan_history(row, use.log.version(stream)) as plan_history:
+        moment = round(20 * log(1 + sum(span.outcome == "done" for span in plan_history.spans)))
+
+    def make() -> dict[str, list[float]]:
+        with use.plans.holding(stream) as plan, use.plan_history(row, plan.version) as plan_history:
+            return hindsight(plan, list(_timed(plan, plan_history)))
+
+    return use.estimates.get(stream, moment, make)
+
+
+def _timed(plan: SearchPlan, plan_history: PlanHistory) -> Iterator[Timed]:
+    """The stages that one slot trained to their ends, with their seconds."""
+    for span in plan_history.spans[-MOST_STAGES:]:
+        steps = span.stage.end - span.stage.start
+        is_timed = span.outcome == "done" and span.proof is None and not span.members and span.stage.node in plan.nodes
+        if span.ended is not None and is_timed and steps and span.seconds > 0:
+            how = (steps, span.seconds, span.begun, span.ended)
+            yield Timed(span.slot, span.stage.node, gpu_of(span.kind), *how)
+
 
 def gpu_sharing(use: Services, row: StudyRecord, plan: SearchPlan) -> list[Json]:
     """By GPU and number of slots, how many times slower a step was, and how many times faster all steps were."""
@@ -109,12 +159,16 @@ def gpu_sharing(use: Services, row: StudyRecord, plan: SearchPlan) -> list[Json]
 
 def _elsewhere(use: Services, row: StudyRecord) -> Iterator[Ran]:
     """What slots did for other plans: they were neighbours."""
-    with use.records.read() as rows:
-        last = {other.stream: other for other in rows.studies.page(after=None, limit=OTHERS)}
-    for stream, other in last.items():
+    for stream, other in _last_plans(use).items():
         if stream != row.stream:
             with use.plan_history(other, use.log.version(stream)) as plan_history:
                 yield from _stages(plan_history, None, use.clock())
+
+
+def _last_plans(use: Services) -> dict[str, StudyRecord]:
+    """By stream, each with one of its studies."""
+    with use.records.read() as rows:
+        return {row.stream: row for row in rows.studies.page(after=None, limit=OTHERS)}
 
 
 def _stages(plan_history: PlanHistory, plan: SearchPlan | None, now: float) -> Iterator[Ran]:

@@ -215,9 +215,9 @@ class AsyncClient(MakesTrials, TakesRemarks):
             async for item in items:
                 yield models.Event.of(item)
 
-    async def slots(self) -> list[models.Slot]:
-        """The slots, and the work of each."""
-        return [models.Slot.of(item) async for item in self.http.pages("/slots")]
+    async def slots(self, *, estimates: bool = False) -> list[models.Slot]:
+        """The slots, and the work of each; with `estimates`, also how far those of its stages were off."""
+        return [models.Slot.of(item) async for item in self.http.pages("/slots", estimates=estimates or None)]
 
     async def release_slot(self, slot: str) -> None:
         """End the quarantine of a slot. Raises `NotFound`."""

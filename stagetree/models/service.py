@@ -68,6 +68,13 @@ class SlotLoan(Answer):
     trial: int | None = Field(None, description="a trial that waits for what the chain trains; others may as well")
 
 
+class EstimateError(Answer):
+    """How far the estimates of a slot's stages were off, each made when its stage began."""
+
+    error: float = Field(description="the part of itself by which an estimate was off, the median over the stages")
+    stages: int = Field(description="how many stages")
+
+
 class Slot(Answer, needs=("name", "state")):
     """One GPU, or one CPU process."""
 
@@ -87,6 +94,9 @@ class Slot(Answer, needs=("name", "state")):
     seen_at: float = Field(description="when its worker was last heard of")
     kind: str = Field("", description="the model of its device")
     lent_to: SlotLoan | None = Field(None, description="whom it is lent to")
+    estimate_error: EstimateError | None = Field(
+        None, description="where `estimates` were asked for, and at least four stages that it trained had one"
+    )
 
 
 class TrainerListed(Answer, needs=("name",)):

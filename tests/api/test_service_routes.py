@@ -45,6 +45,7 @@ def test_slots(http: TestClient, tuned: str, workers: Workers, use: Services) ->
         "study": None,
         "kind": "",
         "lent_to": None,
+        "estimate_error": None,
     }
     assert (busy["name"], busy["state"], busy["chain"], busy["study"]) == ("gpu1", "busy", chain, tuned)
     node = workers.plan(tuned).studies[tuned].trials[1].path[0]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.cli.output import error_text
 from app.cli.result import packing_text, sharing_text
 from app.domain import events as e
 from app.domain.results import WITHOUT_PACK
@@ -73,6 +74,28 @@ def test_a_slot_that_trained_another_plan_meanwhile_was_a_neighbour(
 def test_of_slots_that_share_nothing_nothing_is_said(http: TestClient, tuned: str, workers: Workers) -> None:
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
     assert http.get(f"/studies/{tuned}").json().get("gpu_sharing") is None
+
+
+def test_slots_say_how_far_estimates_were_off_once_they_had_a_few(
+    http: TestClient, tuned: str, use: Services, workers: Workers
+) -> None:
+    """Stages of five steps at 0.5 s a step, and at last one that takes three times as long."""
+    root = next(iter(workers.plan(tuned).nodes))
+    with use.records.write() as rows:
+        for slot in ("gpu0", "gpu1"):
+            rows.slots.take(slot, "worker", instead_of=None, device="cuda:0", host="here", pid=1)
+    for number, seconds in enumerate((2.5, 2.5, 2.5, 2.5, 2.5)):
+        begun_at = 10.0 * number
+        stage = ran(tuned, root, "gpu0", (5 * number, 5 * number + 5), (begun_at, begun_at + seconds))
+        assert http.get("/slots?estimates=true").json()["items"][0]["estimate_error"] is None
+        tell(use, workers.stream(tuned), stage)
+    tell(use, workers.stream(tuned), ran(tuned, root, "gpu1", (25, 30), (60.0, 67.5)))
+    first, second = http.get("/slots?estimates=true").json()["items"]
+    assert first["estimate_error"] == {"error": 0.0, "stages": 4}, "the first had no estimate"
+    assert second["estimate_error"] is None and error_text(second) is None, "of one stage nothing is said"
+    assert error_text(first) == "0% (4 stages)"
+    assert error_text({"estimate_error": {"error": 1.5, "stages": 9}}) == "more than itself (9 stages)"
+    assert http.get("/slots").json()["items"][0]["estimate_error"] is None, "it was not asked for"
 
 
 def test_the_result_says_how_full_packs_were(http: TestClient, use: Services, workers: Workers) -> None:

@@ -14,7 +14,7 @@ from app.domain import events as e
 from app.domain.schedule import ScheduleSegment
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.terms import ChainId, NodeId
-from app.scheduling.costs import Costs
+from app.scheduling.costs import Costs, Timed, hindsight
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import until
 from tests.plans import Story, tried
@@ -142,6 +142,36 @@ def test_of_few_settings_the_error_of_estimates_is_not_told() -> None:
         measured(story, bs, 1.0)
     costs.refit(story.plan)
     assert costs.error is None
+
+
+def timed(story: Story, rows: list[tuple[int, float, int, int]]) -> list[Timed]:
+    """Stages of ten steps: of a batch size, in seconds a step, begun with one event and ended so many later."""
+    stages = list[Timed]()
+    for bs, seconds, begun, events in rows:
+        (node,) = story.path(story.submit(({"bs": bs}, 10)))
+        stages.append(Timed(f"gpu{bs % 2}", node.id, "", 10, 10 * seconds, begun, begun + events))
+    return stages
+
+
+def test_each_stage_is_held_against_what_was_known_when_it_began() -> None:
+    story = Story()
+    rows = [(16, 1.0, 1, 3), (17, 1.0, 2, 4), (18, 1.0, 4, 6), (19, 3.0, 6, 9), (16, 0.5, 9, 9)]
+    off = hindsight(story.plan, timed(story, rows))
+    assert off.keys() == {"gpu0", "gpu1"}, "two of the stages began before anything was known"
+    assert off["gpu1"] == pytest.approx([2.0], rel=0.01), "it took three times as long as all before"
+    assert off["gpu0"] == pytest.approx([0.0, 1.0], abs=0.01), "one as long; one half as long as the first time"
+
+
+STAGES = st.lists(st.tuples(st.integers(1, 8), st.floats(0.01, 10), st.integers(0, 20), st.integers(1, 9)), max_size=9)
+
+
+@tried(50)
+@given(STAGES)
+def test_what_ends_later_changes_no_error_of_before(rows: list[tuple[int, float, int, int]]) -> None:
+    story = Story()
+    stages = sorted(timed(story, rows), key=lambda stage: stage.ended)
+    off, before = hindsight(story.plan, stages), hindsight(story.plan, stages[:-1])
+    assert all(off[slot][: len(parts)] == parts for slot, parts in before.items())
 
 
 def test_until_something_is_measured_every_step_costs_a_second() -> None:

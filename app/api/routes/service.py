@@ -22,6 +22,7 @@ from stagetree.models.pages import Demand, Health, Readiness, SlotPage, TrainerP
 SlotPath = Annotated[str, PathParameter(description="the name of a slot", examples=["gpu0"])]
 Kind = Annotated[str | None, Query(max_length=100, description="only slots of this kind of GPU, and work for it")]
 CountsAny = Annotated[bool, Query(alias="any", description="with the work that any kind may have, if a kind is named")]
+Estimates = Annotated[bool, Query(description="and how far the estimates of their stages were off, which takes longer")]
 LIVE_CHAINS = (ChainState.READY, ChainState.RUNNING, ChainState.SAVING)
 
 
@@ -69,9 +70,11 @@ NUMBERS = {
 
 
 @slots.get("/slots", summary="The slots, and what they do", response_model=SlotPage, responses=refusals())
-def list_slots(use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor = None) -> SlotPage:
+def list_slots(
+    use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor = None, estimates: Estimates = False
+) -> SlotPage:
     """All of them, by name."""
-    return reading.slots(use, limit, cursor, who)
+    return reading.slots(use, limit, cursor, who, estimates=estimates)
 
 
 @slots.get(

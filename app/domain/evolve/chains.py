@@ -89,13 +89,9 @@ def _charge(plan: SearchPlan, chain: Chain, stage: e.Stage, steps: int, seconds:
     study.gpu_seconds += seconds * chain.ranks
     if steps and not node.steps_run and node.id in plan.nodes:
         plan.measured.append(node.id)
-    node.steps_run += steps
     plan.stages_run += 1
     if steps:
-        took, gpu = seconds * plan.times_faster(chain.kind, chain.ranks), gpu_of(chain.kind)
-        node.seconds += took
-        rate = node.rates.get(gpu, (0, 0.0))
-        node.rates[gpu] = (rate[0] + steps, rate[1] + took)
+        node.take_pace(gpu_of(chain.kind), steps, seconds * plan.times_faster(chain.kind, chain.ranks))
     if steps and chain.members:
         before = node.paces.get((chain.kind, chain.ranks), (0, 0.0))
         node.paces[chain.kind, chain.ranks] = (before[0] + steps, before[1] + seconds)

@@ -186,6 +186,13 @@ class Node:
             return sum(map(len, self.failures.values()))
         return sum(len(slots) for (step, _), slots in self.evaluation_failures.items() if step == evaluated)
 
+    def take_pace(self, gpu: str, steps: int, seconds: float) -> None:
+        """So many steps were run on a kind of GPU, in as many seconds of one device."""
+        self.steps_run += steps
+        self.seconds += seconds
+        before = self.rates.get(gpu, (0, 0.0))
+        self.rates[gpu] = (before[0] + steps, before[1] + seconds)
+
     def forget_failures(self) -> None:
         """Whatever went wrong here is tried as often as if it had not."""
         for each in (self.lost, self.unsaved, self.failures, self.evaluation_failures, self.evaluations_given_up):

@@ -1,7 +1,7 @@
 /** The slots of the whole service: what each does, and whether its worker is there. */
 import { useEffect } from "preact/hooks";
 import { happened, useAnswer } from "../data.ts";
-import { ago, time } from "../format.ts";
+import { ago, percent, plural, time } from "../format.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { formatRoute } from "../route.ts";
 import type { Slot, SlotPage } from "../types.ts";
@@ -11,6 +11,8 @@ const MARKS: Record<string, string> = { idle: "○", busy: "◐", lent: "◑", q
 
 export function AllSlots() {
   const answer = useAnswer<SlotPage>("slots?limit=1000");
+  const estimates = useAnswer<SlotPage>("slots?limit=1000&estimates=true"); // which may take longer
+  const errors = new Map(estimates.data?.items.map((slot) => [slot.name, slot.estimate_error]));
   useEffect(() => {
     document.title = "Slots · stagetree";
     const timer = setInterval(() => !document.hidden && (happened.value += 1), LOOK_AGAIN_MILLISECONDS);
@@ -34,12 +36,13 @@ export function AllSlots() {
                     <th>Trains</th>
                     <th>Study</th>
                     <th>Trainers</th>
+                    <th title="How far the estimates of its stages were off, the median">Estimates off</th>
                     <th>Last heartbeat</th>
                   </tr>
                 </thead>
                 <tbody>
                   {items.map((slot) => (
-                    <Row key={slot.name} slot={slot} />
+                    <Row key={slot.name} slot={slot} error={errors.get(slot.name)} />
                   ))}
                 </tbody>
               </table>
@@ -51,7 +54,7 @@ export function AllSlots() {
   );
 }
 
-function Row({ slot }: { slot: Slot }) {
+function Row({ slot, error }: { slot: Slot; error: Slot["estimate_error"] | undefined }) {
   const study = slot.study ?? slot.lent_to?.study;
   return (
     <tr>
@@ -79,6 +82,7 @@ function Row({ slot }: { slot: Slot }) {
       </td>
       <td>{study ? <a href={formatRoute(["studies", study])}>{study}</a> : "–"}</td>
       <td class="words">{Object.keys(slot.trainers).join(", ") || "–"}</td>
+      <td>{error ? `${error.error < 1 ? percent(error.error) : "more than itself"}, ${plural(error.stages, "stage")}` : "–"}</td>
       <td>{ago(Math.max(0, Date.now() - slot.seen_at * 1000))} ago</td>
     </tr>
   );
