@@ -123,6 +123,7 @@ EVENT |= {"data": {"node": NODE, "step": 40, "metrics": {"val_accuracy": 0.9889}
 PREVIEW: Json = {"trials": 32, "requested": 1280, "unique": 608, "merge_rate": 2.105, "alone": 1280, "slots": 2}
 PREVIEW |= {"saved_by_sharing": 0.525, "saved_by_stopping": 0.0, "critical_path_steps": 40, "makespan_steps": 304}
 PREVIEW |= {"time": {"slot_seconds": 91.0, "makespan_seconds": 46.0, "error": 0.08, "settings": 12}, "advice": []}
+PREVIEW |= {"memory": [{"gpu": "NVIDIA H100 80GB HBM3", "bytes": 11811160064, "seen": 2, "sizes": 2}]}
 PREVIEW["choices"] = [{"field": "bs", "value": bs, "trials": 16, "steps": 304} for bs in (64, 128)]
 NODE_EXAMPLE: Json = {
     "id": NODE,

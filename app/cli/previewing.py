@@ -66,11 +66,8 @@ def known_here(spec: StudySpec, source: TrainerSource | None, folder: Path | Non
             yield {}, learned
             return
         plan = opened(spec, source)
-        measured = {
-            "measured": lambda batch, kind: store.profile(plan, batch, kind, spec.devices),
-            "costs": store.costs(plan),
-        }
-        yield measured, learned
+        profiles: Json = {"measured": lambda batch, kind: store.profile(plan, batch, kind, spec.devices)}
+        yield profiles | store.measured(plan), learned
 
 
 def choice_lines(choices: list[Json]) -> Iterator[str]:
@@ -105,6 +102,13 @@ def time_text(time: Json, slots: int) -> str:
     off = f"{percent(time['error'])} off" if time["error"] < 1 else "off by more than itself"
     how = f"steps of {time['settings']} settings were measured here, an estimate is {off} (median)"
     return f"about {whole} of slot time, {makespan} on {plural(slots, 'slot')}; {how}"
+
+
+def memory_text(memory: Json) -> str:
+    """The most memory that was seen, in a line."""
+    where = f" on {one_line(memory['gpu'])}" if memory["gpu"] else ""
+    which = "" if memory["seen"] == memory["sizes"] else f"{memory['seen']} of {plural(memory['sizes'], 'size')} of "
+    return f"about {memory['bytes'] / 2**30:.2g} GiB{where}, the most that stages here took with {which}such batches"
 
 
 def packed_text(costs: Json) -> str:
@@ -143,6 +147,8 @@ def cost_lines(costs: Json, slots: int) -> Iterator[str]:
     yield f"makespan        {costs['makespan_steps']} steps of time on {plural(slots, 'slot')}"
     if "time" in costs:
         yield f"time            {time_text(costs['time'], slots)}"
+    for number, memory in enumerate(costs["memory"]):
+        yield f"{'' if number else 'memory':<15} {memory_text(memory)}"
     for number, line in enumerate(budget_lines(costs)):
         yield f"{'' if number else 'budget':<15} {line}"
     if "packed_makespan_steps" in costs:

@@ -21,7 +21,6 @@ from app.domain.remarks import learned_text
 from app.domain.terms import StudyId, Unknown
 from app.events import Decide, StoredEvent, Write, last_profile, transact
 from app.object_store import open_store
-from app.scheduling.costs import Costs
 from app.service import changing, drawing, exporting, reading, searching, slot_use, submitting
 from app.service.files import kept_state, trial_metrics, write_state
 from app.service.services import Services
@@ -124,9 +123,9 @@ class Store:
         """The last measurement of the same trainer, with such a batch, as of `last_profile`."""
         return last_profile(self._use.log, opened, batch, kind, devices)
 
-    def costs(self, plan: PlanOpened) -> Costs:
-        """The seconds of a step, as measured on such a plan."""
-        return slot_use.measured_costs(self._use, submitting.name_of(plan))
+    def measured(self, plan: PlanOpened) -> Json:
+        """The seconds and the memory of steps, as measured on such a plan."""
+        return slot_use.measured(self._use, submitting.name_of(plan))
 
     def learned(self, spec: StudySpec) -> list[str]:
         """What a new study would begin with, in sentences. Raises `SpecError`."""

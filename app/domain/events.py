@@ -234,11 +234,16 @@ class ChainAssigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCompleted:
-    """Stage number `index` of the chain reached its end; `seconds` of the slot's time were spent on it."""
+    """Stage number `index` of the chain reached its end; `seconds` of the slot's time were spent on it.
+
+    peak_bytes: the most memory that its steps had in use: of torch on the first device or, on a CPU, of the whole
+    process that trains. 0 where that is not known, in packs and in logs of older versions.
+    """
 
     chain: ChainId
     index: int
     seconds: float
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,22 @@ def batch_sizes(node: Node, step: int) -> tuple[object, ...]:
     return tuple(values.get(each) for each in BATCH_SIZES)
 
 
+Peaks = Mapping[str, Mapping[tuple[object, ...], int]]
+
+
+def peaks(plan: SearchPlan) -> Peaks:
+    """By kind of GPU and sizes of batches, the most memory that a stage had in use: see `StageCompleted`.
+
+    Where the sizes are others at a stage's end than at its beginning, it is of none.
+    """
+    most = defaultdict[str, dict[tuple[object, ...], int]](dict)
+    for node in (plan.nodes[name] for name in plan.measured):
+        for (gpu, start, end), peak in node.peaks.items():
+            if (sizes := batch_sizes(node, start)) == batch_sizes(node, end - 1):
+                most[gpu][sizes] = max(peak, most[gpu].get(sizes, 0))
+    return most
+
+
 def times_faster(trials: float, width: int, profile: PackingProfiled) -> float:
     """How many times faster so many trials get on in packs of a width that was measured than one after the other.
 

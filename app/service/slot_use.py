@@ -20,20 +20,24 @@ from app.domain.terms import Principal, TrialState
 from app.events import ChainRecord, PlanUnusable, SlotRecord, StudyRecord
 from app.scheduling.assignment import has_trainer, without_trainer
 from app.scheduling.costs import Costs, Ran, Timed, hindsight, slowdowns
-from app.scheduling.widths import batch_sizes
+from app.scheduling.widths import batch_sizes, peaks
 from app.service.plan_history import PlanHistory, SlotSpan
 from app.service.services import Services
 from stagetree.models import trials
 from stagetree.models.service import EstimateError, Slot, SlotLoan, SlotStage
 
+Json = dict[str, Any]
 
-def measured_costs(use: Services, stream: str) -> Costs:
-    """The seconds of a step, by what the slots have measured for a plan, if it is there. Raises as `Plans.get`."""
+
+def measured(use: Services, stream: str) -> Json:
+    """What slots have measured for a plan, if it is there, as `preview` takes it: the `costs` of steps, and the `peaks`
+    of their memory. Raises as `Plans.get`."""
     costs = Costs()
-    if stream in use.log.versions():
-        with use.plans.holding(stream) as plan:
-            costs.refit(plan)
-    return costs
+    if stream not in use.log.versions():
+        return {"costs": costs}
+    with use.plans.holding(stream) as plan:
+        costs.refit(plan)
+        return {"costs": costs, "peaks": peaks(plan)}
 
 
 STATES = ("idle", "busy", "lent", "quarantined", "lost")
@@ -94,8 +98,6 @@ def _current(chain: ChainRecord) -> tuple[SlotStage | None, str | None]:
     step = min(max(chain.step, stage.start), stage.end)
     return SlotStage(node=stage.node, start=stage.start, end=stage.end, step=step), stage.study
 
-
-Json = dict[str, Any]
 
 MOST_STAGES = 2_000
 """It is reckoned from so many stages of each plan, those that began last."""

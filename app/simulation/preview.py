@@ -11,7 +11,7 @@ from app.domain.accounting import choices, cost
 from app.domain.search_plan import Node, Study
 from app.domain.terms import StudyId, TrialState
 from app.scheduling.costs import Costs
-from app.scheduling.widths import batch_of
+from app.scheduling.widths import Peaks, batch_of, batch_sizes
 from app.simulation.pace import even_packs, even_ranks, faster
 from app.simulation.simulator import Simulator, Unit
 from app.tuning.samplers import NEEDED
@@ -50,6 +50,7 @@ def preview(
     is_over: Callable[[], bool] = lambda: False,
     measured: Measurements = nothing,
     costs: Costs | None = None,
+    peaks: Peaks | None = None,
 ) -> dict[str, Any]:
     """The steps asked for and needed, the longest path, and the time on `slots` slots, all counted in steps.
 
@@ -61,6 +62,9 @@ def preview(
 
     costs: of the steps, as measured on the plan that the study would be on. With these, `time` says how many
     seconds that is, and how far such estimates are off.
+
+    peaks: the memory of stages, as measured there. With these, `memory` says, by kind of GPU, the most that was seen of
+    such batches, and of how many sizes that is; nothing of a study with packs, which need more.
 
     is_over: asked now and then, whether it has taken long enough. Raises `PreviewTooLong`.
     """
@@ -86,6 +90,7 @@ def preview(
         **packed,
         **ranks,
         **_time(costs, run),
+        "memory": [] if spec.packing else _memory(peaks or {}, simulated),
         "choices": choices(simulated.plan, previewed),
         "advice": advice(spec, count),
     }
@@ -120,6 +125,16 @@ def _time(costs: Costs | None, run: Callable[..., Simulator]) -> dict[str, Any]:
             "settings": costs.error.settings,
         }
     }
+
+
+def _memory(peaks: Peaks, simulated: Simulator) -> list[dict[str, Any]]:
+    """Of each kind of GPU where some of the study's batches were trained before, the most that these took."""
+    nodes = simulated.plan.nodes.values()
+    sizes = {batch_sizes(node, step) for node in nodes for step in {node.start, max(node.start, node.reached - 1)}}
+    seen = {gpu: [peak for size, peak in of_gpu.items() if size in sizes] for gpu, of_gpu in sorted(peaks.items())}
+    return [
+        {"gpu": gpu, "bytes": max(each), "seen": len(each), "sizes": len(sizes)} for gpu, each in seen.items() if each
+    ]
 
 
 def _cooldowns(previewed: Study) -> dict[str, Any]:

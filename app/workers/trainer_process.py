@@ -6,7 +6,6 @@ A trainer in a process of its own, as the slot sees it: calls that end, whatever
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,14 +22,15 @@ from stagetree.runtime.wire import Message, Wire
 
 @dataclass(frozen=True, slots=True)
 class TrainedTo:
-    """How many steps a model has been trained for so far, and how long the last call took.
+    """How many steps a model has been trained for so far.
 
-    passed: the metrics of the steps that it went past when it was told to stop.
+    passed: the metrics of the steps that it went past when it was told to stop. peak_bytes: the most memory since it
+    was built or trained last, see `stagetree.runtime.machine.peak_bytes`; of a group's first rank.
     """
 
     step: int
-    seconds: float
     passed: Mapping[int, dict[str, float | None]] = field(default_factory=dict)
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class TrainedTogether:
 
     unpackable_reason: why they were trained one after the other; empty if they were not. evicted: the lanes that were
     trained alone only because a pass had failed. profile: the costs of packs, if they were asked for: the fields of
-    `PackingProfiled`, none where the models cannot be packed. passed: as of `TrainedTo`, where there is one lane.
+    `PackingProfiled`, none where the models cannot be packed. passed, peak_bytes: as of `TrainedTo`, of one lane alone.
     """
 
     steps: int
@@ -48,6 +48,7 @@ class TrainedTogether:
     evicted: frozenset[int] = frozenset()
     profile: Mapping[str, Any] | None = None
     passed: Mapping[int, dict[str, float | None]] = field(default_factory=dict)
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ class TrainerProcess(TrainerConnection):
         What it returns is the new end of the training, None for no change; 0 stops after the step under way. If it
         raises, the next call stops the training in the same way, and waits for that.
         """
-        begun_at, end, passed = time.monotonic(), until, dict[int, dict[str, float | None]]()
+        end, peak, passed = until, 0, dict[int, dict[str, float | None]]()
 
         def look() -> None:
             nonlocal end
@@ -206,8 +207,9 @@ class TrainerProcess(TrainerConnection):
             answer, _ = self._answer(number, "train", deadline, look)
             self.not_exact = tuple(answer["not_exact"])
             passed |= dict(answer["passed"])
+            peak = max(peak, answer["peak_bytes"])
             if self.step >= end:  # else it had arrived before it heard that it should go on
-                return TrainedTo(self.step, time.monotonic() - begun_at, passed)
+                return TrainedTo(self.step, passed, peak)
 
     def evaluate(self, *, deadline: Deadline, **lane: int) -> dict[str, float | None]:
         """The metrics of the model as it stands, or of that of a `lane`."""

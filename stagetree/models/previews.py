@@ -30,6 +30,18 @@ class EstimatedTime(Answer):
     settings: int = Field(description="how many settings were measured")
 
 
+class EstimatedMemory(Answer):
+    """The most memory that a stage had in use, of those on the plan whose batches were of such sizes.
+
+    On a GPU it is what torch had in use, without what CUDA itself takes; on a CPU, all of the process that trained.
+    """
+
+    gpu: str = Field(description="the kind of GPU; empty for a CPU, or an unknown one")
+    bytes: int
+    seen: int = Field(description="of how many sizes of batches it is")
+    sizes: int = Field(description="how many the study has")
+
+
 class Preview(Answer):
     """What a study would cost, counted in steps."""
 
@@ -46,6 +58,9 @@ class Preview(Answer):
     makespan_steps: int = Field(description="the time it takes on the slots asked about")
     time: EstimatedTime | None = Field(
         default=None, description="the same in seconds; null until at least four settings were measured on its plan"
+    )
+    memory: list[EstimatedMemory] = Field(
+        default=[], description="by kind of GPU, the memory that such stages took on its plan; of a study without packs"
     )
     packed_makespan_steps: int | None = Field(
         default=None, description="the same with packs, by what was measured of them; of a study that packs"

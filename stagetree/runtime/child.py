@@ -7,7 +7,6 @@ is, and looks between two steps whether it is wanted to train for longer, or sho
 from __future__ import annotations
 
 import faulthandler
-import gc
 import os
 import signal
 import sys
@@ -17,8 +16,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.buffers import Buffers
@@ -94,7 +91,7 @@ class Child:
             answer = {"failed": kind, "error": plain(traceback.format_exc()), "signature": signature_of(error)}
         if answer.get("failed") == "out_of_memory":
             answer["may_divide"] = self._may_divide
-            self._collect()
+            machine.collect(self._device)
         for fd in fds:
             os.close(fd)
         passed = [answer.pop("fd")] if "fd" in answer else []
@@ -156,7 +153,7 @@ class Child:
 
     def _train(self, message: Message, fds: list[int]) -> Message:
         model, timeline, until = self._built, self._values(message["hp"]), message["until"]
-        begun_at, end, say = time.monotonic(), until, partial(self._say, message["number"])
+        end, say = until, partial(self._say, message["number"])
         model.expect(timeline, until, *message["ahead"])
         while model.step < (until := ranks.here().agree(until)):
             model.advance_some(timeline, until, say)
@@ -168,7 +165,8 @@ class Child:
                 model.expect(timeline, end, end, message["ahead"][1])
         passed = model.settle(timeline) if model.step < end and self._waiting is None else []
         self._journal.write(model, time.monotonic())
-        return {"seconds": time.monotonic() - begun_at, "passed": passed, "not_exact": inexact.seen()}
+        peak = 0 if model.is_elsewhere else machine.peak_bytes(self._device)
+        return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
         model = self._model_of(message)
@@ -292,9 +290,4 @@ class Child:
                 traceback.print_exc()
             self._model = None
             self._buffers.forget()
-            self._collect()
-
-    def _collect(self) -> None:
-        gc.collect()
-        if self._device != "cpu":
-            torch.cuda.empty_cache()
+            machine.collect(self._device)

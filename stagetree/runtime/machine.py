@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import logging
 import os
 import sys
@@ -127,6 +128,33 @@ def _libraries(name: str) -> set[str]:
     except OSError:
         return set()
     return {path for path in paths if path.startswith("/") and ".so" in path}
+
+
+def peak_bytes(device: str) -> int:
+    """The most memory in use since it was asked last: what torch had on a GPU or, on a CPU, all of this process.
+
+    0 where that is not known. On a CPU it is Linux that counts.
+    """
+    if device != "cpu":
+        peak = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return peak
+    try:
+        with open("/proc/self/status") as status:
+            kilobytes = next((line.split()[1] for line in status if line.startswith("VmHWM:")), "0")
+        with open("/proc/self/clear_refs", "w") as counters:
+            counters.write("5")  # begins the count anew: see proc(5)
+    except OSError:
+        return 0
+    return int(kilobytes) * 1024
+
+
+def collect(device: str) -> None:
+    """Free what nothing holds any more; the peak of the memory is that from here on."""
+    gc.collect()
+    if device != "cpu":
+        torch.cuda.empty_cache()
+    peak_bytes(device)
 
 
 def print_to(fd: int) -> None:

@@ -134,6 +134,11 @@ class Model:
         finally:
             self.step = begun + self.trainer.steps - before
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether a script trains it, in processes of its own."""
+        return isinstance(self.trainer, LaunchedTrainer)
+
     def expect(self, timeline: HpTimeline, until: int, stop: int, evaluate: Collection[int]) -> None:
         """Tell a trainer that trains ahead what comes: `until` is where it stops first, and `stop` where its state may
         be asked for, if nothing but the steps `evaluate` lies between. Raises `TrainerFailed`.

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.cli.output import error_text
+from app.cli.previewing import memory_text
 from app.cli.result import packing_text, sharing_text
 from app.domain import events as e
 from app.domain.results import WITHOUT_PACK
@@ -21,13 +22,15 @@ Json = dict[str, Any]
 Timed = tuple[float, e.Event]
 
 
-def ran(study: str, node: NodeId, slot: str, steps: tuple[int, int], time: tuple[float, float]) -> list[Timed]:
+def ran(
+    study: str, node: NodeId, slot: str, steps: tuple[int, int], time: tuple[float, float], peak: int = 0
+) -> list[Timed]:
     """A stage, as it is told at its beginning and its end."""
     chain, (begun_at, ended_at) = ChainId(f"{slot} at {time}"), time
     stage = e.Stage(node=node, start=steps[0], end=steps[1], study=StudyId(study))
     return [
         (begun_at, e.ChainAssigned(chain=chain, slot=slot, stages=(stage,), at=begun_at)),
-        (ended_at, e.StageCompleted(chain=chain, index=0, seconds=ended_at - begun_at)),
+        (ended_at, e.StageCompleted(chain=chain, index=0, seconds=ended_at - begun_at, peak_bytes=peak)),
         (ended_at, e.ChainEnded(chain=chain, outcome=ChainOutcome.DONE)),
     ]
 
@@ -96,6 +99,20 @@ def test_slots_say_how_far_estimates_were_off_once_they_had_a_few(
     assert error_text(first) == "0% (4 stages)"
     assert error_text({"estimate_error": {"error": 1.5, "stages": 9}}) == "more than itself (9 stages)"
     assert http.get("/slots").json()["items"][0]["estimate_error"] is None, "it was not asked for"
+
+
+def test_a_preview_says_how_much_memory_such_batches_took(
+    http: TestClient, tuned: str, use: Services, workers: Workers
+) -> None:
+    root = next(iter(workers.plan(tuned).nodes))
+    assert http.post("/studies:preview", json=changed()).json()["memory"] == []
+    tell(use, workers.stream(tuned), ran(tuned, root, "gpu0", (0, 20), (0.0, 10.0), peak=3 * 2**30))
+    (memory,) = http.post("/studies:preview", json=changed()).json()["memory"]
+    assert memory == {"gpu": "", "bytes": 3 * 2**30, "seen": 1, "sizes": 1}
+    assert memory_text(memory) == "about 3 GiB, the most that stages here took with such batches"
+    on_a_gpu = memory_text(memory | {"gpu": "NVIDIA H100", "sizes": 3})
+    assert on_a_gpu == "about 3 GiB on NVIDIA H100, the most that stages here took with 1 of 3 sizes of such batches"
+    assert http.post("/studies:preview", json=changed(packing=2)).json()["memory"] == []
 
 
 def test_the_result_says_how_full_packs_were(http: TestClient, use: Services, workers: Workers) -> None:

@@ -58,6 +58,15 @@ def test_in_pieces_watched_and_in_other_processes_the_result_is_the_same(
         assert state_of(process, deadline) == whole
 
 
+def test_training_says_how_much_memory_its_model_took_and_not_the_one_before(start: Start, deadline: Deadline) -> None:
+    process, size = start(), 300 * 2**20
+    peaks = list[int]()
+    for each in (size, 8):
+        process.build(MOODY, "moody", {"size": each}, 3, deadline=deadline)
+        peaks.append(process.train({"mood": "fine"}, 1, deadline=deadline).peak_bytes)
+    assert peaks[0] - peaks[1] > 0.9 * size and peaks[1] > 0
+
+
 def test_a_checkpoint_comes_back_from_bytes(start: Start, deadline: Deadline, whole: bytes) -> None:
     state = State.of(whole)
     process = start()

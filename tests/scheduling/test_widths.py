@@ -14,12 +14,12 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
-from app.domain.terms import StudyId
-from app.scheduling.widths import NEAR, WORTHWHILE, batch_of, chosen, covers, widest
+from app.domain.terms import ChainId, StudyId
+from app.scheduling.widths import NEAR, WORTHWHILE, batch_of, chosen, covers, peaks, widest
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
 from app.tuning.tuners import TunerDriver
-from tests.plans import METRIC, OPENED, steps, study_of, tried
+from tests.plans import METRIC, OPENED, Story, steps, study_of, tried
 from tests.strategies import Trial, spaces
 
 STUDY = StudyId("study")
@@ -49,6 +49,27 @@ def planned(trials: list[Trial]) -> SearchPlan:
 def flat(count: int, length: int = 10, **hp: Any) -> list[Trial]:
     """Trials that have nothing in common."""
     return [({"lr": steps(0.1 + number), **hp}, length) for number in range(count)]
+
+
+def test_the_most_memory_is_known_by_kind_of_gpu_and_sizes_of_batches() -> None:
+    """Not where sizes change within a stage, nor of a gang, whose devices have a part each."""
+    story = Story()
+    grows = steps(16, 64, milestones=[5])
+    ran: list[tuple[Any, str, tuple[str, ...], int]] = [
+        *((16, "NVIDIA H100, a share of 2", (), peak) for peak in (5, 7, 6)),
+        (16, "cpu", (), 3),
+        (32, "NVIDIA H100", (), 0),
+        (64, "NVIDIA H100", ("gpu1",), 9),
+        (grows, "NVIDIA H100", (), 8),
+    ]
+    for number, (bs, kind, members, peak) in enumerate(ran):
+        study = story.submit(({"batch_size": bs, "lr": 0.1 + number}, 10))
+        stage = e.Stage(node=story.path(study)[0].id, start=0, end=10, study=study)
+        at: Any = {"slot": "gpu0", "members": members, "kind": kind, "at": 0.0}
+        story.happen(e.ChainAssigned(chain=ChainId(str(number)), stages=(stage,), **at))
+        story.happen(e.StageCompleted(chain=ChainId(str(number)), index=0, seconds=1.0, peak_bytes=peak))
+    found = {gpu: sorted(by_size.values()) for gpu, by_size in peaks(story.plan).items()}
+    assert found == {"NVIDIA H100": [7], "": [3]}
 
 
 DOUBLING_EFFICIENCY = {"0": 1.0, **dict.fromkeys(("2", "4", "8", "16"), 1.0)}

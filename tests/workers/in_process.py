@@ -84,7 +84,7 @@ class InProcess:
             self._advance(timeline)
             if (wanted := on_progress(self.model.step)) is not None:
                 until = wanted
-        return TrainedTo(self.model.step, 0.0)
+        return TrainedTo(self.model.step)
 
     def evaluate(self, *, deadline: Any) -> dict[str, float | None]:
         self.do("evaluate")

@@ -197,7 +197,7 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
             limits=use.limits,
             is_over=lambda: time.monotonic() > until,
             measured=lambda batch, what: last_profile(use.log, plan, batch, what, spec.devices),
-            costs=slot_use.measured_costs(use, submitting.name_of(plan)),
+            **slot_use.measured(use, submitting.name_of(plan)),
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None

@@ -58,6 +58,9 @@ def complete(plan: SearchPlan, event: e.StageCompleted) -> None:
     if stage.end not in node.checkpoints:
         node.saving[stage.end] = chain.id
     _charge(plan, chain, stage, stage.end - stage.start, event.seconds)
+    if event.peak_bytes and not chain.members:
+        where = (gpu_of(chain.kind), stage.start, stage.end)
+        node.peaks[where] = max(event.peak_bytes, node.peaks.get(where, 0))
     _record(node, stage.end)
     _forgive(node, stage)
     plan.touched.add(node.id)

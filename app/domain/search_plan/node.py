@@ -111,8 +111,9 @@ class Node:
     broke: the first step at which training broke on the way of any of those chains.
     seconds: that its steps have taken, or would have on one device where several trained them. rates: by kind of GPU,
     the steps that it has trained, and their part of the seconds. paces: by kind of
-    device and ranks, what several have trained: the steps, and the seconds that passed. gpu: the kind of GPU on which
-    it was trained last; "" for none, or an unknown one.
+    device and ranks, what several have trained: the steps, and the seconds that passed. peaks: by kind of GPU and the
+    start and end of a stage that one device trained, the most memory, see `StageCompleted`. gpu: the kind of GPU on
+    which it was trained last; "" for none, or an unknown one.
     """
 
     id: NodeId
@@ -141,6 +142,7 @@ class Node:
     broke: int = 0
     rates: dict[str, tuple[int, float]] = field(default_factory=dict)
     paces: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
+    peaks: dict[tuple[str, int, int], int] = field(default_factory=dict)
     gpu: str = ""
     reached: int = 0
     failed_at: int = 0

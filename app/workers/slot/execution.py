@@ -111,7 +111,7 @@ class ChainExecution:
         self._overhead = overhead
         self._is_in_step, self._is_in_evaluation, self._trains_from = False, False, self.step
         self._reasons: set[str] = set()
-        self._evaluated_at, self._saved_at = -1, -1
+        self._evaluated_at, self._saved_at, self._peak_bytes = -1, -1, 0
         self._began_at = self._last_save_at = Seconds(0.0)
 
     @property
@@ -156,7 +156,7 @@ class ChainExecution:
         stage, self.state = self.stage, ExecutionState.TRAINING
         self.progress = Progress(stage.start, self.kept)
         self.last_good_step = stage.start if stage.start < stage.end else stage.start - 1
-        self._evaluated_at = self._saved_at = -1
+        self._evaluated_at, self._saved_at, self._peak_bytes = -1, -1, 0
         self._trains_from = stage.start
         self._reasons.clear()
         self._began_at = self._last_save_at = now
@@ -232,9 +232,9 @@ class ChainExecution:
 
     # ------------------------------------------------------------------------------------------------ what happened
 
-    def reached(self, step: int) -> None:
-        """The model has been trained for `step` steps so far."""
-        self.progress = Progress(step, self.kept)
+    def reached(self, step: int, peak_bytes: int = 0) -> None:
+        """The model has been trained for `step` steps so far, of late with so much memory."""
+        self.progress, self._peak_bytes = Progress(step, self.kept), max(self._peak_bytes, peak_bytes)
         self.last_good_step = max(self.last_good_step, min(step, self.stage.end) - 1)
 
     def evaluated(self, metrics: e.Metrics) -> e.Evaluated:
@@ -260,7 +260,8 @@ class ChainExecution:
         index, self.index = self.index, self.index + 1
         is_over = self.index == len(self.assignment.stages)
         self.state = ExecutionState.SAVING if is_over else ExecutionState.BETWEEN_STAGES
-        return e.StageCompleted(chain=self.chain, index=index, seconds=now - self._began_at)
+        spent = now - self._began_at
+        return e.StageCompleted(chain=self.chain, index=index, seconds=spent, peak_bytes=self._peak_bytes)
 
     def failed(self, kind: FailureKind, error: str, signature: str, step: int, now: Seconds) -> e.StageFailed:
         """The user's code failed, when the model had been trained for `step` steps."""

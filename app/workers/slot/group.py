@@ -155,13 +155,14 @@ class LaneGroup:
         ((number, wish),) = wishes.items()
         begin = wish.begin
         trained = host.train(works[number], begin + steps, lambda step: begin + on_progress(step - begin))
-        return TrainedTogether(trained.step - begin, {}, "", passed=trained.passed)
+        return TrainedTogether(trained.step - begin, {}, "", passed=trained.passed, peak_bytes=trained.peak_bytes)
 
     def _tell(self, number: int, reached: int, trained: TrainedTogether) -> None:
         def train() -> Trained:
             if (failed := trained.failed.get(number)) is not None:
                 raise TrainerFailed(failed.kind, failed.error, reached - 1, failed.signature)
-            return Trained(reached, (WITHOUT_PACK,) if number in trained.evicted else (), trained.passed)
+            reasons = (WITHOUT_PACK,) if number in trained.evicted else ()
+            return Trained(reached, reasons, trained.passed, trained.peak_bytes)
 
         self._go_on(number, lambda: answer(self._stages[number], train))
 

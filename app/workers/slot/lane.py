@@ -48,11 +48,12 @@ class Wish:
 @dataclass(frozen=True, slots=True)
 class Trained:
     """The step that was reached. inexact_reasons: why its bits need not be those of a model alone, besides what the
-    model itself says. passed: the metrics of the steps that it went past."""
+    model itself says. passed: the metrics of the steps that it went past. peak_bytes: as of `TrainedTo`."""
 
     step: int
     inexact_reasons: tuple[str, ...] = ()
     passed: Mapping[int, e.Metrics] = field(default_factory=dict)
+    peak_bytes: int = 0
 
 
 Stage = Generator[Wish, Trained, bool]

@@ -84,7 +84,7 @@ class TrainingLane(Lane):
                     trained = yield Wish(execution.step, until, self._on_progress)
                     self._facts += execution.not_exact((*trained.inexact_reasons, *its.model.operations))
                     self._facts += execution.passed(trained.passed)
-                    execution.reached(trained.step)
+                    execution.reached(trained.step, trained.peak_bytes)
                 case Evaluate():
                     self._facts.append(execution.evaluated(its.model.evaluate()))
                     self._facts += execution.not_exact(its.model.operations)

@@ -105,6 +105,9 @@ function Costs({ preview, slots }: { preview: Preview; slots: number }) {
           <Fact name="critical path, in steps" value={count(preview.critical_path_steps)} />
           {preview.time && <Fact name="slot time, about" value={duration(preview.time.slot_seconds)} />}
           {preview.time && <Fact name={`time on ${slots} slots, about`} value={duration(preview.time.makespan_seconds)} />}
+          {(preview.memory ?? []).map((each) => (
+            <Fact key={each.gpu} name={`memory${each.gpu && ` on ${each.gpu}`}, about`} value={`${number(each.bytes / 2 ** 30, 2)} GiB`} />
+          ))}
           {others.map(([name, value]) => (
             <Fact key={name} name={name.replaceAll("_", " ")} value={cell(value)} />
           ))}
