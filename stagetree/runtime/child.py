@@ -23,7 +23,7 @@ from stagetree.runtime.comparing import Looks, compare
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.machine import Machine, print_to
-from stagetree.runtime.model import HpTimeline, Journal, Model
+from stagetree.runtime.model import HpTimeline, Journal, LaunchedTrainer, Model
 from stagetree.runtime.packed import Lanes
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import ranks
@@ -165,7 +165,8 @@ class Child:
                 model.expect(timeline, end, end, message["ahead"][1])
         passed = model.settle(timeline) if model.step < end and self._waiting is None else []
         self._journal.write(model, time.monotonic())
-        peak = 0 if model.is_elsewhere else machine.peak_bytes(self._device)
+        is_elsewhere = isinstance(model.trainer, LaunchedTrainer)  # in processes of a script
+        peak = 0 if is_elsewhere else machine.peak_bytes(self._device)
         return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:

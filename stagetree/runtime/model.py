@@ -23,7 +23,7 @@ from stagetree.runtime import state_format
 from stagetree.runtime.averaging import Averaging
 from stagetree.runtime.buffers import Buffer, Buffers
 from stagetree.runtime.failures import TrainerFailed, plain, user_code
-from stagetree.runtime.launched import LaunchedTrainer
+from stagetree.runtime.launched import LaunchedTrainer as LaunchedTrainer
 from stagetree.runtime.weight_files import load_weights
 from stagetree.sequences import Form, Scalar, parse
 from stagetree.trainer import Trainer, generators
@@ -133,11 +133,6 @@ class Model:
                 return self.trainer.train_on(coming, lambda steps: goes_on(begun + steps))
         finally:
             self.step = begun + self.trainer.steps - before
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether a script trains it, in processes of its own."""
-        return isinstance(self.trainer, LaunchedTrainer)
 
     def expect(self, timeline: HpTimeline, until: int, stop: int, evaluate: Collection[int]) -> None:
         """Tell a trainer that trains ahead what comes: `until` is where it stops first, and `stop` where its state may
