@@ -24,7 +24,7 @@ from app.scheduling.widths import batch_sizes, peaks
 from app.service.plan_history import PlanHistory, SlotSpan
 from app.service.services import Services
 from stagetree.models import trials
-from stagetree.models.service import EstimateError, Slot, SlotLoan, SlotStage
+from stagetree.models.service import Slot, SlotLoan, SlotStage, StageEstimates
 
 Json = dict[str, Any]
 
@@ -59,7 +59,7 @@ def view_of(
     chains: Mapping[str, ChainRecord],
     now: float,
     lease_seconds: float,
-    error: EstimateError | None = None,
+    error: StageEstimates | None = None,
 ) -> Slot:
     """A slot, and what it is doing by the row of its chain, or of the chain that it is lent to. chains: by name."""
     chain = chains.get(row.chain or "")
@@ -109,7 +109,7 @@ LEAST_STAGES = 4
 """Of fewer, the error of estimates says nothing."""
 
 
-def estimate_errors(use: Services, who: Principal) -> dict[str, EstimateError]:
+def estimate_errors(use: Services, who: Principal) -> dict[str, StageEstimates]:
     """By slot, how far the estimates of its stages were off, where there were a few; of plans that they see."""
     off = defaultdict[str, list[float]](list)
     for stream, row in _last_plans(use).items():
@@ -118,7 +118,7 @@ def estimate_errors(use: Services, who: Principal) -> dict[str, EstimateError]:
                 for slot, parts in _off(use, stream, row).items():
                     off[slot] += parts
     return {
-        slot: EstimateError(error=float(f"{median(parts):.2g}"), stages=len(parts))
+        slot: StageEstimates(error=float(f"{median(parts):.2g}"), stages=len(parts))
         for slot, parts in off.items()
         if len(parts) >= LEAST_STAGES
     }

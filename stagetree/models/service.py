@@ -68,7 +68,7 @@ class SlotLoan(Answer):
     trial: int | None = Field(None, description="a trial that waits for what the chain trains; others may as well")
 
 
-class EstimateError(Answer):
+class StageEstimates(Answer):
     """How far the estimates of a slot's stages were off, each made when its stage began."""
 
     error: float = Field(description="the part of itself by which an estimate was off, the median over the stages")
@@ -94,7 +94,7 @@ class Slot(Answer, needs=("name", "state")):
     seen_at: float = Field(description="when its worker was last heard of")
     kind: str = Field("", description="the model of its device")
     lent_to: SlotLoan | None = Field(None, description="whom it is lent to")
-    estimate_error: EstimateError | None = Field(
+    estimate_error: StageEstimates | None = Field(
         None, description="where `estimates` were asked for, and at least four stages that it trained had one"
     )
 
