@@ -126,14 +126,9 @@ def estimate_errors(use: Services, who: Principal) -> dict[str, StageEstimates]:
 
 def _off(use: Services, stream: str, row: StudyRecord) -> dict[str, list[float]]:
     """The same of one plan, each stage by itself: reckoned anew when a twentieth has come to its stages."""
-    with use.plan_history(row, use.log.version(stream)) as plan_history:
+    with use.plans.holding(stream) as plan, use.plan_history(row, plan.version) as plan_history:
         moment = round(20 * log(1 + sum(span.outcome == "done" for span in plan_history.spans)))
-
-    def make() -> dict[str, list[float]]:
-        with use.plans.holding(stream) as plan, use.plan_history(row, plan.version) as plan_history:
-            return hindsight(plan, list(_timed(plan, plan_history)))
-
-    return use.estimates.get(stream, moment, make)
+        return use.estimates.get(stream, moment, lambda: hindsight(plan, list(_timed(plan, plan_history))))
 
 
 def _timed(plan: SearchPlan, plan_history: PlanHistory) -> Iterator[Timed]:
