@@ -54,7 +54,7 @@ def flat(count: int, length: int = 10, **hp: Any) -> list[Trial]:
 def test_the_most_memory_is_known_by_kind_of_gpu_and_sizes_of_batches() -> None:
     """Not where sizes change within a stage, nor of a gang, whose devices have a part each."""
     story = Story()
-    grows = steps(16, 64, milestones=[5])
+    grows = {"family": "linear", "init": 16, "slope": 1}
     ran: list[tuple[Any, str, tuple[str, ...], int]] = [
         *((16, "NVIDIA H100, a share of 2", (), peak) for peak in (5, 7, 6)),
         (16, "cpu", (), 3),
@@ -64,7 +64,8 @@ def test_the_most_memory_is_known_by_kind_of_gpu_and_sizes_of_batches() -> None:
     ]
     for number, (bs, kind, members, peak) in enumerate(ran):
         study = story.submit(({"batch_size": bs, "lr": 0.1 + number}, 10))
-        stage = e.Stage(node=story.path(study)[0].id, start=0, end=10, study=study)
+        node = story.path(study)[-1]
+        stage = e.Stage(node=node.id, start=node.start, end=10, study=study)
         at: Any = {"slot": "gpu0", "members": members, "kind": kind, "at": 0.0}
         story.happen(e.ChainAssigned(chain=ChainId(str(number)), stages=(stage,), **at))
         story.happen(e.StageCompleted(chain=ChainId(str(number)), index=0, seconds=1.0, peak_bytes=peak))
