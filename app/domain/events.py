@@ -44,10 +44,8 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Train `node` from step `start` to step `end`, for `study`, evaluating after the steps in `evaluate`.
-
-    `start == end` is a stage that trains nothing: it loads the checkpoint there and evaluates it.
-    """
+    """Train `node` from step `start` to step `end`, for `study`, evaluating after the steps in `evaluate`. Where these
+    two are one step it trains nothing: it loads the checkpoint there and evaluates it."""
 
     node: NodeId
     start: int
@@ -234,11 +232,8 @@ class ChainAssigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCompleted:
-    """Stage number `index` of the chain reached its end; `seconds` of the slot's time were spent on it.
-
-    peak_bytes: the most memory that its steps had in use: of torch on the first device or, on a CPU, of the whole
-    process that trains. 0 where that is not known, in packs and in logs of older versions.
-    """
+    """Stage number `index` of the chain reached its end; `seconds` of the slot's time were spent on it. peak_bytes: the
+    most memory in use, of torch on the first device or, on a CPU, of the whole process; 0 if unknown, as of packs."""
 
     chain: ChainId
     index: int

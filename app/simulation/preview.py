@@ -61,10 +61,8 @@ def preview(
     which device that was measured: None where it was not, and a pack is taken to take no longer than one trial.
 
     costs: of the steps, as measured on the plan that the study would be on. With these, `time` says how many
-    seconds that is, and how far such estimates are off.
-
-    peaks: the memory of stages, as measured there. With these, `memory` says, by kind of GPU, the most that was seen of
-    such batches, and of how many sizes that is; nothing of a study with packs, which need more.
+    seconds that is, and how far such estimates are off. peaks: of the memory there; `memory` says the most of them, of
+    batches as large, by kind of GPU, where there are no packs.
 
     is_over: asked now and then, whether it has taken long enough. Raises `PreviewTooLong`.
     """
