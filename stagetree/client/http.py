@@ -64,7 +64,8 @@ class Http:
         await self._http.aclose()
 
     async def get(self, path: str, root: str = API, **params: Any) -> Json:
-        """The JSON object at a path."""
+        """The JSON object at a path. A parameter that is None is left out."""
+        params = {name: value for name, value in params.items() if value is not None}
         return object_of(await self.send("GET", root + path, params=params))
 
     async def post(self, path: str, body: Json | None = None, key: str | None = None, **params: Any) -> Json:
