@@ -307,6 +307,7 @@ def test_a_study_spec_is_sent_as_its_json(server: Server, client: Client) -> Non
             examples.EVENT,
         ),
         (lambda c: c.slots(), "/api/v1/slots", {"limit": "1000"}, examples.SLOT),
+        (lambda c: c.slots(estimates=True), "/api/v1/slots", {"limit": "1000", "estimates": "true"}, examples.SLOT),
     ],
 )
 def test_lists_are_read_page_by_page(
