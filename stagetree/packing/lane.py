@@ -34,14 +34,18 @@ class Lane:
     """A trainer that has been set up; `Pack.join` makes it.
 
     device: as torch writes it. generators: the states of the global random generators at its next step. number: its row
-    in the stack. is_excluded: whether it shares no pass with others, because its loss depends on a value in which they
-    differ. unpackable_reason: why it takes part in no pass any more, if one of its own has failed. other_draws: the
-    name of the first module that draws other random numbers in a pack than in the model alone; empty if none does.
+    in the stack. updates_itself: whether it has an `update` of its own. has_hooks: whether it does something of its own
+    between two batches, which may draw random numbers. is_excluded: whether it shares no pass with others, because its
+    loss depends on a value in which they differ. unpackable_reason: why it takes part in no pass any more, if one of
+    its own has failed. other_draws: the name of the first module that draws other random numbers in a pack than in the
+    model alone; empty if none does.
     """
 
     def __init__(self, trainer: Trainer, device: str, generators: Generators, number: int) -> None:
         self.trainer: TorchTrainer = refuse(trainer)
         self.device, self.generators, self.number = device, generators, number
+        self.updates_itself = type(self.trainer).update is not TorchTrainer.update
+        self.has_hooks = self.updates_itself or type(self.trainer).after_step is not TorchTrainer.after_step
         self.is_excluded = False
         self.unpackable_reason: NotPackable | None = None
         self.other_draws = ""
@@ -124,18 +128,8 @@ class Lane:
         return self.trainer._mixed is not None
 
     @property
-    def has_hooks(self) -> bool:
-        """Whether it does something of its own between two batches, which may draw random numbers."""
-        kind = type(self.trainer)
-        return kind.update is not TorchTrainer.update or kind.after_step is not TorchTrainer.after_step
-
-    @property
     def has_constants(self) -> bool:
         return has_constants(self.trainer)
-
-    @property
-    def updates_itself(self) -> bool:
-        return type(self.trainer).update is not TorchTrainer.update
 
     @property
     def is_coarse(self) -> bool:
@@ -163,6 +157,8 @@ class Lane:
 
     def finish(self, is_stepped: bool) -> None:
         """Do what the trainer does with a gradient that is there; is_stepped: what is left after the optimizer's."""
+        if is_stepped and not self.has_hooks and not self.trainer._average:
+            return
         act = self._after_optimizer if is_stepped else self.trainer.update
         if self.has_hooks:
             self.by_itself(act)
@@ -185,10 +181,12 @@ class Lane:
     def shares_batch_with(self, other: Lane) -> bool:
         """Whether both learn from the same batch with the same random numbers, and differ in tensors only."""
         one, two = self.trainer, other.trainer
+        if self.batch_key != other.batch_key:
+            return False
+        other._batch_key = self._batch_key  # the same object: its parts are not compared again
         return (
             not (self.is_excluded or other.is_excluded)
             and (one.epoch, one.offset, one.batch_size) == (two.epoch, two.offset, two.batch_size)
-            and self.batch_key == other.batch_key
             and generators.are_equal(self.generators, other.generators)
         )
 

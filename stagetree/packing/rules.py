@@ -10,7 +10,7 @@ may differ in the last digit.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +19,9 @@ from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
 Group = Mapping[str, Any]
+
+AT_ONCE = 1 << 18
+"""Bytes of each tensor of a step that a core of a CPU changes at once: all of them fit into its cache then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,18 @@ class OptimizerRows:
     grads: Tensor
     moments: Mapping[str, Tensor]
     scratch: Sequence[Tensor]
+
+    def pieces(self, most: int, factors: Sequence[Tensor]) -> Iterator[tuple[OptimizerRows, Sequence[Tensor]]]:
+        """Of at most `most` numbers, with the factors of each; all have the same scratch."""
+        tensors, in_a_row = (self.values, self.grads, *self.moments.values()), self.values.shape[1]
+        by_lanes = (torch.split(each, max(most // in_a_row, 1)) for each in (*tensors, *factors))
+        for some in zip(*by_lanes, strict=True):
+            rows, numbers = some[: len(tensors)], some[len(tensors) :]
+            parts = (torch.split(each, most, 1) for each in rows)
+            for values, grads, *rest in [rows] if in_a_row <= most else zip(*parts, strict=True):
+                lanes, width = values.shape
+                scratch = [each[:lanes, :width] for each in self.scratch]
+                yield OptimizerRows(values, grads, dict(zip(self.moments, rest, strict=True)), scratch), numbers
 
 
 class Rule(ABC):
@@ -65,6 +80,15 @@ class Rule(ABC):
 
         Nothing is read on the host, and shapes depend on nothing but shapes.
         """
+
+    def step(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
+        """`change`, on a CPU piece by piece: what one operation writes is in the cache for the next one."""
+        most = AT_ONCE // rows.values.element_size() * torch.get_num_threads()
+        if self.is_own_code or rows.values.device.type != "cpu" or rows.values.numel() <= most:
+            self.change(terms, rows, factors)
+            return
+        for piece, some in rows.pieces(most, factors):
+            self.change(terms, piece, some)
 
 
 class SGDRule(Rule):

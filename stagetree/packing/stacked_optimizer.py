@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import is_
 from typing import Any
 
 import torch
@@ -24,6 +25,10 @@ from stagetree.packing.rows import Selection, StackSegment
 from stagetree.packing.rules import DTYPES, RULES, Group, OptimizerRows, Rule, is_torchs
 from stagetree.packing.stack import Stack
 
+Place = tuple[torch.dtype, torch.device]
+Kind = tuple[Rule, tuple[bool, ...], Place]
+"""Lanes with an equal one make their steps by one expression: rule, terms, and where steps are counted."""
+
 
 class LaneState(RowGroup):
     """What one lane's optimizer remembers of one segment, in a row of tensors that all lanes have.
@@ -35,37 +40,42 @@ class LaneState(RowGroup):
         super().__init__(memory.segment, lane, model, optimizer)
         self.rule, self._memory = rule, memory
         self._shown = frozenset[str]()
+        self._seen: list[Any] = []
+        self._names: tuple[str, ...] = ()
         self.coefficients: tuple[float, ...] = ()
         self.steps = self._taken_over()
+        self.kind: Kind = (rule, (), self.place)
 
     @property
-    def place(self) -> tuple[torch.dtype, torch.device]:
+    def place(self) -> Place:
         """Where its optimizer says how many steps there were."""
         return self._like.dtype, self._like.device
 
-    def terms(self) -> tuple[bool, ...]:
-        return self.rule.terms(self.group)
-
     def is_ready(self) -> bool:
-        """Whether its coming step can be made here; its coefficients are known then."""
-        group = self.group
-        if group.get("capturable") or group.get("differentiable"):
+        """Whether its coming step can be made here; its coefficients and its kind are known then."""
+        group, before, is_new = self.group, self.coefficients, not self._is_as_before()
+        if is_new and (group.get("capturable") or group.get("differentiable")):
             return False
-        before = self.coefficients
         try:
             self.coefficients = self.rule.coefficients(group, self.steps)
         except (ArithmeticError, TypeError, ValueError):
             return False
+        if is_new:
+            self.kind, self._names = (self.rule, self.rule.terms(group), self.place), self.rule.moments(group)
+            self._seen = [*group.values()]
         return self.coefficients == before or all(map(self._memory.has, self.coefficients))
+
+    def _is_as_before(self) -> bool:
+        """Whether all in its group is the same."""
+        return len(self.group) == len(self._seen) and all(map(is_, self.group.values(), self._seen))
 
     def passed(self) -> None:
         """The step was made."""
-        names = self.rule.moments(self.group)
-        self.steps += bool(names)
+        self.steps += bool(self._names)
         for each in self.parameters.values() if self.rule.counts_by_number else ():
             self.optimizer.state[each]["step"] = self.steps
-        if not self._shown.issuperset(names):
-            self._show(self._shown.union(names))
+        if not self._shown.issuperset(self._names):
+            self._show(self._shown.union(self._names))
 
     def _taken_over(self) -> int:
         """Have what there is in the lane's rows; how many steps it comes from."""
@@ -119,7 +129,7 @@ class SegmentMemory:
         self._moments: dict[str, Tensor] = {}
         self._most = torch.finfo(segment.values.dtype).max if segment.values.dtype.is_floating_point else 0.0
         self._scratch = torch.empty_like(segment.values), torch.empty_like(segment.values)
-        self._counts: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._counts: dict[Place, Tensor] = {}
         self._tables: dict[Any, tuple[list[tuple[float, ...]], Sequence[Tensor]]] = {}
 
     def moment(self, name: str) -> Tensor:
@@ -127,7 +137,7 @@ class SegmentMemory:
             self._moments[name] = torch.zeros_like(self.segment.values)
         return self._moments[name]
 
-    def counts(self, place: tuple[torch.dtype, torch.device]) -> Tensor:
+    def counts(self, place: Place) -> Tensor:
         """[lanes]: of steps, as the optimizers have it that count there."""
         if place not in self._counts:
             self._counts[place] = torch.zeros(len(self.segment.values), dtype=place[0], device=place[1])
@@ -150,7 +160,7 @@ class SegmentMemory:
         numbers = [each.coefficients for each in lanes]
         table: Any = numbers if rule.is_own_code else self._table((rule, terms, of.numbers), numbers)
         scratch = [each[: len(lanes)] for each in self._scratch]
-        rule.change(terms, OptimizerRows(values, of.of(self.segment.grads), moments, scratch), table)
+        rule.step(terms, OptimizerRows(values, of.of(self.segment.grads), moments, scratch), table)
         of.write_back(self.segment.values, values)
         for name, rows in moments.items():
             of.write_back(self.moment(name), rows)
@@ -209,15 +219,15 @@ class StackedOptimizer:
         joined = {lane: self._lanes[lane] for lane in lanes}
         errors: dict[int, Exception] = {}
         for number, memory in enumerate(self._memory):
-            alike = defaultdict[Any, dict[int, LaneState]](dict)
+            alike = defaultdict[Kind, dict[int, LaneState]](dict)
             for lane in joined.keys() - errors.keys():
                 part = joined[lane][number]
-                alike[part.rule, part.terms(), part.place][lane] = part
+                alike[part.kind][lane] = part
             for kind, members in alike.items():
                 errors |= self._made(memory, kind, dict(sorted(members.items())))
         return {lane: error for lane, error in errors.items() if not self._goes_by_itself(lane, error)}
 
-    def _made(self, memory: SegmentMemory, alike: Any, lanes: Mapping[int, LaneState]) -> dict[int, Exception]:
+    def _made(self, memory: SegmentMemory, alike: Kind, lanes: Mapping[int, LaneState]) -> dict[int, Exception]:
         """Lanes that go other ways make their steps apart, as those do of which one raises."""
         members, (rule, terms, place) = list(lanes), alike
         try:
@@ -264,7 +274,7 @@ class StackedOptimizer:
             values, grads, *scratch = (torch.zeros_like(like) for _ in range(4))
             rows = OptimizerRows(values, grads, moments, scratch)
             factors: Any = numbers if rule.is_own_code else table
-            steps.append(partial(rule.change, rule.terms(group), rows, factors))
+            steps.append(partial(rule.step, rule.terms(group), rows, factors))
         return lambda: [step() for step in steps]
 
     def _rule_of(self, optimizer: Optimizer) -> Rule | None:
