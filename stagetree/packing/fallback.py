@@ -84,10 +84,13 @@ class FallbackStep:
         """By one pass, over all lanes of the stack in their places: what others would learn there, nobody reads.
 
         Rows behind those of lanes have the first one again. Where a pass has room for fewer, these are the first ones,
-        and the rest is the first of them again. Raises whatever the loss does.
+        and the rest is the first of them again. Of large models on a CPU it is the one lane's own. Raises whatever the
+        loss does.
         """
         lead = lanes[0]
         room = stable_width(self._stack, lead, batch)
+        if room.is_apart:
+            return Loss(lead.trainer).by_itself(batch_of(batch, lead.number), share)
         numbers = [*range(self._stack.width)] if room.lanes >= self._stack.width else [lane.number for lane in lanes]
         behind = room.rows - len(numbers)
         rows = self._stack.rows(numbers + numbers[:1] * behind if behind or room.lanes < self._stack.width else None)

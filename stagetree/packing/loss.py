@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -118,6 +119,21 @@ class Loss(nn.Module):
         gradients = {name: each for name, each in zip(named, computed, strict=True) if each is not None}
         sums, counts = _totals(logged)
         return BackwardResult(gradients, after, sums, counts)
+
+    def kept_bytes(self, batch: Any) -> int:
+        """Of what the model alone keeps of a batch for its backward pass. Raises whatever the loss raises."""
+        sizes: dict[int, int] = {}
+
+        def note(kept: Tensor) -> Tensor:
+            at = kept.untyped_storage().data_ptr()
+            sizes[at] = max(sizes.get(at, 0), kept.numel() * kept.element_size())
+            return kept
+
+        with saved_tensors_hooks(note, lambda kept: kept):
+            self.alone(batch)
+        for each in (*self.model.parameters(), *self.model.buffers()):
+            sizes.pop(each.untyped_storage().data_ptr(), None)
+        return sum(sizes.values())
 
     def outputs(self, batch: Any, rows: StackRows | None = None) -> dict[str, Tensor]:
         """What each module of the model gives, by its name, in the order in which they are done: only real numbers.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from stagetree.packing.loss import BackwardResult, Loss
 from stagetree.packing.recordings import Recordings
 from stagetree.packing.refusals import is_out_of_memory, meaning
 from stagetree.packing.rows import batch_of
-from stagetree.packing.stable_width import stable_width
+from stagetree.packing.stable_width import StableWidth, stable_width
 from stagetree.packing.stack import Stack
 from stagetree.packing.stacked_optimizer import StackedOptimizer, joins
 from stagetree.trainer import generators
@@ -95,7 +96,7 @@ class Profiler:
             room, packed = stable_width(self._stack, lane, batch), {self._stack.width: full}
             for width in self._widths_below(self._stack.width):
                 with suppress(torch.OutOfMemoryError, MemoryError):  # there is less than before the pack was there
-                    packed[width] = self._cost(lane, batch, width + room.rows - room.lanes)
+                    packed[width] = self._cost(lane, batch, room, width)
             is_exact = room.exact and lane.trainer.clip_grad_norm is None and self._steps_as_torchs(lane)
         return Profile(alone, dict(sorted(packed.items())), lane.batch_hp, is_exact, lane.other_draws)
 
@@ -114,7 +115,7 @@ class Profiler:
             least = math.inf
             for width in (*self._widths_below(widest), widest):
                 try:
-                    packed[width] = self._cost(lane, batch, width + room.rows - room.lanes)
+                    packed[width] = self._cost(lane, batch, room, width)
                 except Exception as error:
                     if packed and is_out_of_memory(error):
                         break
@@ -138,8 +139,12 @@ class Profiler:
         own = batch_of(batch, lane.number)
         return timed(lambda: (_read(lane), Loss(lane.trainer).alone(own), step()), lane.device)
 
-    def _cost(self, lane: Lane, batch: Any, rows: int) -> PackCost:
-        """Of a step with so many rows, as a narrower pack has."""
+    def _cost(self, lane: Lane, batch: Any, room: StableWidth, lanes: int) -> PackCost:
+        """Of a step of so many lanes, as a narrower pack has."""
+        if room.is_apart:
+            one = partial(self._fallback.packed, [lane], batch)
+            return self._whole(lane, lambda: [self._put(one()) for _ in range(lanes)], lanes)
+        rows = lanes + room.rows - room.lanes
         numbers, recordings = [lane.number] * rows, Recordings(self._stack.device)
         compute = lambda batch: Loss(lane.trainer).packed(self._stack.rows(numbers), batch)  # noqa: E731
         return self._whole(lane, lambda: self._put(recordings.result("", compute, batch)), rows)

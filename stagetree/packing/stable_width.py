@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stagetree.packing.constants import opaque_modules
 from stagetree.packing.lane import Lane
 from stagetree.packing.loss import BackwardResult, Loss
 from stagetree.packing.rows import batch_of
@@ -30,17 +31,23 @@ BEHIND = (0, 1, 2, 4, 8, 16, 32, 64)
 AT_ONCE = 128
 """Bytes: kernels take two vectors of AVX-512 at once."""
 
+APART = 1 << 22
+"""Bytes that a lane keeps of a batch for its backward pass, for each core: with more, several lanes do not fit into a
+cache, and what they compute together takes longer than one after the other."""
+
 Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StableWidth:
     """rows: of a pass. lanes: how many of the first ones are for lanes. exact: whether these have, on all weights that
-    were tried, the gradients and buffers that a model alone has, to the bit."""
+    were tried, the gradients and buffers that a model alone has, to the bit. is_apart: whether a pass is that of one
+    model alone."""
 
     rows: int
     lanes: int
     exact: bool
+    is_apart: bool = False
 
 
 _found: dict[tuple[object, ...], StableWidth] = {}
@@ -60,6 +67,8 @@ def stable_width(stack: Stack, lane: Lane, batch: Any) -> StableWidth:
 
 
 def _looked_for(stack: Stack, lane: Lane, batch: Any, shapes: Shapes) -> StableWidth:
+    if _is_large(stack, lane, batch_of(batch, lane.number)):
+        return StableWidth(1, 1, exact=True, is_apart=True)
     samples = min((shape[0] for shape, _ in shapes if shape), default=1)
     best = StableWidth(stack.width, 0, False)
     for rows in _candidates(stack.width, samples * (2 if lane.is_coarse else stack.dtype.itemsize)):
@@ -69,6 +78,14 @@ def _looked_for(stack: Stack, lane: Lane, batch: Any, shapes: Shapes) -> StableW
         if agreeing >= stack.width:
             break
     return best
+
+
+def _is_large(stack: Stack, lane: Lane, batch: Any) -> bool:
+    """Whether a core of a CPU has no room for what several lanes compute."""
+    if stack.device.type != "cpu" or opaque_modules(lane.model):
+        return False
+    with stack.drawn(lane.number, 0):  # a loss may write into what all lanes have, and be refused for it later
+        return Loss(lane.trainer).kept_bytes(batch) > APART * torch.get_num_threads()
 
 
 def _candidates(width: int, size: int) -> Iterator[int]:

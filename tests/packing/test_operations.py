@@ -20,6 +20,14 @@ from stagetree.packing.loss import Loss
 from stagetree.packing.stack import Stack, StackRows
 from stagetree.trainer import generators
 
+
+@pytest.fixture(autouse=True)
+def as_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU is given what its cache holds; see `test_caches.py`."""
+    monkeypatch.setattr("stagetree.packing.rules.AT_ONCE", 1 << 40)
+    monkeypatch.setattr("stagetree.packing.stable_width.APART", 1 << 40)
+
+
 MORE = 15
 """So many operations may a packed step have more than one of the model alone."""
 

@@ -1,0 +1,93 @@
+"""On a CPU a pack is computed in parts that fit into a core's cache; no lane has other bits by which they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from kinds import Usual, trainer
+from lanes import STEADY, Moody, alone, assert_same, fresh, packed, weights
+from torch import nn
+from torch.optim import SGD, AdamW
+
+from stagetree.packing import Lane
+from stagetree.packing.loss import Loss
+from stagetree.packing.rules import RULES, OptimizerRows
+from stagetree.packing.stable_width import APART
+from stagetree.trainer import generators
+
+LANES, IN_A_ROW = 5, 24
+
+
+@pytest.mark.parametrize("most", [1, 7, IN_A_ROW, 2 * IN_A_ROW, 3 * IN_A_ROW + 1, LANES * IN_A_ROW])
+@pytest.mark.parametrize(("kind", "terms"), [(SGD, {"momentum": 0.9, "nesterov": True}), (AdamW, {"amsgrad": True})])
+def test_a_step_in_pieces_has_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, most: int, kind: Any, terms: dict[str, Any]
+) -> None:
+    rule, chance = RULES[kind], torch.Generator().manual_seed(0)
+    groups = [
+        kind([nn.Parameter(torch.zeros(1))], lr=0.1 * (1 + lane), weight_decay=0.1, **terms).param_groups[0]
+        for lane in range(LANES)
+    ]
+    table = torch.tensor([rule.coefficients(group, 2) for group in groups]).unsqueeze(2).unbind(1)
+
+    def rows() -> OptimizerRows:
+        chance.manual_seed(0)
+        values, grads, *rest = (torch.rand(LANES, IN_A_ROW, generator=chance) for _ in range(7))
+        names = rule.moments(groups[0])
+        return OptimizerRows(values, grads, dict(zip(names, rest, strict=False)), rest[3:])
+
+    whole, pieces = rows(), rows()
+    rule.change(rule.terms(groups[0]), whole, table)
+    monkeypatch.setattr("stagetree.packing.rules.AT_ONCE", 4 * most)
+    rule.step(rule.terms(groups[0]), pieces, table)
+    assert pieces.values.equal(whole.values) and pieces.grads.equal(whole.grads)
+    assert all(pieces.moments[name].equal(each) for name, each in whole.moments.items())
+
+
+class Large(Usual):
+    """In a pass with others its sigmoids and norms have other last bits than alone."""
+
+    name = "large"
+
+
+class LargeAndMoody(Moody):
+    name = "large-and-moody"
+
+
+def test_large_models_are_computed_one_by_one_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stagetree.packing.stable_width.APART", 0)
+    hps = {number: {"lr": 0.01 * (1 + number), "bs": 8, "optimizer": "nadam"} for number in range(3)}
+    pack = fresh(3, hps, Large, net="dropping")
+    assert not packed(pack, hps, 3) and not pack.unpackable_reason
+    profile = pack.profile()
+    assert profile is not None and profile.is_exact and not profile.other_draws and set(profile.packed) == {2, 3}
+    for number, hp in hps.items():
+        assert_same(weights(pack[number]), weights(alone(hp, 3, Large, net="dropping")))
+        assert pack[number].logged() == alone(hp, 3, Large, net="dropping").logged()
+
+
+def test_one_of_them_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stagetree.packing.stable_width.APART", 0)
+    hps = {number: {**STEADY, "lr": lr} for number, lr in enumerate((0.05, 6.0, 0.02))}
+    pack = fresh(3, hps, LargeAndMoody)
+    assert packed(pack, hps, 2).keys() == {1}
+    few = fresh(3, [2], LargeAndMoody)
+    assert not packed(few, {2: hps[2]}, 2)
+    assert_same(weights(few[2]), weights(pack[2]))
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "is_large"),
+    [
+        ("benchmarks/data/mlp.py", "Mlp", False),
+        ("examples/digits/trainer.py", "Digits", False),
+        ("examples/charlm/trainer.py", "CharLM", True),
+    ],
+)
+def test_what_is_large(path: str, name: str, is_large: bool) -> None:
+    model = trainer(path, name)(seed=0, device="cpu")
+    model.setup({"lr": 0.01, "bs": 32})
+    batch, _ = Lane(model, "cpu", generators.state("cpu"), 0).first_batch()
+    assert (Loss(model).kept_bytes(batch) > APART) == is_large
