@@ -153,6 +153,7 @@ def test_a_preview_counts_steps() -> None:
             {"field": "lr.family", "value": "multistep", "trials": 1, "steps": 20},
         ],
         "advice": [],
+        "memory": [],
     }
 
 
