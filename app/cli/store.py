@@ -21,7 +21,7 @@ from app.domain.remarks import learned_text
 from app.domain.terms import StudyId, Unknown
 from app.events import Decide, StoredEvent, Write, last_profile, transact
 from app.object_store import open_store
-from app.service import changing, drawing, exporting, reading, searching, slot_use, submitting
+from app.service import changing, exporting, reading, searching, slot_use, submitting
 from app.service.files import kept_state, trial_metrics, write_state
 from app.service.services import Services
 from stagetree.errors import NotFound
@@ -99,9 +99,9 @@ class Store:
     def log(self, study: str) -> str:
         return "".join(exporting.log(self._use, self._use.find(study)))
 
-    def report(self, study: str, *, public: bool = False) -> str:
+    def report(self, study: str, *, public: bool = False, url: str = "") -> str:
         with _not_found():
-            return exporting.report(self._use, self._use.find(study), public=public)
+            return exporting.report(self._use, self._use.find(study), public=public, url=url)
 
     def checkpoint(self, study: str, to: Path, *, trial: int | None = None, step: int | None = None) -> Path:
         """Write the weights of a trial into a folder; by default of the best one."""
@@ -110,8 +110,8 @@ class Store:
                 state = kept_state(plan, there, trial, step)
             return write_state(open_store(self._use.checkpoints), study, state, to, whole=False)
 
-    def film(self, study: str, kind: str = "svg") -> bytes:
-        return drawing.film_as(self._use, self._use.find(study), kind)
+    def film(self, study: str, kind: str = "svg", *, public: bool = False) -> bytes:
+        return exporting.film(self._use, self._use.find(study), kind, public=public)
 
     def slots(self, *, estimates: bool = False) -> list[Json]:
         return list(_pages(lambda cursor: reading.slots(self._use, PAGE, cursor, estimates=estimates)))

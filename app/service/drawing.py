@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from app.domain.search_plan import Study, trial_of
@@ -46,15 +47,23 @@ FILM_POINTS = 30
 """Of the curve in each node."""
 
 
-def film_as(use: Services, row: StudyRecord, kind: str, at: int | None = None) -> bytes:
-    """The study as a film, an svg or a gif. Raises `HttpProblem` where this server cannot draw a GIF."""
+def film_as(
+    use: Services, row: StudyRecord, kind: str, at: int | None = None, word: Callable[[str], str] | None = None
+) -> bytes:
+    """The study as a film, an svg or a gif, or the end of it as a png. Raises `HttpProblem` where Pillow is missing.
+
+    word: what each text of it becomes.
+    """
     scene = _scene(use, row, at)
+    if word is not None:
+        scene = film_files.reworded(scene, word)
     if kind == "svg":
         return film_files.svg(scene).encode()
     try:
-        return film_files.gif(scene)
+        return film_files.gif(scene) if kind == "gif" else film_files.png(scene)
     except ImportError:
-        raise HttpProblem(501, "a GIF needs Pillow, which is not installed: pip install 'stagetree[plots]'") from None
+        needs = f"a {kind.upper()} needs Pillow, which is not installed: pip install 'stagetree[plots]'"
+        raise HttpProblem(501, needs) from None
 
 
 def _scene(use: Services, row: StudyRecord, at: int | None) -> film.Scene:

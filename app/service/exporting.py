@@ -16,7 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from itertools import islice
+from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
 
 from app.domain.events import Event
 from app.domain.terms import StudyId, Unknown
@@ -24,7 +26,8 @@ from app.events import StoredEvent, StudyRecord
 from app.events.codec import UnknownEvent, decode, encode
 from app.service import drawing, files, reading
 from app.service.hiding import Hiding, names_here
-from app.service.services import Services
+from app.service.services import InvalidField, Services
+from app.service.views.film_files import CARD
 from app.service.views.ordering import json_safe
 from stagetree.models.pages import Imagined
 from stagetree.models.service import Replay
@@ -46,11 +49,13 @@ SCRIPT = re.compile(r'<script type="module"[^>]*></script>')
 META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 
 
-def report(use: Services, row: StudyRecord, *, public: bool = False) -> str:
+def report(use: Services, row: StudyRecord, *, public: bool = False, url: str = "") -> str:
     """The HTML. Raises `Unknown` where the page was not built.
 
-    public: for others, without paths, hosts, addresses and names of people (`app.service.hiding`).
+    public: for others, without paths, hosts, addresses and names of people (`app.service.hiding`). url: where the file
+    will be; its preview then names a picture beside it, as of `picture_beside`. Raises `InvalidField` as that does.
     """
+    picture = picture_beside(url, row.id)[0] if url else ""
     index = files.index()
     if index is None:
         raise Unknown(f"The report is made of the page, and that is missing here. {files.why_missing()}")
@@ -61,29 +66,69 @@ def report(use: Services, row: StudyRecord, *, public: bool = False) -> str:
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
     inside = f'<script type="application/json" id="answers">{documents}</script><script type="module">{script}</script>'
     text = SCRIPT.sub("", LINK.sub("", TITLE.sub("", text)))
-    text = text.replace("<head>", f"<head>{META.format(policy)}{_preview(by_path, row)}<style>{style}</style>", 1)
+    text = text.replace(
+        "<head>", f"<head>{META.format(policy)}{_preview(by_path, row, url, picture)}<style>{style}</style>", 1
+    )
     return text.replace("</body>", f"{inside}</body>", 1)
 
 
-def _preview(by_path: Mapping[str, Any], row: StudyRecord) -> str:
-    """The title, and what a link to the file is shown with: its title, and the story in two lines."""
+def picture_beside(url: str, study: str) -> tuple[str, str]:
+    """The address and the file's name of the picture beside a report that will be at `url`: the same with `.png`.
+
+    Where the address is of a folder, it is the study's id. Raises `InvalidField` for an address that is not whole.
+    """
+    try:
+        parts = urlsplit(url)
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise InvalidField(
+            "url", f"must be the whole address of the report, as https://example.org/a.html, got {url!r}"
+        )
+    stem = "" if parts.path.endswith("/") else PurePosixPath(parts.path).stem
+    name = f"{stem or study}.png"
+    return urljoin(url, f"./{name}"), PurePosixPath(unquote(name)).name
+
+
+def _preview(by_path: Mapping[str, Any], row: StudyRecord, url: str, picture: str) -> str:
+    """The title, and what a link to the file is shown with: its title, the story in two lines, and a picture.
+
+    A picture must have a whole address, and a file does not know its own: without `url` the link has no picture.
+    """
     shown = by_path[f"studies/{row.id}?trials=false"]
-    title, description = (escape(text, quote=True) for text in (shown["name"], " ".join(shown["story"]["lines"])))
-    metas = {"og:type": "article", "og:title": title, "og:description": description}
-    tags = "".join(f'<meta property="{name}" content="{text}">' for name, text in metas.items())
-    return f'<title>{title}</title><meta name="description" content="{description}">{tags}'
+    title, description = shown["name"], " ".join(shown["story"]["lines"])
+    metas = {"og:type": "article", "og:title": title, "og:description": description, "og:url": url, "og:image": picture}
+    if picture:
+        metas |= {"og:image:type": "image/png", "og:image:width": str(CARD[0]), "og:image:height": str(CARD[1])}
+        metas["og:image:alt"] = f"The rung tree of {title}, with the work of its slots below"
+    named = {"description": description, "twitter:card": "summary_large_image" if picture else "summary"}
+    tags = [("property", *each) for each in metas.items()] + [("name", *each) for each in named.items()]
+    written = (f'<meta {kind}="{name}" content="{escape(text, quote=True)}">' for kind, name, text in tags if text)
+    return f"<title>{escape(title)}</title>{''.join(written)}"
+
+
+def film(use: Services, row: StudyRecord, kind: str, at: int | None = None, *, public: bool = False) -> bytes:
+    """The study as a film, or its end as a picture, as of `drawing.film_as`; for others as of `report`."""
+    word = None
+    if public:
+        word = _hiding(use, row, _events(use, row), drawing.timeline(use, row).to_json()["spans"]).text
+    return drawing.film_as(use, row, kind, at, word)
 
 
 def _for_others(use: Services, row: StudyRecord) -> dict[str, Any]:
     by_path = answers(use, row)
+    hiding = _hiding(use, row, by_path["events"]["items"], by_path[f"studies/{row.id}/timeline"]["spans"])
+    return {path: hiding.of(answer) for path, answer in by_path.items()}
+
+
+def _hiding(use: Services, row: StudyRecord, events: Sequence[Json], spans: Json) -> Hiding:
     with use.records.read() as rows:
         slots = list(rows.slots.all())
-    spans = by_path[f"studies/{row.id}/timeline"]["spans"]
     leading, lent = spans["slot"], [slot for each in spans["members"] for slot in each]
-    people = [row.owner, row.project, *{event["by"] for event in by_path["events"]["items"]}]
+    people = [row.owner, row.project, *{event["by"] for event in events}]
     people += [*names_here(), *(slot.host for slot in slots)]
-    hiding = Hiding(people, [*leading, *lent, *(slot.name for slot in slots)], kept=[row.id])
-    return {path: hiding.of(answer) for path, answer in by_path.items()}
+    return Hiding(people, [*leading, *lent, *(slot.name for slot in slots)], kept=[row.id])
 
 
 def answers(use: Services, row: StudyRecord) -> dict[str, Any]:

@@ -139,13 +139,14 @@ class AsyncClient(MakesTrials, TakesRemarks):
         """The whole log of the study's plan, one event per line."""
         return (await self.http.send("GET", f"{API}{path_of(study)}/log")).text
 
-    async def report(self, study: str, *, public: bool = False) -> str:
-        """The study as one HTML file, without a server; if `public`, without paths, hosts, addresses and names."""
-        return (await self.http.send("GET", f"{API}{path_of(study)}/report{'?public=true' if public else ''}")).text
+    async def report(self, study: str, *, public: bool = False, url: str = "") -> str:
+        """The study as one HTML file; if `public`, without paths, hosts, addresses and names. url: where it will be."""
+        query = {"public": public, "url": url}
+        return (await self.http.send("GET", f"{API}{path_of(study)}/report", params=query)).text
 
-    async def film(self, study: str, kind: str = "svg") -> bytes:
-        """A film of ten seconds of how the study went, as an svg or a gif."""
-        return (await self.http.send("GET", f"{API}{path_of(study)}/film?format={kind}")).content
+    async def film(self, study: str, kind: str = "svg", *, public: bool = False) -> bytes:
+        """A film of ten seconds of how the study went, as an svg or a gif; its end as a png."""
+        return (await self.http.send("GET", f"{API}{path_of(study)}/film?format={kind}&public={public}")).content
 
     async def plan(self, study: str) -> models.Plan:
         """The search plan that the study is part of."""
@@ -181,8 +182,7 @@ class AsyncClient(MakesTrials, TakesRemarks):
 
     async def add_trial(self, study: str, hp: Mapping[str, Any], steps: int) -> models.TrialDetail:
         """Ask for one more trial: `hp` maps names to sequences, or to their JSON."""
-        answer = await self.http.post(f"{path_of(study)}/trials", {"hp": hp, "steps": steps})
-        return models.TrialDetail.of(answer)
+        return models.TrialDetail.of(await self.http.post(f"{path_of(study)}/trials", {"hp": hp, "steps": steps}))
 
     async def extend_trial(self, study: str, number: int, steps: int) -> models.TrialDetail:
         """Ask for a trial of your own to be trained longer, to `steps` steps in all."""

@@ -16,7 +16,7 @@ from app.domain.search_plan import Study
 from app.service.plan_history import PlanHistory
 from app.service.views import documents, pictures
 from app.service.views.film import TOP, TREE, WIDTH, Point, Scene, film
-from app.service.views.film_files import gif, svg
+from app.service.views.film_files import CARD, gif, png, svg
 from app.service.views.film_time import FRAMES, Clock
 from app.simulation.simulator import Simulator
 from tests.domain.test_accounting import asha, simulator, submit
@@ -146,6 +146,20 @@ def test_a_gif_grows_and_then_rests() -> None:
         picture.seek(number)
         colours.append(sum(picture.convert("L").histogram()[:200]))
     assert colours == sorted(set(colours)) and picture.info["duration"] >= 3000
+
+
+def test_a_picture_is_the_end_of_the_film() -> None:
+    """The winner's way and the slots are on it, as large as what shows links wants it."""
+    image = pytest.importorskip("PIL.Image")
+    simulated = simulator()
+    study = submit(simulated, asha())
+    before = image.open(io.BytesIO(png(scene(simulated, study)[0])))
+    simulated.run()
+    after = image.open(io.BytesIO(png(scene(simulated, study)[0])))
+    assert before.size == after.size == CARD and after.format == "PNG"
+    accent = (0x1F, 0x63, 0xD0)
+    counts = [{colour: number for number, colour in each.getcolors(CARD[0] * CARD[1])} for each in (before, after)]
+    assert accent not in counts[0] and counts[1][accent] > 1000
 
 
 @pytest.mark.night

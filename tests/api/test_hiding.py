@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.service.hiding import HIDDEN, Hiding
+from tests.api.world import changed
 from tests.plans import tried
 
 SECRETS = [
@@ -97,3 +99,36 @@ def test_a_public_report_holds_no_secret(http: TestClient, tuned: str, built_pag
     assert not [text for text in strings(said[1]) if text in slots | hosts]
     assert said[0].keys() == said[1].keys()
     assert 'property="og:description"' in public and 'property="og:title"' in public
+
+
+def test_a_preview_has_a_picture_where_the_report_will_be_somewhere(
+    http: TestClient, tuned: str, built_page: None
+) -> None:
+    """A picture must have a whole address: without one, links show words only."""
+    path = f"/studies/{tuned}/report"
+    assert "og:image" not in http.get(path).text and 'content="summary"' in http.get(path).text
+    for url, picture in (
+        ("https://example.org/a/b.html?c=1", "https://example.org/a/b.png"),
+        ("http://example.org/a%20b", "http://example.org/a%20b.png"),
+        ("https://example.org/a/", f"https://example.org/a/{tuned}.png"),
+        ("https://example.org", f"https://example.org/{tuned}.png"),
+    ):
+        text = http.get(path, params={"public": True, "url": url}).text
+        assert f'property="og:image" content="{picture}"' in text
+        assert 'name="twitter:card" content="summary_large_image"' in text
+    for url in ("b.html", "/a/b.html", "file:///a/b.html", "https:///b.html", "http://[", 'ftp://"'):
+        answer = http.get(path, params={"url": url})
+        assert answer.status_code == 422 and "must be the whole address of the report" in answer.text, url
+    quoted = http.get(path, params={"url": 'https://example.org/"><script>/b.html'}).text
+    assert 'content="https://example.org/&quot;&gt;&lt;script&gt;/b.html"' in quoted
+
+
+def test_the_picture_of_a_public_report_holds_no_secret(http: TestClient) -> None:
+    image = pytest.importorskip("PIL.Image")
+    study = http.post("/studies", json=changed(name="of anna@example.org")).raise_for_status().json()["study"]
+    path = f"/studies/{study}/film"
+    drawn = [http.get(path, params={"public": public}).text for public in (False, True)]
+    assert ["anna@example.org" in text for text in drawn] == [True, False] and HIDDEN in drawn[1]
+    pictures = [http.get(path, params={"format": "png", "public": public}).content for public in (False, True)]
+    assert pictures[0] != pictures[1]
+    assert {image.open(io.BytesIO(content)).size for content in pictures} == {(1200, 630)}

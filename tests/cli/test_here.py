@@ -192,6 +192,23 @@ def test_a_report_needs_the_page(
     assert said.err.startswith("stagetree: The report is made of the page, and that is missing here.")
 
 
+def test_a_report_for_an_address_has_its_picture_beside_it(
+    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(here / ".stagetree")
+    (here / "assets").mkdir()
+    (here / "index.html").write_text('<head><title></title></head>"./assets/a.js" "./assets/a.css"<body></body>')
+    for name in ("a.js", "a.css"):
+        (here / "assets" / name).write_text("")
+    monkeypatch.setattr("app.service.files.BUILT", here)
+    said = stagetree("report", "last", "--public", "--url", "https://example.org/b.html", "-o", "out/a.html")
+    assert (said.code, said.out.split()) == (0, ["out/a.html", "out/b.png"])
+    assert (here / "out" / "b.png").read_bytes().startswith(b"\x89PNG")
+    assert 'content="https://example.org/b.png"' in (here / "out" / "a.html").read_text()
+    said = stagetree("report", "last", "--url", "b.html")
+    assert said.code == 2 and "--url must be the whole address of the report" in said.err
+
+
 BRITTLE = """
 from pathlib import Path
 

@@ -37,7 +37,10 @@ from stagetree.models.sharing import SideBySide
 from stagetree.models.trials import Plan, StageTree
 
 Public = Annotated[bool, Query(description="without paths, hosts, addresses and names of people")]
-FilmFormat = Annotated[Literal["svg", "gif"], Query(description="a GIF needs Pillow on the server")]
+Url = Annotated[str, Query(max_length=2000, description="where the file will be, so that links to it show a picture")]
+FilmFormat = Annotated[
+    Literal["svg", "gif", "png"], Query(description="a GIF, and a PNG of the end, need Pillow on the server")
+]
 router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
 
 Json = dict[str, Any]
@@ -241,14 +244,23 @@ def imagine_study(row: StudyRowDep, body: ChangesBody, use: ServicesDep, at: Rep
     responses={200: {"content": {"text/html": {"example": "<!doctype html>"}}}, **refusals(404)},
 )
 @heavy
-def get_report(row: StudyRowDep, use: ServicesDep, public: Public = False) -> HTMLResponse:
-    """The page with all that it shows of the study now: it works without a server, and without a network."""
+def get_report(row: StudyRowDep, use: ServicesDep, public: Public = False, url: Url = "") -> HTMLResponse:
+    """The page with all that it shows of the study now: it works without a server, and without a network.
+
+    With the address where it will be as `url`, links to it show the picture beside it: a film as `png`, whose address
+    is the same with the end `.png`.
+    """
     name = f'attachment; filename="{row.id}.html"'
-    return HTMLResponse(exporting.report(use, row, public=public), headers={"Content-Disposition": name})
+    text = exporting.report(use, row, public=public, url=url)
+    return HTMLResponse(text, headers={"Content-Disposition": name})
 
 
-FILMS = {"svg": "image/svg+xml", "gif": "image/gif"}
-EXAMPLES_OF_FILMS: Json = {"image/svg+xml": {"example": "<svg/>"}, "image/gif": {"example": "GIF89a"}}
+FILMS = {"svg": "image/svg+xml", "gif": "image/gif", "png": "image/png"}
+EXAMPLES_OF_FILMS: Json = {
+    "image/svg+xml": {"example": "<svg/>"},
+    "image/gif": {"example": "GIF89a"},
+    "image/png": {"example": "PNG"},
+}
 
 
 @replays.get(
@@ -261,9 +273,11 @@ EXAMPLES_OF_FILMS: Json = {"image/svg+xml": {"example": "<svg/>"}, "image/gif": 
     },
 )
 @heavy
-def get_film(row: StudyRowDep, use: ServicesDep, format: FilmFormat = "svg", at: At = None) -> Response:
+def get_film(
+    row: StudyRowDep, use: ServicesDep, format: FilmFormat = "svg", at: At = None, public: Public = False
+) -> Response:
     """Ten seconds: the rung tree grows, with what the slots did below, and promotions are seen as they were made."""
-    return Response(drawing.film_as(use, row, format, at), media_type=FILMS[format])
+    return Response(exporting.film(use, row, format, at, public=public), media_type=FILMS[format])
 
 
 @replays.get(

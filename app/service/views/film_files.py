@@ -1,4 +1,4 @@
-"""A film as a file: an SVG that a browser plays by itself, and a GIF for where that is not shown.
+"""A film as a file: an SVG that a browser plays by itself, a GIF where that is not shown, and its end as a PNG.
 
 The SVG has its colours and its motion in one style sheet: where less motion is asked for, and where no animation
 is shown, it is the last picture. The page leaves that sheet out, and shows group by group itself.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from io import BytesIO
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from app.service.views.film import LEFT, RIGHT, TOP, WIDTH, Figure, Scene
 from app.service.views.film_time import FRAMES, SECONDS
 
 if TYPE_CHECKING:
-    from PIL import ImageDraw
+    from PIL import Image, ImageDraw
 
 LIGHT = {
     "paper": "#fdfdfc",
@@ -47,6 +48,16 @@ GIF_FRAMES = 60
 HOLD_MILLISECONDS = 4000
 LARGER = 2
 """A picture of a GIF is drawn so many times as large, and then made smaller: its lines are smooth."""
+
+CARD = (1200, 630)
+"""Pixels of the picture that a link is shown with, in the proportions for which such pictures are not cut."""
+
+
+def reworded(scene: Scene, word: Callable[[str], str]) -> Scene:
+    """The same film, each text of it put through a function."""
+    drawn = [each._replace(text=word(each.text)) if each.text else each for each in scene.drawn]
+    captions = [(frame, word(text)) for frame, text in scene.captions]
+    return replace(scene, title=word(scene.title), drawn=drawn, captions=captions)
 
 
 def svg(scene: Scene) -> str:
@@ -157,17 +168,14 @@ def _lines(text: str) -> list[str]:
     return textwrap.wrap(text, CHARACTERS, max_lines=2, placeholder=" ...")
 
 
-# ------------------------------------------------------------------------------------------------------------- the GIF
+# ------------------------------------------------------------------------------------------------ the GIF and the PNG
 
 
 def gif(scene: Scene) -> bytes:
     """The film as a GIF on light paper, which begins again after some seconds. Raises ImportError without Pillow."""
     from PIL import Image, ImageDraw
 
-    size = (WIDTH * LARGER, round(scene.height) * LARGER)
-    base = Image.new("RGB", size, LIGHT["paper"])
-    pen = ImageDraw.Draw(base)
-    _write(pen, LEFT, 10, scene.title, 15, "ink")
+    base, pen = _paper(scene)
     pictures: list[Any] = []
     for number in range(GIF_FRAMES + 1):
         frame, before = number * FRAMES // GIF_FRAMES, (number - 1) * FRAMES // GIF_FRAMES
@@ -187,6 +195,30 @@ def gif(scene: Scene) -> bytes:
     into = BytesIO()
     shown[0].save(into, "GIF", save_all=True, append_images=shown[1:], duration=times, loop=0)
     return into.getvalue()
+
+
+def png(scene: Scene) -> bytes:
+    """The end of the film on light paper, as large as a `CARD`. Raises ImportError without Pillow."""
+    from PIL import Image, ImageOps
+
+    picture, pen = _paper(scene)
+    for each in scene.drawn:
+        if each.until is None and each.kind != "rect":
+            _draw(pen, each, scene.faint)
+    _finish(pen, scene, FRAMES)
+    into = BytesIO()
+    ImageOps.pad(picture, CARD, Image.Resampling.LANCZOS, color=LIGHT["paper"]).save(into, "PNG", optimize=True)
+    return into.getvalue()
+
+
+def _paper(scene: Scene) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    """With the title, and what draws on it."""
+    from PIL import Image, ImageDraw
+
+    base = Image.new("RGB", (WIDTH * LARGER, round(scene.height) * LARGER), LIGHT["paper"])
+    pen = ImageDraw.Draw(base)
+    _write(pen, LEFT, 10, scene.title, 15, "ink")
+    return base, pen
 
 
 def _finish(pen: ImageDraw.ImageDraw, scene: Scene, frame: int) -> None:
