@@ -42,7 +42,7 @@ EVENTS = 20_000
 PAGE = 1000
 """Events that are read at once."""
 
-DIGITS, TREE_POINTS, SCHEDULE_POINTS, RUNNERS_UP = 6, 60, 60, 5
+DIGITS, TREE_POINTS, SCHEDULE_POINTS = 6, 60, 60
 TITLE = re.compile("<title>[^<]*</title>")
 LINK = re.compile(r'\s*<link rel="(?:icon|stylesheet|modulepreload)"[^>]*>')
 SCRIPT = re.compile(r'<script type="module"[^>]*></script>')
@@ -145,10 +145,6 @@ def answers(use: Services, row: StudyRecord) -> dict[str, Any]:
         f"{root}/film": drawing.film_as(use, row, "svg").decode(),
         f"{root}/trials:columns?digits={DIGITS}": reading.columns(use, row, digits=DIGITS).to_json(),
         f"{root}/importance": drawing.importance(use, row, None).to_json(),
-        f"{root}/trials?sort=value&limit={RUNNERS_UP}": {
-            "items": [trial.to_json() for trial in best[:RUNNERS_UP]],
-            "next_cursor": None,
-        },
         "events": {"items": _events(use, row)},
     }
     for trial in best:

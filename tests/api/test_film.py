@@ -134,6 +134,25 @@ def test_names_are_no_markup() -> None:
     assert title is not None and title.text == "a</style><b>&: accuracy"
 
 
+@pytest.mark.parametrize(("mode", "far"), [("min", 1e-3), ("max", 1e3)])
+def test_the_best_trial_is_in_the_drawing_however_far_it_is_ahead(mode: str, far: float) -> None:
+    """Its way ran along the edge, among 2,000 trials whose losses spread over two orders of magnitude."""
+    simulated = simulator()
+    space = {"lr": 0.1, "bs": {"uniform": [0, 1]}}
+    study = submit(simulated, asha(mode=mode, tuner={**ASHA, "num_trials": 60}, space=space))
+    simulated.run()
+    history, plan = PlanHistory(), simulated.plan
+    history.take_all(simulated.log())
+    tree = pictures.tree(plan, study, 1000)
+    shown = documents.study(plan, study.id, now=0.0, with_trials=False)
+    assert shown.best is not None
+    node = tree.trials.node[shown.best.trial]
+    tree.nodes.values[node][tree.nodes.steps[node].index(shown.best.steps)] = far
+    ahead = shown.with_fields(best=shown.best.with_fields(value=far))
+    star = next(each for each in film(study, ahead, tree, history, plan.version).drawn if each.kind == "star")
+    assert TOP + 1 < star.points[0][1] < TOP + TREE - 1
+
+
 @pytest.mark.slow
 def test_a_gif_grows_and_then_rests() -> None:
     image = pytest.importorskip("PIL.Image")

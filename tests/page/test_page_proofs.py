@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -77,6 +78,9 @@ def test_what_proving_finds_out_stands_beside_each_number(
     expect(page.get_by_text(f"* {said}")).to_be_visible()
     page.get_by_role("row").nth(2).get_by_role("link").click()
     expect(page.get_by_role("region", name="Trial")).to_contain_text(f"Exactness: {said}")
+    expect(page.get_by_role("region", name="Trial").locator(".value abbr")).to_have_attribute(
+        "title", re.compile(re.escape(said))
+    )
     page.goto(f"{up.url}/#/")
     row = page.get_by_role("row").filter(has_text=named("late"))
     expect(row.locator("abbr")).to_have_text("*")

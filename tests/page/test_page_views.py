@@ -67,6 +67,7 @@ def test_why_trials_failed_is_said_once_and_shown_under_the_name(
     expect(told).to_contain_text(
         "2 trials: ValueError: the loss went through the roof, after step 0, all with mood = raise"
     )
+    expect(told).to_contain_text("in all: trials 0, 1")
     expect(page.locator(".story")).to_contain_text("of 2 results")
     expect(page.get_by_role("region", name="Best trial")).to_contain_text("the best of 2 trials with a result")
     assert complaints(page, axe) == []

@@ -10,6 +10,11 @@ export function number(value: number | null | undefined, digits = 4): string {
   return text.replace(/\.?0+(?=e)/, "").replace("e+", "e").replace("-", MINUS);
 }
 
+/** On an axis, where there is room for five digits. */
+export function onAxis(value: number): string {
+  return Math.abs(value) >= 1e5 ? value.toExponential(2).replace(/\.?0+(?=e)/, "").replace("e+", "e").replace("-", MINUS) : number(value);
+}
+
 /** Beside a mean of repeats, their deviation and how many they are: ± 0.0012 (3). */
 export function spread(result: { deviation?: number | null; repeats?: number } | null | undefined): string {
   return typeof result?.deviation === "number" ? `± ${number(result.deviation, 2)} (${result.repeats})` : "";

@@ -1,10 +1,11 @@
 /** Where things are drawn, for many random trees: nothing is lost, nothing is drawn twice. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { onAxis } from "../src/format.ts";
 import { icicle, savedBy } from "../src/layout/icicle.ts";
 import { commonValues, isOn, pathOf, rungTree, wayOf, withMeans } from "../src/layout/rungtree.ts";
-import { logarithmic, logTicks, robust, spansOrders, steps, ticks, timeTicks } from "../src/layout/scales.ts";
-import { drawEnds } from "../src/parts/rung_tree_painting.ts";
+import { logarithmic, logTicks, robust, robustByLog, spansOrders, steps, ticks, timeTicks } from "../src/layout/scales.ts";
+import { drawEnds, drawLines } from "../src/parts/rung_tree_painting.ts";
 import type { Tree } from "../src/types.ts";
 import { randomTree } from "./trees.ts";
 
@@ -85,6 +86,19 @@ test("one bad trial does not press the others flat", () => {
   assert.ok(robust(values, true)[0] < 0.1);
 });
 
+test("the best trial is always in the drawing, however far it is ahead", () => {
+  const values = [...Array.from({ length: 200 }, (_, index) => 1 + index / 200), 0.01, 50];
+  for (const range of [robust, robustByLog]) {
+    const [low, high] = range(values, false, "min");
+    assert.ok(low <= 0.01 && high < 10, `${range.name} ${low} ${high}`);
+    assert.ok(range(values, false, "max")[1] >= 50);
+  }
+});
+
+test("large numbers have room beside an axis", () => {
+  assert.deepEqual([0.25, 10_000, 1e6, 2.5e11, -1e5].map(onAxis), ["0.25", "10,000", "1e6", "2.5e11", "−1e5"]);
+});
+
 test("scales begin and end where they should, and ticks are round", () => {
   const scale = steps(32, [0, 100], true);
   assert.deepEqual([scale(0), scale(32)], [0, 100]);
@@ -94,14 +108,34 @@ test("scales begin and end where they should, and ticks are round", () => {
   assert.deepEqual(timeTicks([0, 7200], 4), [0, 1800, 3600, 5400, 7200]);
 });
 
-test("the best trial of repeats stands with the mean, not with the value of the line that is drawn", () => {
-  const said: string[] = [];
-  const context = new Proxy({}, { get: (_, name) => (name === "fillText" ? (text: string) => said.push(text) : () => 0), set: () => true });
-  const end = { trial: 2, step: 9, value: 1.485, state: "completed", node: 0 };
-  const marks = { x: Number, y: Number, ink: {}, marked: [], colours: null, states: [], most: 1, best: 2, bestMean: "1.4843 ± 0.0007 (3)" };
-  drawEnds(context as CanvasRenderingContext2D, [end], marks as unknown as Parameters<typeof drawEnds>[2]);
-  drawEnds(context as CanvasRenderingContext2D, [end], { ...marks, bestMean: null } as unknown as Parameters<typeof drawEnds>[2]);
-  assert.deepEqual(said.filter((text) => text !== "★"), ["trial 2: 1.4843 ± 0.0007 (3)", "trial 2: 1.485"]);
+/** A canvas that only takes down how often each of its functions is called, and with what. */
+function canvas(): { context: CanvasRenderingContext2D; calls: [string, ...unknown[]][] } {
+  const calls: [string, ...unknown[]][] = [];
+  const context = new Proxy({}, { get: (_, name) => (...given: unknown[]) => (calls.push([String(name), ...given]), 0), set: () => true });
+  return { context: context as CanvasRenderingContext2D, calls };
+}
+
+test("the best trial has its star where its result is, and trains on beyond that", () => {
+  const end = { trial: 2, step: 14, value: 0.98, state: "running", node: 0 };
+  const marks = { x: Number, y: Number, ink: {}, marked: [], colours: null, states: [], most: 1, best: { trial: 2, step: 8, value: 0.99, text: "0.99" } };
+  const said = (step: number) => {
+    const { context, calls } = canvas();
+    drawEnds(context, [{ ...end, step }], marks as unknown as Parameters<typeof drawEnds>[2]);
+    return calls.filter(([name]) => name === "fillText").map(([, text, x]) => [text, x]);
+  };
+  assert.deepEqual(said(14), [["◐", 14], ["trial 2: 0.99", 8 - 12], ["★", 8]]);
+  assert.deepEqual(said(8), [["trial 2: 0.99", 8 - 12], ["★", 8]]);
+});
+
+test("among many trials only the way of the best has a line before its first measurement", () => {
+  const segment = { node: 0, x0: 0, y0: 1, x1: 1, y1: 1, trials: 1, isGuess: true };
+  const drawn = (all: number, won: Map<number, number>) => {
+    const { context, calls } = canvas();
+    const lines = { x: Number, y: Number, ink: {}, colours: null, lit: new Map(), won, all, thickest: 1 };
+    drawLines(context, [segment], lines as unknown as Parameters<typeof drawLines>[2]);
+    return calls.filter(([name]) => name === "stroke").length;
+  };
+  assert.deepEqual([drawn(100, new Map()), drawn(1000, new Map()), drawn(1000, new Map([[0, 1]]))], [1, 0, 1]);
 });
 
 /** One trial of two repeats that part at step 4, the second with nodes of its own from there on. */

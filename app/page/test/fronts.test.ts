@@ -1,6 +1,7 @@
 /** The front of two metrics as an edge, and averages as what they are in both trees. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { bestRows } from "../src/layout/filter.ts";
 import { frontDots, staircase } from "../src/layout/front.ts";
 import { meansOf } from "../src/layout/icicle.ts";
 import { rungTree } from "../src/layout/rungtree.ts";
@@ -20,6 +21,13 @@ const TABLE = new Table({
 test("each trial with a result is a dot, and one that breaks a constraint is on no front", () => {
   const kinds = frontDots(TABLE, "loss", "memory").map((dot) => dot.kind);
   assert.deepEqual(kinds, ["front", "front", "front", "behind", "broken"]);
+});
+
+test("next to the best are only trials that could have won: no trunk of a cooldown, none that breaks a constraint", () => {
+  const columns = { value: [0.5, 0.1, 0.3, 0.2, null, 0.4], cooldown_of: [null, null, 1, null, null, null], violation: [0, 0, 0, 0.5, null, 0] };
+  const table = new Table({ count: 6, columns } as unknown as Columns);
+  assert.deepEqual(bestRows(table, "min"), [2, 5, 0]);
+  assert.deepEqual(bestRows(table, "max"), [0, 5, 2]);
 });
 
 test("the edge goes from one trial of the front to the next, along the axes only", () => {

@@ -105,11 +105,11 @@ class _Growing:
     """The rung tree: where each measurement is drawn, and from which frame on."""
 
     def __init__(self, tree: Tree, measured: Mapping[tuple[int, int], float], clock: Clock, mode: str) -> None:
-        self._tree, self._measured, self._clock, self._mode = tree, measured, clock, mode
+        self._tree, self._measured, self._clock = tree, measured, clock
         self._most = max(tree.nodes.end, default=1)
         values = [value for values in tree.nodes.values for value in values]
         self._is_log = bool(values) and min(values) > 0 and max(values) / min(values) > 20
-        self._low, self._high = _domain([self._scaled(value) for value in values])
+        self._low, self._high = _domain([self._scaled(value) for value in values], mode)
         self._points: list[list[Measured]] = []  # of each node
         for node in range(tree.count):
             self._points.append([*self._anchor(node), *self._own(node)])
@@ -250,15 +250,15 @@ class _Growing:
             yield Figure("text", FRAMES, "accent", (beside,), 15, text=f"trial {best.trial}: {best.value:.4g}")
 
 
-def _domain(values: Sequence[float]) -> Point:
-    """The lowest and the highest value that is drawn: a few that are far off are drawn at the edge."""
+def _domain(values: Sequence[float], mode: str) -> Point:
+    """The lowest and the highest value that is drawn: a few far off on the worse side are at the edge."""
     if not values:
         return 0.0, 1.0
     low, high = min(values), max(values)
     if len(values) >= 10:
         cuts = quantiles(values, n=20)
         margin = ((cuts[-1] - cuts[0]) or abs(cuts[-1]) or 1.0) * 0.35
-        low, high = max(low, cuts[0] - margin), min(high, cuts[-1] + margin)
+        low, high = (low, min(high, cuts[-1] + margin)) if mode == "min" else (max(low, cuts[0] - margin), high)
     pad = ((high - low) or abs(high) or 1.0) * 0.04
     return low - pad, high + pad
 

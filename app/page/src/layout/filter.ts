@@ -60,6 +60,14 @@ export function sorted(table: Table, rows: number[], column: string, isDown: boo
   });
 }
 
+/** The trials that a study could have won by, the best first: no trunk of a cooldown, and none that breaks a constraint. */
+export function bestRows(table: Table, mode: string): number[] {
+  const values = table.column("value");
+  const trunks = new Set(table.column("cooldown_of"));
+  const isResult = (_: unknown, row: number) => values[row] !== null && !trunks.has(row) && !(Number(table.get(row, "violation")) > 0);
+  return sorted(table, values.map((_, row) => row).filter(isResult), "value", mode !== "min");
+}
+
 /** Rows as a CSV file, by RFC 4180. */
 export function csv(table: Table, rows: number[], columns: string[]): string {
   const quoted = (value: unknown) => {

@@ -19,13 +19,16 @@ export function steps(most: number, range: [number, number], isLog: boolean): Sc
 }
 
 /** The same by the logarithm of the values, which are above 0. */
-export function robustByLog(values: number[], isWhole = false): [number, number] {
-  const [low, high] = robust(values.map(Math.log), isWhole);
+export function robustByLog(values: number[], isWhole = false, mode = ""): [number, number] {
+  const [low, high] = robust(values.map(Math.log), isWhole, mode);
   return [Math.exp(low), Math.exp(high)];
 }
 
-/** The range in which nearly all values lie: one bad trial must not press the others flat. */
-export function robust(values: number[], isWhole = false): [number, number] {
+/**
+ * The range in which nearly all values lie: one bad trial must not press the others flat. mode: `min` or `max`, which end
+ * is the better one: it is always seen, however few came there.
+ */
+export function robust(values: number[], isWhole = false, mode = ""): [number, number] {
   const known = values.filter(Number.isFinite).sort((a, b) => a - b);
   if (known.length === 0) return [0, 1];
   const quantile = (share: number) => known[Math.min(known.length - 1, Math.floor(share * known.length))]!;
@@ -33,7 +36,8 @@ export function robust(values: number[], isWhole = false): [number, number] {
   if (!isWhole && known.length >= 10) {
     const [a, b] = [quantile(0.05), quantile(0.95)];
     const margin = (b - a || Math.abs(b) || 1) * 0.35;
-    [low, high] = [Math.max(low, a - margin), Math.min(high, b + margin)];
+    if (mode !== "min") low = Math.max(low, a - margin);
+    if (mode !== "max") high = Math.min(high, b + margin);
   }
   const pad = (high - low || Math.abs(high) || 1) * 0.04;
   return [low - pad, high + pad];

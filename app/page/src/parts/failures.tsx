@@ -18,7 +18,7 @@ export function FailedTrials({ study }: { study: Study }) {
           <li key={group.text}>
             <b>{group.text}</b>
             <p class="quiet">
-              {group.place && <>{group.place}; </>}tried {plural(group.tries, "time")} in all: {plural(group.trials.length, "trial")}{" "}
+              {group.place && <>{group.place}; </>}tried {plural(group.tries, "time")} in all: {group.trials.length === 1 ? "trial" : "trials"}{" "}
               {group.trials.slice(0, NAMED).map((trial, index) => (
                 <span key={trial}>
                   {index > 0 && ", "}

@@ -1,5 +1,5 @@
 /** The drawing of a front: axes, its edge, and a mark for each trial by what it is. */
-import { number } from "../format.ts";
+import { onAxis } from "../format.ts";
 import type { FrontDot } from "../layout/front.ts";
 import { linear, logarithmic, logTicks, robust, robustByLog, spansOrders, ticks, type Scale } from "../layout/scales.ts";
 import type { Palette } from "../theme.ts";
@@ -55,12 +55,12 @@ function paintAxes(context: CanvasRenderingContext2D, { width, height }: Size, i
   context.textAlign = "right";
   for (const tick of y.ticks) {
     line(context, LEFT, y.place(tick), width - RIGHT, y.place(tick));
-    context.fillText(number(tick), LEFT - 8, y.place(tick));
+    context.fillText(onAxis(tick), LEFT - 8, y.place(tick));
   }
   context.textAlign = "center";
   for (const tick of x.ticks) {
     line(context, x.place(tick), TOP, x.place(tick), height - BOTTOM);
-    context.fillText(number(tick), x.place(tick), height - BOTTOM + 12);
+    context.fillText(onAxis(tick), x.place(tick), height - BOTTOM + 12);
   }
   context.fillText(axes[0]!.text, (LEFT + width - RIGHT) / 2, height - 8);
   context.textAlign = "left";

@@ -6,7 +6,7 @@ import { robust, robustByLog, spansOrders } from "../layout/scales.ts";
 import { palette, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import { Canvas, Tip, type Size } from "./canvas.tsx";
-import { drawAxes, drawEnds, drawLines, drawLinks, drawRepeats, nearest, nodeColours, scalesOf, type Near } from "./rung_tree_painting.ts";
+import { drawAxes, drawEnds, drawLines, drawLinks, drawRepeats, nearest, nodeColours, scalesOf, type Best, type Near } from "./rung_tree_painting.ts";
 
 const STEPS: Record<string, number> = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
@@ -16,9 +16,7 @@ interface Props {
   metric: string;
   height: number;
   rungs: { step: number; name: string }[];
-  best: number | null;
-  /** The result that stands beside the best trial, where it is a mean; nothing: the value at the end of its line. */
-  bestMean: string | null;
+  best: Best | null;
   chosen: number[];
   isLog: boolean;
   isWhole: boolean;
@@ -37,13 +35,13 @@ interface Place extends Near {
 }
 
 export function RungTreeCanvas(props: Props) {
-  const { height, isLog, isWhole, chosen, best, bestMean, rungs, values } = props;
+  const { height, isLog, isWhole, chosen, best, rungs, values } = props;
   const { means: tree, repeats } = useMemo(() => withMeans(props.tree), [props.tree]);
   const drawing = useMemo(() => rungTree(tree), [tree]);
   const single = useMemo(() => (repeats ? rungTree(repeats) : null), [repeats]);
   const measured = useMemo(() => (single ?? drawing).points.map(([, value]) => value), [drawing, single]);
   const isLogY = props.isLogY !== false && measured.every((value) => value > 0) && (props.isLogY || spansOrders(measured));
-  const domain = useMemo(() => (isLogY ? robustByLog : robust)(measured, isWhole), [measured, isWhole, isLogY]);
+  const domain = useMemo(() => (isLogY ? robustByLog : robust)(measured, isWhole, props.mode), [measured, isWhole, isLogY, props.mode]);
   const most = useMemo(() => Math.max(1, ...tree.nodes.end), [tree]);
   const frame = useMemo(() => ({ domain, most, isLog, isLogY }), [domain, most, isLog, isLogY]);
   const colours = useMemo(() => (values ? nodeColours(tree, values) : null), [tree, values, palette.value]);
@@ -51,11 +49,12 @@ export function RungTreeCanvas(props: Props) {
   const [width, setWidth] = useState(600);
   const ranked = useMemo(() => {
     const sign = props.mode === "min" ? 1 : -1;
-    return [...drawing.ends].sort((a, b) => sign * (a.value - b.value));
-  }, [drawing, props.mode]);
+    const atResult = (end: End): End => (end.trial === best?.trial ? { ...end, step: best.step, value: best.value } : end);
+    return drawing.ends.map(atResult).sort((a, b) => sign * (a.value - b.value));
+  }, [drawing, best, props.mode]);
   const marked = useMemo(() => (place?.end ? [...chosen, place.end.trial] : chosen), [chosen, place?.end]);
   const lit = useMemo(() => wayOf(tree, marked), [tree, marked]);
-  const won = useMemo(() => wayOf(tree, best === null ? [] : [best]), [tree, best]);
+  const won = useMemo(() => wayOf(tree, best ? [best.trial] : []), [tree, best]);
 
   const draw = useCallback(
     (context: CanvasRenderingContext2D, size: Size, ink: Palette) => {
@@ -65,14 +64,14 @@ export function RungTreeCanvas(props: Props) {
       if (single) drawRepeats(context, single.segments, { x, y, ink });
       drawLines(context, drawing.segments, { x, y, ink, colours, lit, won, all: tree.trials.node.length, thickest: Math.max(...tree.nodes.trials, 1) });
       drawLinks(context, drawing.links, { x, y, ink });
-      drawEnds(context, drawing.ends, { x, y, ink, marked, colours, states: props.states, most: drawing.ends.length, best, bestMean });
+      drawEnds(context, drawing.ends, { x, y, ink, marked, colours, states: props.states, most: drawing.ends.length, best });
       context.globalAlpha = 1;
     },
-    [drawing, single, frame, colours, marked, lit, won, rungs, props.metric, props.states, best, bestMean],
+    [drawing, single, frame, colours, marked, lit, won, rungs, props.metric, props.states, best],
   );
 
   const scales = scalesOf(frame, { width, height });
-  const find = (x: number, y: number) => nearest(drawing, scales, x, y);
+  const find = (x: number, y: number) => nearest({ ends: [...drawing.ends, ...ranked.filter((end) => end.trial === best?.trial)], segments: drawing.segments }, scales, x, y);
   /** To the end that is so many ranks from the one that is told. */
   const step = (by: number) => {
     const index = place?.end ? ranked.findIndex((each) => each.trial === place.end!.trial) : -1;

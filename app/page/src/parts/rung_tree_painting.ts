@@ -1,5 +1,5 @@
 /** How the rung tree is painted: its axes, its lines, their ends, and what of them is under the pointer. */
-import { MARKS, number } from "../format.ts";
+import { MARKS, onAxis } from "../format.ts";
 import { commonValues, isOn, type End, type Link, type Segment } from "../layout/rungtree.ts";
 import { linear, logarithmic, logTicks, steps as stepScale, stepTicks, ticks, type Scale } from "../layout/scales.ts";
 import { scale as colourScale, series, type Palette } from "../theme.ts";
@@ -10,7 +10,7 @@ const [LEFT, RIGHT, TOP, BOTTOM] = [52, 16, 20, 26];
 const REACH_PIXELS = 14;
 /** More trials are drawn as a density, and their ends as dots. */
 const MANY = 200;
-/** Before the first measurement trials are known to be together, but not where: a thin broken line. */
+/** Before the first measurement trials are known to be together, but not where: a thin broken line, where there are not many. */
 const GUESS = [2, 4];
 
 export interface Frame {
@@ -50,6 +50,7 @@ export function drawLines(context: CanvasRenderingContext2D, segments: Segment[]
   context.lineCap = "round";
   for (const segment of order(segments, won)) {
     const isWon = isOn(won, segment);
+    if (segment.isGuess && all > MANY && !isWon && !isOn(lit, segment)) continue;
     context.strokeStyle = colours?.[segment.node] ?? (isWon ? ink.accent : ink.soft);
     context.globalAlpha = lit.size && !isOn(lit, segment) ? 0.14 : isWon ? 0.95 : colours ? plain / 0.63 : plain;
     context.lineWidth = segment.isGuess ? 1 : 1 + (Math.log2(segment.trials) / wide) * 11;
@@ -138,7 +139,7 @@ function drawValues(context: CanvasRenderingContext2D, size: Size, ink: Palette,
     context.moveTo(LEFT, y(value));
     context.lineTo(size.width - RIGHT, y(value));
     context.stroke();
-    context.fillText(number(value), LEFT - 8, y(value));
+    context.fillText(onAxis(value), LEFT - 8, y(value));
   }
 }
 
@@ -185,25 +186,36 @@ interface Marks {
   colours: (string | undefined)[] | null;
   states: string[];
   most: number;
-  best: number | null;
-  bestMean: string | null;
+  best: Best | null;
+}
+
+/** The best trial, and where it has its result: a trial that trains on is beyond that. text: the result in words. */
+export interface Best {
+  trial: number;
+  step: number;
+  value: number;
+  text: string;
 }
 
 export function drawEnds(context: CanvasRenderingContext2D, ends: End[], marks: Marks): void {
-  const { x, y, ink, marked, colours, states, best, bestMean } = marks;
+  const { x, y, ink, marked, colours, states, best } = marks;
   context.textAlign = "center";
   context.font = "11px system-ui, sans-serif";
   const isDot = marks.most > MANY;
-  for (const end of [...ends].sort((a, b) => Number(a.trial === best) - Number(b.trial === best))) {
+  for (const end of ends) {
     const state = states[end.trial] ?? end.state;
-    const isBest = end.trial === best;
+    const isBest = end.trial === best?.trial;
     context.globalAlpha = marked.length && !marked.includes(end.trial) && !isBest ? 0.2 : 1;
     context.fillStyle = isBest ? ink.accent : state === "failed" ? ink.bad : (colours?.[end.node] ?? ink.ink);
     if (end.deviation && !isDot) drawDeviation(context, x(end.step), y(end.value - end.deviation), y(end.value + end.deviation));
-    if (isBest) drawBest(context, x(end.step), y(end.value), `trial ${end.trial}: ${bestMean ?? number(end.value)}`, ink);
-    else if (isDot && !marked.includes(end.trial)) context.fillRect(x(end.step) - 1, y(end.value) - 1, 2, 2);
+    if (isBest && end.step === best.step) continue;
+    if (isDot && !marked.includes(end.trial)) context.fillRect(x(end.step) - 1, y(end.value) - 1, 2, 2);
     else context.fillText(MARKS[state] ?? "●", x(end.step), y(end.value) + 1);
   }
+  if (!best) return;
+  context.globalAlpha = 1;
+  context.fillStyle = ink.accent;
+  drawBest(context, x(best.step), y(best.value), `trial ${best.trial}: ${best.text}`, ink);
 }
 
 /** From one deviation below a mean to one above it. */

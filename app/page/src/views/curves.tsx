@@ -2,6 +2,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { number } from "../format.ts";
+import { bestRows } from "../layout/filter.ts";
 import { rungLines } from "../layout/rungs.ts";
 import { pathOf } from "../layout/rungtree.ts";
 import { robust } from "../layout/scales.ts";
@@ -27,7 +28,7 @@ export function Curves(props: ViewProps) {
   const shown = useMemo(() => (table.data ? wanted(table.data, study.mode, chosen.value) : []), [table.data, study.mode, chosen.value]);
   const lines = useMemo(() => (tree.data ? shown.map((trial, index) => line(tree.data!, trial, index, study.best?.trial ?? null)) : []), [tree.data, shown, study.best?.trial, palette.value]);
   const drawn = useMemo(() => lines.filter((each) => each.x.length > 0), [lines]);
-  const range = useMemo(() => robust(drawn.flatMap((each) => each.y), value === "all"), [drawn, value]);
+  const range = useMemo(() => robust(drawn.flatMap((each) => each.y), value === "all", study.mode), [drawn, value, study.mode]);
   const marks = useMemo(() => rungLines(rungs.data?.items ?? []).map((rung) => ({ x: rung.step, text: rung.name })), [rungs.data]);
   const toggle = (name: string, on: string, text: string) => (
     <label>
@@ -70,12 +71,9 @@ export function Curves(props: ViewProps) {
 }
 
 function wanted(table: Table, mode: string, chosen: number[]): number[] {
-  const values = table.column("value") as (number | null)[];
   const states = table.column("state");
-  const sign = mode === "min" ? 1 : -1;
-  const all = values.map((_, row) => row);
-  const best = all.filter((row) => values[row] !== null).sort((a, b) => sign * (values[a]! - values[b]!)).slice(0, TOP);
-  const running = all.filter((row) => states[row] === "running").slice(0, TOP);
+  const best = bestRows(table, mode).slice(0, TOP);
+  const running = states.flatMap((state, row) => (state === "running" ? [row] : [])).slice(0, TOP);
   return [...new Set([...chosen.filter((row) => row < table.count), ...best, ...running])];
 }
 

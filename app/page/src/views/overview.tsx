@@ -2,6 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { about, address, isReport, useAnswer } from "../data.ts";
 import { count, duration, number, percent, plural, spread, time } from "../format.ts";
+import { bestRows } from "../layout/filter.ts";
 import { sentence } from "../layout/sentences.ts";
 import { lastEvents } from "../live.ts";
 import { CopyButton } from "../parts/copy.tsx";
@@ -12,8 +13,9 @@ import { Sketch } from "../parts/sketch.tsx";
 import { Unproven } from "../parts/states.tsx";
 import { Waterfall } from "../parts/waterfall.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
+import { useTable } from "../table.ts";
 import { palette } from "../theme.ts";
-import { resultOf, type History, type LoggedEvent, type Schedules, type Study, type Trial } from "../types.ts";
+import { resultOf, type History, type LoggedEvent, type Schedules, type Study } from "../types.ts";
 import { FrontCard } from "./front.tsx";
 import { Notes } from "./notes.tsx";
 import { RungTreeCard } from "./rung_tree.tsx";
@@ -115,17 +117,21 @@ function Take({ study, trial }: { study: string; trial: number }) {
 }
 
 function RunnersUp({ study, at }: ViewProps) {
-  const answer = useAnswer<{ items: Trial[] }>(about(study.study, "/trials", at, { sort: "value", limit: "5" }));
-  const others = (answer.data?.items ?? []).filter((trial) => trial.value !== null && trial.trial !== study.best?.trial);
-  if (others.length === 0) return null;
+  const { data: table } = useTable(study.study, at);
+  const others = useMemo(() => (table ? bestRows(table, study.mode) : []), [table, study.mode]).filter((trial) => trial !== study.best?.trial);
+  if (!table || others.length === 0) return null;
+  const place = study.value === "best" ? "best" : "last";
   return (
     <p class="quiet">
       Next best:{" "}
       {others.slice(0, 4).map((trial, index) => (
-        <span key={trial.trial}>
+        <span key={trial}>
           {index > 0 && " · "}
-          <a href={studyLink(study.study, ["trials", String(trial.trial)])}>{trial.trial}</a>: {number(trial.value)} <span class="quiet">{spread(resultOf(study, trial))}</span>
-          <Unproven text={trial.exactness} />
+          <span class="whole">
+            <a href={studyLink(study.study, ["trials", String(trial)])}>{trial}</a>: {number(table.get(trial, "value") as number)}
+            <Unproven text={table.get(trial, "exactness") as string | null} />
+            <span class="quiet"> {spread({ deviation: table.get(trial, `${place}.deviation`) as number | null, repeats: Number(table.get(trial, `${place}.repeats`)) })}</span>
+          </span>
         </span>
       ))}
     </p>

@@ -34,10 +34,10 @@ function Related({ study, at, table }: ViewProps & { table: Table }) {
   const shares = useMemo(() => sharesOf(table, importance.data), [table, importance.data]);
   const names = useMemo(() => axisNames(table).sort((a, b) => (shares.get(b) ?? 0) - (shares.get(a) ?? 0)).slice(0, 10), [table, shares]);
   const axes = useMemo(() => {
-    const [low, high] = robust(values.filter((value): value is number => value !== null));
+    const [low, high] = robust(values.filter((value): value is number => value !== null), false, study.mode);
     const shown = values.map((value) => (value === null ? null : Math.min(high, Math.max(low, value))));
     return [...names.map((name) => axisOf(name, table.column(name), text)), axisOf(study.metric, shown, text)];
-  }, [names, table, values, study.metric]);
+  }, [names, table, values, study.metric, study.mode]);
   const numbers = [...new Set((rungs.data?.items ?? []).map((item) => item.rung))].sort((a, b) => a - b);
   const aside = numbers.length > 1 && (
     <label>

@@ -7,6 +7,7 @@ import type { End } from "../layout/rungtree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { roomFor } from "../parts/room.ts";
 import { RungTreeCanvas } from "../parts/rung_tree_canvas.tsx";
+import type { Best } from "../parts/rung_tree_painting.ts";
 import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
 import { titleOf, useTable, type Table } from "../table.ts";
 import { resultOf, type History, type Rungs, type Study, type Tree } from "../types.ts";
@@ -98,6 +99,7 @@ function Drawn({ study, at, height }: ViewProps & { height: number }) {
   const history = useAnswer<History>(about(study.study, "/history", at));
   const lines = useMemo(() => rungLines(rungs.data?.items ?? []), [rungs.data]);
   const ends = useMemo(() => lastDecisions(history.data), [history.data]);
+  const best = useMemo(() => bestOf(study), [study]);
   const { colour, x, y, scale } = route.value.query;
   return (
     <Loaded answer={tree}>
@@ -111,8 +113,7 @@ function Drawn({ study, at, height }: ViewProps & { height: number }) {
             metric={study.metric}
             height={height}
             rungs={lines}
-            best={study.best?.trial ?? null}
-            bestMean={meanOf(study)}
+            best={best}
             chosen={chosen.value}
             isLog={x !== "linear"}
             isWhole={y === "all"}
@@ -128,10 +129,10 @@ function Drawn({ study, at, height }: ViewProps & { height: number }) {
   );
 }
 
-/** With its deviation, where the best trial was trained several times. */
-function meanOf(study: Study): string | null {
+/** Where the best trial has its result, with its deviation where it was trained several times. */
+function bestOf(study: Study): Best | null {
   const result = study.best && resultOf(study, study.best);
-  return result && result.repeats > 1 ? `${number(result.value)} ${spread(result)}` : null;
+  return result && { trial: study.best!.trial, step: result.step, value: result.value, text: `${number(result.value)} ${spread(result)}`.trim() };
 }
 
 function EndTold({ end, study, table, event }: { end: End; study: Study; table: Table | null; event: number | undefined }) {
