@@ -2,8 +2,7 @@
 
 Law 3 of CONTRIBUTING.md lives here: a step depends only on the state, the values of the hyper-parameters and the
 generators, and nothing that happens between steps disturbs them.
-The values of hyper-parameters come from the same canonical pieces that nodes are named by. What is logged between
-evaluations is rows in a file, never facts.
+Values of hyper-parameters come from the pieces that nodes are named by. What is logged is rows in a file, not facts.
 """
 
 from __future__ import annotations
@@ -70,6 +69,7 @@ class Model:
 
     def __init__(self, trainer: Trainer, device: str) -> None:
         self.trainer, self.device, self.step = trainer, device, 0
+        vars(trainer)["_is_driven"] = True
         self._generators, self.averaging = generators.state(device), Averaging(trainer)
         self._set_up_at = -1  # the step that it was set up for without taking it
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ class ModelTrainer(DataTrainer):
     model: nn.Module
     optimizer: Optimizer
     hp: dict[str, Any]
+    _is_driven = False  # by the runner, which sets it; else a user has made it, and calls it
 
     # What a subclass says -------------------------------------------------------------------------------------------
 
@@ -72,10 +73,17 @@ class ModelTrainer(DataTrainer):
             self._sharding.prepare(self.model, lambda batch: self.loss(batch), self.shard, self.replicate)
         if self._compile:
             self.model.compile()
-        self._average = self._new_average()
+        self._average = None if self._average_decay is None else Average(self.model, self._average_decay)
+        if self._average:
+            self.model.register_load_state_dict_post_hook(_Loaded(self._follow_loaded))  # type: ignore[no-untyped-call]
 
-    def _new_average(self) -> Average | None:
-        return None if self._average_decay is None else Average(self.model, self._average_decay)
+    def _follow_loaded(self) -> None:
+        """Weights were put into the model. Where a user did that by hand, they are what is averaged, and measured.
+
+        In a run, a trainer may load weights for a while, to measure others: then only the first ones count.
+        """
+        if self._average and (self._average.is_new or not self._is_driven):
+            self._average.restart()
 
     def _keep_or_build(self) -> bool:
         """Whether the model is there, in the shape that the hyper-parameters give it; else it is built."""
@@ -111,6 +119,20 @@ class ModelTrainer(DataTrainer):
         finally:
             if isinstance(self._sharding, DividedSharding):
                 self._sharding.divide_again(self.model)
+
+
+class _Loaded:
+    """What a model calls when it has loaded a state dict. A copy of the model, or one in a file, calls nothing."""
+
+    def __init__(self, act: Callable[[], None] | None = None) -> None:
+        self._act = act
+
+    def __call__(self, model: nn.Module, keys: Any) -> None:
+        if self._act:
+            self._act()
+
+    def __reduce__(self) -> tuple[type[_Loaded], tuple[()]]:
+        return _Loaded, ()
 
 
 def load_model(model: nn.Module, saved: Mapping[str, Any], is_whole: bool = True) -> None:

@@ -215,16 +215,24 @@ class Average:
     """An exponential moving average of a model's trainable parameters; its buffers are the model's own.
 
     decay: what is left of the average after each update. Raises ValueError.
+    is_new: whether it has not moved yet, and no state was loaded: it is the parameters that training begins with.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"average_decay must be from 0 to less than 1, not {decay!r}")
-        self._model, self._decay = model, decay
+        self._model, self._decay, self.is_new = model, decay, True
         self._values = {name: parameter.detach().clone() for name, parameter in self._parameters()}
+
+    def restart(self) -> None:
+        """Begin anew at the parameters as they are now."""
+        self.is_new = True
+        for name, parameter in self._parameters():
+            local(self._values[name]).copy_(local(parameter.detach()))
 
     def update(self) -> None:
         """Move towards the parameters as they are now."""
+        self.is_new = False
         with torch.no_grad():
             for name, parameter in self._parameters():
                 mine = local(self._values[name])
@@ -243,6 +251,7 @@ class Average:
         return dict(self._values)
 
     def load_state_dict(self, state: Mapping[str, Tensor | Parted]) -> None:
+        self.is_new = False
         for name, value in self._values.items():
             local(value).copy_(local(like(state[name], value)))
 

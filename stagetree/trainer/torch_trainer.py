@@ -95,7 +95,7 @@ class TorchTrainer(ModelTrainer):
             parallel: `tree`, or `fsdp` to divide the parameters among the devices, too; None takes the study's.
             eval_batch_size, clip_grad_norm: samples measured at once; the largest norm of the whole gradient.
             precision: `fp32`, or what autocast computes in: `bf16`, or `fp16` with its losses scaled.
-            average_decay: the decay of a moving average of the parameters, which `evaluate` measures.
+            average_decay: of a moving average of the parameters, which `evaluate` measures, with the model's buffers.
             compile: whether to `torch.compile` the model, which may round differently.
             num_workers: processes that read a map-style data set ahead; like the next two, it changes no result.
             prefetch_factor: batches that each of them reads ahead.
@@ -211,7 +211,6 @@ class TorchTrainer(ModelTrainer):
     def begin(self, weights: dict[str, Any]) -> None:
         """See `Trainer.begin`. All names of the model's `state_dict` must be there; override it to take some."""
         load_model(self.model, weights)
-        self._average = self._new_average()
 
     def train(self) -> None:
         """See `Trainer.train`. The last batch of an epoch may be smaller, unless `drop_last`."""

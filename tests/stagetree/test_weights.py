@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from copy import deepcopy
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,44 @@ def test_a_plain_module_measures_the_value_on_record(tmp_path: Path, args: dict[
     with torch.no_grad():
         error = (plain(numbers) - numbers / 10).square().mean()
     assert error.item() == trainer.evaluate()["val_loss"]
+
+
+@pytest.mark.parametrize("before", ["nothing", "a step", "a state"])
+def test_weights_loaded_into_the_model_are_what_evaluate_measures(before: str) -> None:
+    """As people write it: `trainer.model.load_state_dict(load_file(path))`, then `trainer.evaluate()`."""
+    best = trained(average_decay=0.9)
+    weights = load(export_weights(checkpoint_of(best.state_dict())))
+    torch.manual_seed(1)
+    trainer = Tiny(seed=0, device="cpu", average_decay=0.9)
+    if before != "nothing":
+        trainer.setup({"lr": 0.05, "bs": 4})
+        trainer.train() if before == "a step" else trainer.load_state_dict(best.state_dict() | {"offset": 0})
+    trainer.model.load_state_dict({name: each + 0.5 for name, each in weights.items()})
+    assert trainer.evaluate() != best.evaluate()
+    trainer.model.load_state_dict(weights)
+    assert trainer.evaluate() == best.evaluate()
+
+
+def test_in_a_run_only_the_first_weights_set_the_average() -> None:
+    """A trainer may load others for a while, to measure them: what is averaged must not depend on evaluation."""
+    trainer = Model(Tiny(seed=0, device="cpu", average_decay=0.9), "cpu").trainer
+    trainer.setup({"lr": 0.1, "bs": 4})
+    trainer.model.load_state_dict(zeros := {name: 0 * each for name, each in trainer.model.state_dict().items()})
+    assert not any(each.any() for each in trainer.state_dict()["average"].values())
+    trainer.train()
+    before = {name: each.clone() for name, each in trainer.state_dict()["average"].items()}
+    trainer.model.load_state_dict(zeros)
+    assert all(torch.equal(each, before[name]) for name, each in trainer.state_dict()["average"].items())
+
+
+def test_a_copied_or_saved_model_has_an_average_of_nobody() -> None:
+    trainer = trained(average_decay=0.9)
+    measured, buffer = trainer.evaluate(), BytesIO()
+    torch.save(trainer.model, buffer)
+    buffer.seek(0)
+    for copied in (deepcopy(trainer.model), torch.load(buffer, weights_only=False)):
+        copied.load_state_dict({name: 0 * each for name, each in copied.state_dict().items()})
+        assert trainer.evaluate() == measured
 
 
 def test_averages_are_not_the_parameters() -> None:
