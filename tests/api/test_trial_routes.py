@@ -11,7 +11,8 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.terms import StudyId
 from app.service.services import Services
-from app.service.views.ordering import KEYS, schedule_text
+from app.service.views.ordering import KEYS, columns, schedule_text
+from stagetree.models import Trial
 from tests.api.world import API, Workers, changed
 
 HP = {"lr": {"family": "multistep", "init": 0.1, "milestones": [20], "gamma": 0.1}, "bs": 64}
@@ -224,6 +225,16 @@ def test_trials_by_column(http: TestClient, tuned: str, workers: Workers) -> Non
     assert (columns["value"], columns["best.step"]) == ([None, 0.9], [None, 40])
     assert (columns["hp.lr"], columns["hp.lr.family"], columns["hp.bs"]) == ([None, 0.1], ["multistep", None], [64, 64])
     assert columns["shape.lr"] == ["0.1 → 0.01", "0.1"] and "shape.bs" not in columns
+
+
+def test_schedules_with_the_same_values_are_told_apart_by_when_they_have_them() -> None:
+    turning = [{"bs": {"family": "values", "values": [32, 64], "milestones": [step]}} for step in (6, 12, 12)]
+    slower = [{"bs": {"family": "values", "values": [32, 128], "milestones": [12]}}]
+    trials = [Trial.model_construct(hp=hp, steps=24, trial=number) for number, hp in enumerate(turning + slower)]
+    told = columns(trials).columns["shape.bs"]
+    assert told == ["32 → 64 at step 6", "32 → 64 at step 12", "32 → 64 at step 12", "32 → 128"]
+    cooldown = {"family": "wsd", "peak": 0.1, "warmup": 3, "stable_until": 20, "decay": 12}
+    assert schedule_text(cooldown, 32, says_when=True) == "0.0333 → 0.1 at step 3 → 0.00833 at step 31"
 
 
 @pytest.mark.parametrize(

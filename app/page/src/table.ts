@@ -6,7 +6,7 @@ import type { Columns } from "./types.ts";
 const DIGITS = "6";
 
 /** Of a schedule: more of them are no easier to read than the schedule. */
-const MOST_FIELDS = 2;
+const MOST_FIELDS = 3;
 
 export type Value = unknown;
 
@@ -47,12 +47,26 @@ export class Table {
    * that differ in few fields have these fields instead, which tell them apart.
    */
   get parameters(): string[] {
-    return [...new Set(this.varied.map((name) => (this.isToldByFields(this.shapeOf(name)) ? name : this.shapeOf(name) ?? name)))];
+    return [
+      ...new Set(
+        this.varied
+          .filter((name) => !this.followsFromDecay(name))
+          .map((name) => (this.isToldByFields(this.shapeOf(name)) ? name : this.shapeOf(name) ?? name)),
+      ),
+    ];
   }
 
-  /** The fields of a schedule that vary. */
+  /** The fields of a schedule that vary; not where a decay begins, if its length and the trial's say that. */
   fieldsOf(shape: string): string[] {
-    return this.varied.filter((name) => this.shapeOf(name) === shape);
+    return this.varied.filter((name) => this.shapeOf(name) === shape && !this.followsFromDecay(name));
+  }
+
+  private followsFromDecay(name: string): boolean {
+    const decay = name.replace(/stable_until$/, "decay");
+    if (decay === name || !this.isNumeric(decay)) return false;
+    const ends = this.column(name).map((from, row) => (from === null ? null : Number(from) + Number(this.get(row, decay))));
+    const known = ends.filter((end) => end !== null);
+    return known.every((end) => end === known[0]) || ends.every((end, row) => end === null || end === this.get(row, "steps"));
   }
 
   private isToldByFields(shape: string | undefined): boolean {

@@ -6,11 +6,12 @@ import { csv, filtered, sorted } from "../src/layout/filter.ts";
 import { edges, MOST, rowsOf } from "../src/layout/ladder.ts";
 import { axisOf, brushed, formatBrushes, parseBrushes } from "../src/layout/parallel.ts";
 import { loggedLines } from "../src/parts/logged.ts";
+import { fullest } from "../src/layout/rungs.ts";
 import { reason, sentence } from "../src/layout/sentences.ts";
 import { axis, busyShare, chromeTrace, lanes, place } from "../src/layout/timeline.ts";
 import { formatRoute, parseRoute } from "../src/route.ts";
 import { Table } from "../src/table.ts";
-import type { LoggedEvent, Timeline } from "../src/types.ts";
+import type { LoggedEvent, Rungs, Timeline } from "../src/types.ts";
 
 const table = new Table({
   count: 4,
@@ -41,8 +42,24 @@ test("schedules of one family that differ in few numbers have a column for each,
   const shared = { "hp.lr.family": ["wsd", "wsd"], "hp.lr.peak": [0.1, 0.1], "shape.lr": ["0.1 → 0", "0.1 → 0"] };
   assert.deepEqual(new Table({ count: 2, columns: { ...shared, "hp.lr.decay": [10, 20] } }).parameters, ["hp.lr.decay"]);
   assert.deepEqual(new Table({ count: 2, columns: { ...shared, "hp.lr.shape": ["sqrt", "linear"] } }).parameters, ["shape.lr"]);
-  const many = { "hp.lr.a": [1, 2], "hp.lr.b": [1, 2], "hp.lr.c": [1, 2] };
+  const many = { "hp.lr.a": [1, 2], "hp.lr.b": [1, 2], "hp.lr.c": [1, 2], "hp.lr.d": [1, 2] };
   assert.deepEqual(new Table({ count: 2, columns: { ...shared, ...many } }).parameters, ["shape.lr"]);
+});
+
+test("where a decay begins is no column of its own if the decay ends with the trial", () => {
+  const fields = { "hp.lr.family": ["wsd", "wsd", "wsd"], "hp.lr.peak": [0.1, 0.1, 0.2], "hp.lr.decay": [10, 20, 10], "shape.lr": ["a", "a", "b"] };
+  const told = (until: number[], steps: number[]) => new Table({ count: 3, columns: { ...fields, steps, "hp.lr.stable_until": until } }).parameters;
+  assert.deepEqual(told([30, 20, 30], [50, 50, 50]), ["hp.lr.peak", "hp.lr.decay"]);
+  assert.deepEqual(told([30, 60, 30], [40, 80, 40]), ["hp.lr.peak", "hp.lr.decay"]);
+  assert.deepEqual(told([30, 20, 25], [40, 40, 40]), ["hp.lr.peak", "hp.lr.decay", "hp.lr.stable_until"]);
+});
+
+test("results are compared at the furthest rung that nearly all trials reached", () => {
+  const rung = (number: number, trials: number) => ({ rung: number, trials: Array(trials) });
+  const at = (...items: object[]) => fullest({ items } as Rungs);
+  assert.equal(at(rung(0, 16), rung(1, 16), rung(2, 15)), "2");
+  assert.equal(at(rung(0, 27), rung(1, 9), rung(2, 3)), "0");
+  assert.equal(at(), "end");
 });
 
 test("only all of it is 100 %, and only nothing of it 0 %", () => {

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from itertools import chain, groupby, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from stagetree.models import Answer, Trial
@@ -79,9 +80,17 @@ def _shapes(trials: Sequence[Trial]) -> Iterator[Json]:
     """For each trial its hyper-parameters in words, where they move in some trial."""
     moving = {name for trial in trials for name, value in trial["hp"].items() if _is_moving(value)}
     steps = max((trial["steps"] for trial in trials), default=1)
-    for trial in trials:
-        texts = {name: json.dumps(value) for name, value in trial["hp"].items() if name in moving}
-        yield {SHAPE + name: _schedule_text(text, steps) for name, text in texts.items()}
+    written = [{name: json.dumps(value) for name, value in trial["hp"].items() if name in moving} for trial in trials]
+    words = {name: _told_apart({each[name] for each in written if name in each}, steps) for name in moving}
+    for trial in written:
+        yield {SHAPE + name: words[name][text] for name, text in trial.items()}
+
+
+def _told_apart(schedules: Iterable[str], steps: int) -> dict[str, str]:
+    """Each schedule in words, with the steps at which it turns if another has the same words without them."""
+    words = {schedule: _schedule_text(schedule, steps) for schedule in schedules}
+    often = Counter(words.values())
+    return {each: _schedule_text(each, steps, often[text] > 1) for each, text in words.items()}
 
 
 def _is_moving(value: Any) -> bool:
@@ -127,29 +136,43 @@ def _text(value: Any) -> str:
 MOST_TURNS, MOST_WORDS = 64, 4
 
 
-def schedule_text(value: Any, steps: int) -> str:
+def schedule_text(value: Any, steps: int, says_when: bool = False) -> str:
     """The values that a hyper-parameter goes through in so many steps, in three digits: `64 → 128`.
 
     Those are where it begins, where it turns, and where it ends. Of more than four, the first, the highest, the lowest
-    and the last of them, in their order: `0.05 → 0.2 → 0.001`.
+    and the last of them, in their order: `0.05 → 0.2 → 0.001`. With when they are reached: `64 → 128 at step 6`.
     """
-    values = [value for value, _ in groupby(_turned([*_ends(value, steps)]))]
+    turns = [next(same) for _, same in groupby(_turned([*_ends(value, steps)]), key=lambda turn: turn.value)]
+    values = [turn.value for turn in turns]
     if len(values) > MOST_WORDS and all(map(_is_number, values)):
         places = {0, values.index(max(values)), values.index(min(values)), len(values) - 1}
-        values = [values[place] for place in sorted(places)]
-    return " → ".join(text for text, _ in groupby(map(_brief, values)))
+        turns = [turns[place] for place in sorted(places)]
+    words = [next(same) for _, same in groupby(turns, key=lambda turn: _brief(turn.value))]
+    return " → ".join(
+        _brief(turn.value) + (f" at step {turn.step}" if says_when and turn.step else "") for turn in words
+    )
 
 
-def _turned(values: Sequence[tuple[Any, bool]]) -> Iterator[Any]:
+class _Turn(NamedTuple):
+    value: Any
+    step: int
+    is_held: bool
+
+    @property
+    def when(self) -> str:
+        return f" at step {self.step}" if self.step else ""
+
+
+def _turned(ends: Sequence[_Turn]) -> Iterator[_Turn]:
     """Without those that a moving sequence only passes, on its way up or down, where one piece follows another."""
-    for place, (value, is_held) in enumerate(values):
-        beside = [values[place - 1][0], value, values[place + 1][0]] if 0 < place < len(values) - 1 else []
-        if is_held or not (beside and all(map(_is_number, beside)) and sorted(beside)[1] == value):
-            yield value
+    for place, end in enumerate(ends):
+        beside = [each.value for each in ends[place - 1 : place + 2]] if 0 < place < len(ends) - 1 else []
+        if end.is_held or not (beside and all(map(_is_number, beside)) and sorted(beside)[1] == end.value):
+            yield end
 
 
-def _ends(value: Any, steps: int) -> Iterator[tuple[Any, bool]]:
-    """The values at both ends of each piece, and whether it holds them; one that goes on from before begins there."""
+def _ends(value: Any, steps: int) -> Iterator[_Turn]:
+    """Both ends of each piece, and whether it holds its value; one that goes on from before begins there."""
     from stagetree.sequences import parse, with_ends
 
     is_begun = False
@@ -158,16 +181,17 @@ def _ends(value: Any, steps: int) -> Iterator[tuple[Any, bool]]:
             return
         last = (steps if end is None else min(end, steps)) - 1
         if not is_begun:
-            yield piece.form.at(piece.start), piece.form.is_held
+            yield _Turn(piece.form.at(piece.start), piece.start, piece.form.is_held)
         if is_begun or last > piece.start:
-            yield piece.form.at(last), piece.form.is_held
+            at = piece.start if piece.form.is_held else last
+            yield _Turn(piece.form.at(last), at, piece.form.is_held)
         is_begun = last == piece.start
 
 
 @lru_cache(maxsize=1 << 16)
-def _schedule_text(value: str, steps: int) -> str:
+def _schedule_text(value: str, steps: int, says_when: bool = False) -> str:
     """As above, of JSON: most trials of a large study are shown again and again, and some share a schedule."""
-    return json_safe(schedule_text(json.loads(value), steps))
+    return json_safe(schedule_text(json.loads(value), steps, says_when))
 
 
 def _is_number(value: Any) -> bool:

@@ -1,5 +1,5 @@
 /** Rungs over the views: the steps at which trials are compared, and the last decision about each trial. */
-import type { History, RankedRung } from "../types.ts";
+import type { History, RankedRung, Rungs } from "../types.ts";
 
 const MOST_RUNGS = 12;
 
@@ -18,4 +18,17 @@ export function rungLines(items: RankedRung[]): { step: number; name: string }[]
   for (const item of items) if (!names.has(item.steps)) names.set(item.steps, `rung ${item.rung}`);
   const found = [...names].map(([step, name]) => ({ step, name })).sort((a, b) => a.step - b.step);
   return found.length > MOST_RUNGS ? [] : found;
+}
+
+/** Not a rung, but where each trial ended. */
+export const END = "end";
+const NEARLY_ALL = 0.9;
+
+/** The furthest rung that nearly all reached who reached any: results after the same number of steps can be compared. */
+export function fullest(rungs: Rungs | null): string {
+  const reached = new Map<number, number>();
+  for (const item of rungs?.items ?? []) reached.set(item.rung, (reached.get(item.rung) ?? 0) + item.trials.length);
+  const enough = NEARLY_ALL * Math.max(...reached.values());
+  const rung = Math.max(...[...reached].filter(([, trials]) => trials >= enough).map(([rung]) => rung));
+  return reached.size ? String(rung) : END;
 }

@@ -3,6 +3,7 @@ import { useMemo } from "preact/hooks";
 import { about, isReport, useAnswer } from "../data.ts";
 import { count, number, percent } from "../format.ts";
 import { axisOf } from "../layout/parallel.ts";
+import { END, fullest } from "../layout/rungs.ts";
 import { robust } from "../layout/scales.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Parallel } from "../parts/parallel_canvas.tsx";
@@ -13,7 +14,6 @@ import { Shapes } from "./shapes.tsx";
 import { Slices } from "./slices.tsx";
 import type { ViewProps } from "./props.ts";
 
-const END = "end";
 /** More different schedules are no axis: their fields are. */
 const MOST_KINDS = 12;
 
@@ -70,14 +70,6 @@ function Related({ study, at, table }: ViewProps & { table: Table }) {
       </Panel>
     </>
   );
-}
-
-/** The rung that most trials reached, where there are rungs: results after the same number of steps can be compared. */
-function fullest(rungs: Rungs | null): string {
-  const reached = new Map<number, number>();
-  for (const item of rungs?.items ?? []) reached.set(item.rung, (reached.get(item.rung) ?? 0) + item.trials.length);
-  const [first] = [...reached].sort(([a, x], [b, y]) => y - x || a - b);
-  return first === undefined ? END : String(first[0]);
 }
 
 /** An axis for each hyper-parameter: of its schedules, where there are few of them; or else of each of their fields. */
