@@ -6,7 +6,7 @@ import { csv, filtered, sorted } from "../src/layout/filter.ts";
 import { edges, MOST, rowsOf } from "../src/layout/ladder.ts";
 import { axisOf, brushed, formatBrushes, parseBrushes } from "../src/layout/parallel.ts";
 import { loggedLines } from "../src/parts/logged.ts";
-import { fullest } from "../src/layout/rungs.ts";
+import { fullest, tunersNumbers } from "../src/layout/rungs.ts";
 import { reason, sentence } from "../src/layout/sentences.ts";
 import { axis, busyShare, chromeTrace, lanes, place } from "../src/layout/timeline.ts";
 import { formatRoute, parseRoute } from "../src/route.ts";
@@ -60,6 +60,12 @@ test("results are compared at the furthest rung that nearly all trials reached",
   assert.equal(at(rung(0, 16), rung(1, 16), rung(2, 15)), "2");
   assert.equal(at(rung(0, 27), rung(1, 9), rung(2, 3)), "0");
   assert.equal(at(), "end");
+});
+
+test("what may be changed of a tuner is what it has", () => {
+  const names = (tuner: Record<string, unknown>) => tunersNumbers({ tuner: String(tuner["kind"]), spec: { tuner } }).map(([name]) => name);
+  assert.deepEqual(names({ kind: "median", num_trials: 16, min_steps: 4 }), ["tuner.num_trials", "tuner.min_steps"]);
+  assert.deepEqual(names({ kind: "asha", num_trials: 16 }), ["tuner.reduction_factor", "tuner.min_steps", "tuner.num_trials"]);
 });
 
 test("only all of it is 100 %, and only nothing of it 0 %", () => {

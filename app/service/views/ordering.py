@@ -114,7 +114,7 @@ def flat(item: Json | Answer, prefix: str = "") -> Json:
     return fields
 
 
-FAMILIES = {"Line": "linear", "Power": "exponential"}
+FAMILIES = {"Line": "linear", "Power": "exponential", "Ramp": "warm-up", "Slide": "linear"}
 """What study files call a form, where that is another word than its own."""
 
 

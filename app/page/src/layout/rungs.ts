@@ -1,5 +1,5 @@
 /** Rungs over the views: the steps at which trials are compared, and the last decision about each trial. */
-import type { History, RankedRung, Rungs } from "../types.ts";
+import type { History, RankedRung, Rungs, Study } from "../types.ts";
 
 const MOST_RUNGS = 12;
 
@@ -31,4 +31,14 @@ export function fullest(rungs: Rungs | null): string {
   const enough = NEARLY_ALL * Math.max(...reached.values());
   const rung = Math.max(...[...reached].filter(([, trials]) => trials >= enough).map(([rung]) => rung));
   return reached.size ? String(rung) : END;
+}
+
+const OF_RUNGS = { reduction_factor: 3, min_steps: 1 };
+const HAS_RUNGS = ["sha", "asha", "hyperband", "async_hyperband"];
+
+/** The numbers of a study's tuner with what they are, as its file says it: what may be changed. */
+export function tunersNumbers(study: Pick<Study, "tuner" | "spec">): [string, number][] {
+  const written = { ...(HAS_RUNGS.includes(study.tuner) ? OF_RUNGS : {}), ...(study.spec["tuner"] as Record<string, unknown>) };
+  const numbers = Object.entries(written).filter((field): field is [string, number] => typeof field[1] === "number");
+  return numbers.map(([name, value]) => [`tuner.${name}`, value]);
 }

@@ -2,16 +2,16 @@
 import { useState } from "preact/hooks";
 import { about, isReport, tell, type Trouble } from "../data.ts";
 import { number, plural } from "../format.ts";
+import { tunersNumbers } from "../layout/rungs.ts";
 import { Panel } from "../parts/panel.tsx";
 import type { Imagined, Study } from "../types.ts";
 import type { ViewProps } from "./props.ts";
-
-const FIELDS = ["tuner.reduction_factor", "tuner.min_steps", "tuner.max_steps", "tuner.num_trials", "tuner.brackets"];
 
 export function WhatIf({ study, at }: ViewProps) {
   const [said, setSaid] = useState<{ imagined?: Imagined; error?: string }>({});
   const [busy, setBusy] = useState(false);
   if (isReport) return null;
+  const fields = tunersNumbers(study);
   const imagine = async (event: SubmitEvent) => {
     event.preventDefault();
     const form = new FormData(event.currentTarget as HTMLFormElement);
@@ -30,15 +30,15 @@ export function WhatIf({ study, at }: ViewProps) {
       <form class="buttons" onSubmit={(event) => void imagine(event)}>
         <label>
           <span class="hidden">Field of the study file</span>
-          <input name="field" list="what-if-fields" defaultValue={FIELDS[0]} required />
+          <input name="field" list="what-if-fields" defaultValue={fields[0]?.[0]} required />
         </label>
         <datalist id="what-if-fields">
-          {FIELDS.map((field) => (
+          {fields.map(([field]) => (
             <option key={field} value={field} />
           ))}
         </datalist>
         <label>
-          had been <input name="value" size={8} defaultValue="3" required />
+          had been <input name="value" size={8} defaultValue={String(fields[0]?.[1] ?? "")} required />
         </label>
         <button disabled={busy}>{busy ? "Working it out …" : "Work it out"}</button>
       </form>
