@@ -74,8 +74,11 @@ class StateOfTrial(NamedTuple):
 
 def export_as_on_a_slot(
     state: StateOfTrial, folder: Path, trainers: Sequence[str], server: str | None, dir: Path | None
-) -> None:
-    """Have the trainer of a trial write its model into an empty folder. Raises what the trainer's code raises."""
+) -> bool:
+    """Have the trainer of a trial write its model into an empty folder. Raises what the trainer's code raises.
+
+    Returns whether it has an `export` of its own.
+    """
     from app.cli import stacks
     from stagetree.runtime.debug import export_state
 
@@ -83,7 +86,7 @@ def export_as_on_a_slot(
         trial, plan = service.client.trial(name, state.trial), service.client.plan(name)
         spec = service.client.study(name, trials=True)["spec"]
     work = _as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers), "cpu")
-    export_state(work, state.image, state.step, folder)
+    return export_state(work, state.image, state.step, folder)
 
 
 def _as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:

@@ -108,7 +108,7 @@ class Store:
         with _not_found():
             with self._use.open_study(self._use.find(study)) as (plan, there):
                 state = kept_state(plan, there, trial, step)
-            return write_state(open_store(self._use.checkpoints), study, state, to, whole=False)
+            return write_state(open_store(self._use.checkpoints), study, state, to, whole=False).path
 
     def film(self, study: str, kind: str = "svg", *, public: bool = False) -> bytes:
         return exporting.film(self._use, self._use.find(study), kind, public=public)

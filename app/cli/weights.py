@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -29,14 +31,14 @@ Export = Annotated[
     Path | None,
     typer.Option("--export", metavar="DIR", help="Have the trainer export the model to this new folder."),
 ]
-Into = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write into.")]
+Into = Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="The folder to write into.")]
 
 
 def weights(
     id: StudyId,
     trial: TrialNumber = None,
     step: Step = None,
-    output: Into = Path(),
+    output: Into = None,
     whole: Whole = False,
     export: Export = None,
     trainers: Trainers = None,
@@ -52,10 +54,15 @@ def weights(
     """
     if server and dir:
         fail("--server and --dir name two places: give one of them", USAGE)
+    if export is not None and (output is not None or whole):
+        other = "--state" if output is None else "--output"
+        fail(f"--export names the folder that the trainer writes into, and {other} is for a file: give one", USAGE)
     try:
         if export is None:
-            path, about = _written(id, _Wanted(trial, step, whole, output), server, dir)
-            print(f"{path}{about}")
+            file = _written(id, _Wanted(trial, step, whole, output or Path()), server, dir)
+            print(f"{file.path}{file.about}")
+            if not whole:
+                _say_what_is_like_it(file.like_the_model)
         else:
             _export(id, _Wanted(trial, step, True, export), trainers or [], server, dir)
     except OSError as error:
@@ -65,19 +72,41 @@ def weights(
 def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, dir: Path | None) -> None:
     """Build the trainer here, as `stagetree debug` does, and have it write its model."""
     from app.cli.diagnosing import StateOfTrial, export_as_on_a_slot
+    from stagetree.runtime.weight_files import like_the_model
 
     which.into.mkdir(parents=True, exist_ok=True)
     if any(which.into.iterdir()):
         fail(f"{which.into} is not empty: name a new folder", USAGE)
     with TemporaryDirectory(prefix="stagetree-") as folder:
-        image, about = _written(id, replace(which, into=Path(folder)), server, dir)
-        number, step = map(int, OF_STATE.findall(image.name)[-1])
-        export_as_on_a_slot(StateOfTrial(id, number, step, image), which.into, trainers, server, dir)
-    print(f"{which.into}{about}: {', '.join(sorted(path.name for path in which.into.iterdir()))}")
+        file = _written(id, replace(which, into=Path(folder)), server, dir)
+        number, step = map(int, OF_STATE.findall(file.path.name)[-1])
+        state = StateOfTrial(id, number, step, file.path)
+        is_its_own = export_as_on_a_slot(state, which.into, trainers, server, dir)
+        like = [] if is_its_own else like_the_model(file.path.read_bytes())
+    print(f"{which.into}{file.about}: {', '.join(sorted(path.name for path in which.into.iterdir()))}")
+    _say_what_is_like_it(like)
 
 
-def _written(id: str, which: _Wanted, server: str | None, dir: Path | None) -> tuple[Path, str]:
-    """The file that was written, and what is known of it."""
+def _say_what_is_like_it(parts: Sequence[str]) -> None:
+    """What the value may be of, in the place of the weights that were written."""
+    if parts:
+        print(
+            f"These are the weights of `model`. The state has {' and '.join(map(repr, parts))} too, of the same names "
+            "and shapes: if `evaluate` measures that, the value is not of these weights. Write "
+            "`export(self, folder)` in the trainer, and use --export.",
+            file=sys.stderr,
+        )
+
+
+class _File(NamedTuple):
+    """A file that was written, what is known of the trial, and what in its state may be taken for the model."""
+
+    path: Path
+    about: str = ""
+    like_the_model: Sequence[str] = ()
+
+
+def _written(id: str, which: _Wanted, server: str | None, dir: Path | None) -> _File:
     from app.cli.finding import server_url
 
     url = None if dir else server_url(server)
@@ -94,17 +123,17 @@ class _Wanted:
     into: Path
 
 
-def _from_server(url: str, id: str, which: _Wanted) -> tuple[Path, str]:
+def _from_server(url: str, id: str, which: _Wanted) -> _File:
     from app.cli.finding import Documents, study_id
     from stagetree.client.client import Client, Holds
 
     with Client(url) as client:
         study = study_id(Documents(client), id)
         holds: Holds = "state" if which.whole else "weights"
-        return client.checkpoint(study, which.into, trial=which.trial, step=which.step, holds=holds), ""
+        return _File(client.checkpoint(study, which.into, trial=which.trial, step=which.step, holds=holds))
 
 
-def _from_store(folder: Path | None, id: str, which: _Wanted) -> tuple[Path, str]:
+def _from_store(folder: Path | None, id: str, which: _Wanted) -> _File:
     from app.domain.terms import StudyId, Unknown
     from app.events import Plans
     from app.object_store import open_store
@@ -118,9 +147,8 @@ def _from_store(folder: Path | None, id: str, which: _Wanted) -> tuple[Path, str
             raise Unknown(f"there is no study {name}")
         with Plans(records.log).holding(row.stream) as plan:
             state = kept_state(plan, plan.studies[StudyId(name)], which.trial, which.step)
-    path = write_state(open_store(places(folder)[1]), name, state, which.into, whole=which.whole)
-    measured = ", ".join(f"{name} {value}" for name, value in sorted(state.metrics.items()))
-    return path, f"  (trial {state.trial} after step {state.step}: {measured or 'not measured there'})"
+    written = write_state(open_store(places(folder)[1]), name, state, which.into, whole=which.whole)
+    return _File(written.path, f"  ({state.text})", written.like_the_model)
 
 
 def _study(meant: str, folder: Path | None) -> str:

@@ -11,19 +11,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from app.away import store_is_away
 from app.domain import keeping, results
 from app.domain.search_plan import Checkpoint, SearchPlan, Study, trial_of
-from app.domain.terms import Unknown
+from app.domain.terms import TrialState, Unknown
 from app.events import StudyRecord
 from app.object_store import PART, ObjectStore, StoreUnavailable
 from app.service.services import Services
 from app.service.trial_logs import logged_points
 from stagetree.models.pages import Logged
-from stagetree.runtime.weight_files import is_divided, joined, weight_parts
+from stagetree.runtime.weight_files import is_divided, joined, like_the_model, weight_parts
 from stagetree.whole_file import whole_file
 
 
@@ -35,6 +35,16 @@ class KeptState:
     step: int
     checkpoint: Checkpoint
     metrics: dict[str, float | None]
+    has_failed: bool
+
+    @property
+    def text(self) -> str:
+        """Which one it is, and what the trainer's `evaluate` measured there, for people."""
+        pairs = ", ".join(f"{name} {value}" for name, value in sorted(self.metrics.items()))
+        measured = f"its evaluate measured {pairs}" if pairs else "not measured there"
+        return (
+            f"trial {self.trial}{', which failed later,' if self.has_failed else ''} after step {self.step}: {measured}"
+        )
 
     def file_name(self, *, whole: bool) -> str:
         """What to call a file with it, or with its weights alone, behind the study's name."""
@@ -59,7 +69,8 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
     if step not in there:
         steps = ", ".join(map(str, there)) or "none"
         raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}")
-    return KeptState(trial, step, there[step].checkpoint, dict(plan.metrics(of, step) or {}))
+    metrics = dict(plan.metrics(of, step) or {})
+    return KeptState(trial, step, there[step].checkpoint, metrics, of.state == TrialState.FAILED)
 
 
 def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool) -> Iterator[memoryview]:
@@ -69,24 +80,34 @@ def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool) -> Iterato
     `StoreUnavailable`.
     """
     with _image(store, checkpoint) as image:
-        try:
-            pieces = [memoryview(image)] if whole else weight_parts(image)
-        except ValueError as error:
-            raise Unknown(str(error)) from None
-        for piece in pieces:
+        for piece in _pieces(image, whole):
             for begin in range(0, len(piece), PART):
                 yield piece[begin : begin + PART]
 
 
-def write_state(store: ObjectStore, study: str, state: KeptState, folder: Path, *, whole: bool) -> Path:
-    """Write such a file into a folder; its path. Raises as `parts`, before the file is begun, and OSError."""
-    content = parts(store, state.checkpoint, whole=whole)
-    first = next(content)
+def _pieces(image: mmap.mmap, whole: bool) -> list[memoryview]:
+    try:
+        return [memoryview(image)] if whole else weight_parts(image)
+    except ValueError as error:
+        raise Unknown(str(error)) from None
+
+
+class StateFile(NamedTuple):
+    """Where it is, and which parts of the state `evaluate` may have measured in the place of the model."""
+
+    path: Path
+    like_the_model: list[str]
+
+
+def write_state(store: ObjectStore, study: str, state: KeptState, folder: Path, *, whole: bool) -> StateFile:
+    """Write such a file into a folder. Raises as `parts`, before the file is begun, and OSError."""
     path = folder / f"{study}-{state.file_name(whole=whole)}"
-    with whole_file(path) as file:
-        for part in chain([first], content):
-            file.write(part)
-    return path
+    with _image(store, state.checkpoint) as image:
+        pieces = _pieces(image, whole)
+        with whole_file(path) as file:
+            for piece in pieces:
+                file.write(piece)
+        return StateFile(path, like_the_model(image))
 
 
 @contextmanager

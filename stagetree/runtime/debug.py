@@ -61,21 +61,24 @@ def run_in_terminal(trial: DebugTrial, steps: int) -> dict[str, float | None]:
         return model.evaluate()
 
 
-def export_state(trial: DebugTrial, image: Path, step: int, folder: Path) -> None:
+def export_state(trial: DebugTrial, image: Path, step: int, folder: Path) -> bool:
     """Have a trial's trainer write its model, from the checkpoint after `step` steps, into an empty folder.
 
-    image: the file with the checkpoint. Raises as `run_in_terminal` does, ValueError if it holds no tensors, OSError.
+    image: the file with the checkpoint. Returns whether the trainer has an `export` of its own. Raises as
+    `run_in_terminal` does, ValueError if it holds no tensors, OSError.
     """
     with _as_it_was_raised():
         model = _built(trial)
         with image.open("rb") as file:
             model.load(state_format.read(file.fileno()), HpTimeline(trial.hp), step)
-        if type(model.trainer).export is not Trainer.export:
+        export = type(model.trainer).export
+        if export is not Trainer.export:
             with user_code():
                 model.trainer.export(folder)
-            return
+            return not export.__module__.startswith("stagetree.")
     with image.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as area:
         (folder / "model.safetensors").write_bytes(export_weights(area))
+    return False
 
 
 def _built(trial: DebugTrial) -> Model:

@@ -52,6 +52,18 @@ def weight_parts(image: Image) -> list[memoryview]:
     return _written({name: header[stored] for name, stored in names.items()}, memoryview(image)[begin:])
 
 
+def like_the_model(image: Image) -> list[str]:
+    """The parts of a checkpoint that hold tensors of its model's names and shapes, such as an average of one's own."""
+    header, like = header_of(image)[0], list[str]()
+    parts = _items(_trainer(header))
+    model = {name: header[stored]["shape"] for name, stored in _tensors(parts.get("model"), ())}
+    for part in parts.keys() - {"model", "average", "optimizer"}:
+        shapes = {name.removeprefix("module."): header[stored]["shape"] for name, stored in _tensors(parts[part], ())}
+        if 2 * sum(shapes.get(name) == shape for name, shape in model.items()) > len(model):  # most have one
+            like.append(str(part))
+    return sorted(like)
+
+
 def is_divided(image: Image) -> bool:
     """Whether a checkpoint is the part of one rank, which must be `joined` with the others, if there are any."""
     try:
@@ -207,16 +219,21 @@ def entries_of(header: Mapping[str, Any]) -> dict[str, Entry]:
 
 def _names(header: Mapping[str, Any]) -> dict[str, str]:
     """The names under which the tensors of a checkpoint are stored, by the model's own names for them."""
-    metadata = header.get("__metadata__", {})
-    if "tree" not in metadata:
-        raise ValueError("that is no checkpoint")
-    trainer = _items(json.loads(metadata["tree"])).get("trainer")
+    trainer = _trainer(header)
     parts = _items(trainer)
     model = dict(_tensors(parts.get("model"), ()))
     average = dict(_tensors(parts.get("average"), ()))
     if model:
         return model | {name: stored for name, stored in average.items() if name in model}
     return dict(_tensors(trainer, ()))
+
+
+def _trainer(header: Mapping[str, Any]) -> Any:
+    """What the trainer's `state_dict` returned, as a checkpoint's tree writes it. Raises ValueError."""
+    tree = header.get("__metadata__", {}).get("tree")
+    if tree is None:
+        raise ValueError("that is no checkpoint")
+    return _items(json.loads(tree)).get("trainer")
 
 
 def _items(tree: Any) -> dict[Any, Any]:

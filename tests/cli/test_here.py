@@ -110,7 +110,8 @@ def test_what_is_kept_can_be_deleted(
     assert stagetree("gc", "--budget", "much").code == 2
     assert stagetree("gc", "--budget", "1B", "--yes").code == 0
     assert stored() == 1
-    assert f"(trial {best} after step" in stagetree("weights", "last", "-o", "best").out
+    said = stagetree("weights", "last", "-o", "best")
+    assert f"(trial {best} after step 12: its evaluate measured " in said.out and not said.err
     assert stagetree("weights", "last", "--state", "-o", "best").code == 0
     assert sorted(path.name.rpartition("-")[2] for path in (here / "best").iterdir()) == [
         "12.safetensors",

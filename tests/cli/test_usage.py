@@ -67,6 +67,10 @@ def test_what_is_no_number(stagetree: Stagetree, command: str, option: str) -> N
         ("replay last --what-if x", "--what-if: must be FIELD=VALUE"),
         ("gc --budget much", "--budget: must be a size such as 20GiB, got 'much'"),
         ("studies --server ftp://x", "--server: must begin with http:// or https://, got ftp://x"),
+        (
+            "weights last -o x --export y",
+            "--export names the folder that the trainer writes into, and --output is for a",
+        ),
         ("runn", "Did you mean 'run'?"),
         ("run s --slotz 2", "--slots"),
     ],

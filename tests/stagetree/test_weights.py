@@ -21,6 +21,7 @@ from stagetree import export_weights, load_state
 from stagetree.runtime import state_format
 from stagetree.runtime.debug import DebugTrial, export_state
 from stagetree.runtime.model import Model
+from stagetree.runtime.weight_files import like_the_model
 
 
 def checkpoint_of(trainer_state: Any) -> bytes:
@@ -99,6 +100,16 @@ def test_averages_are_not_the_parameters() -> None:
 def test_a_trainer_without_a_model_gives_all_its_tensors() -> None:
     image = export_weights(checkpoint_of({"net": [torch.ones(2), {"b": np.zeros(3)}], "count": 3}))
     assert {name: tensor.shape for name, tensor in load(image).items()} == {"net.0": (2,), "net.1.b": (3,)}
+
+
+def test_an_average_of_ones_own_is_told_from_the_model() -> None:
+    """Its `evaluate` may measure that, and then the value is not of the weights that are written."""
+    model = {"0.weight": torch.ones(2, 2), "0.bias": torch.ones(2)}
+    others: dict[str, Any] = {"optimizer": model, "average": model, "teacher": {"head": torch.ones(2)}, "step": 3}
+    own = {"shadow": dict(model), "swa": {f"module.{name}": each for name, each in model.items()}}
+    assert like_the_model(checkpoint_of({"model": model, **others, **own})) == ["shadow", "swa"]
+    assert like_the_model(checkpoint_of({"model": model, **others})) == []
+    assert like_the_model(checkpoint_of({"net": model, "shadow": model})) == []  # all of it is written
 
 
 def test_every_dtype_stays_aligned() -> None:
@@ -180,12 +191,12 @@ def test_a_trainer_is_built_and_loaded_to_export_a_state(tmp_path: Path) -> None
     image.write_bytes(bytes((state := State(*model.save())).view()))
     state.close()
 
-    def export(name: str) -> None:
+    def export(name: str) -> bool:
         hp = {"lr": 0.1, "bs": 4}
         taken = DebugTrial(file=str(file), name=name, args={}, seed=0, hp=hp, determinism="off")
-        export_state(taken, image, 1, into)
+        return export_state(taken, image, 1, into)
 
-    export("own")
+    assert export("own")
     assert (into / "said").read_text() == "1 True"
     with pytest.raises(OSError, match="no room"):
         export("failing")
