@@ -11,6 +11,9 @@ Metrics = Mapping[str, float | None]
 FINAL = ("completed", "failed", "cancelled")
 """The states of a study that is over."""
 
+RANKED_LAST = "failed"
+"""The state of trials that come behind all others with a result, however good theirs is: they did not end well."""
+
 
 def value_text(result: Mapping[str, Any]) -> str:
     """A metric in six digits; of a mean, the deviation and the number: 0.981234 ± 0.0012 (3)."""

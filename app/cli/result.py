@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from app.cli.output import harmless, one_line, plural, print_table, result_cells, short_hp
-from stagetree.text import duration, percent
+from app.service.views.ordering import ordered
+from stagetree.text import RANKED_LAST, duration, percent
 
 Json = dict[str, Any]
 BEST = 5
@@ -113,17 +114,22 @@ def print_best(study: Json) -> None:
         return
     cooled = {trial["cooldown_of"] for trial in study["trials"] if "cooldown_of" in trial}  # judged by these alone
     judged = (trial for trial in study["trials"] if trial["trial"] not in cooled and not trial.get("violation"))
-    valued = [trial for trial in judged if trial["value"] is not None]
-    sign = 1 if study["mode"] == "min" else -1
-    best = sorted(valued, key=lambda trial: (sign * trial["value"], trial["trial"]))[:BEST]
+    best = ordered([trial for trial in judged if trial["value"] is not None], "value", study["mode"])[:BEST]
     if not best:
         _print_broken(study)
         return
     common = common_hp(study["trials"])
+    some_failed = any(trial["state"] == RANKED_LAST for trial in best)
     rows = [
-        (trial["trial"], *result_cells(trial[study["value"]]), short_hp(varied(trial["hp"], common))) for trial in best
+        (
+            trial["trial"],
+            *result_cells(trial[study["value"]]),
+            *[trial["state"]] * some_failed,
+            short_hp(varied(trial["hp"], common)),
+        )
+        for trial in best
     ]
-    print_table(("trial", study["metric"], "step", "hyper-parameters"), rows)
+    print_table(("trial", study["metric"], "step", *["state"] * some_failed, "hyper-parameters"), rows)
     if common:
         print(f"all trials: {one_line(short_hp(common))}")
 

@@ -1,10 +1,11 @@
 """The result of a trial: its value, which trial is the best, and in what a result is not exact, in sentences.
 
-The definition of the best is the one that everything shown goes by. A trial's `last` result is the metric of its study
-at the last step that the trial was asked for and that has one; its `best` is the best of the metric at any step
-evaluated on its way there, ties to the earlier step. The study file's `value` says which of the two is the trial's
-value. Tuners decide on the results they asked for, whatever `value` says. A trial that cooldowns were branched off is
-judged by these: each of them is ranked, and it is not.
+The definition of the best is the one that everything shown goes by: trials that failed come last, whatever they had
+measured (docs/decisions/0126-failed-trials-come-last.md). A trial's `last` result is the metric of its study at the
+last step that the trial was asked for and that has one; its `best` is the best of the metric at any step evaluated on
+its way there, ties to the earlier step. The study file's `value` says which of the two is the trial's value. Tuners
+decide on the results they asked for, whatever `value` says. A trial that cooldowns were branched off is judged by
+these: each of them is ranked, and it is not.
 
 A sentence on exactness: 2 stages went on under another torch (2.13.0 after 2.12.0). Inputs count as well: results may
 be of other inputs than it seems. A record of an input is a JSON object with its `path` and, once a slot has seen it,
@@ -24,6 +25,7 @@ from app.domain.fronts import best_first, front_of
 from app.domain.objectives import ResultScore, Scored
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId
+from stagetree.text import RANKED_LAST
 
 
 class MeasuredValue(NamedTuple):
@@ -70,20 +72,42 @@ def result(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None
 
 
 def ranked(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
-    """The trials that have a value, the best first, ties to the lower number; without the trunks of cooldowns."""
-    return [_measured(plan, study, number) for _, number in best_first(_scored(plan, study))]
+    """The trials that have a value, the best first, ties to the lower number; without the trunks of cooldowns.
+
+    Failed trials come behind all others.
+    """
+    groups = _failed_last(study, _scored(plan, study))
+    return [_measured(plan, study, number) for group in groups for _, number in best_first(group)]
+
+
+def in_question(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
+    """Of `ranked`, the trials that the best one is the best of: no failed one, unless all of them are."""
+    order = ranked(plan, study)
+    return [each for each in order if each[0].state != RANKED_LAST] or order
 
 
 def best_of(study: Study, measured: Mapping[int, Mapping[str, float | None]]) -> int | None:
     """Of trials with their metrics, the number of the best; None where none has a result."""
     scores = ((study.objectives.score(metrics), trial) for trial, metrics in measured.items())
-    order = best_first((score, trial) for score, trial in scores if score is not None)
-    return next((trial for _, trial in order), None)
+    groups = _failed_last(study, ((score, trial) for score, trial in scores if score is not None))
+    return next((trial for group in groups for _, trial in best_first(group)), None)
 
 
 def front(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
-    """The trials whose results break no constraint and that none dominates; the first k of them are spread over it."""
-    return [_measured(plan, study, number) for _, number in front_of(_scored(plan, study))]
+    """The trials whose results break no constraint and that none dominates; the first k of them are spread over it.
+
+    Failed trials are not looked at, unless all with a result failed.
+    """
+    group = next(filter(None, _failed_last(study, _scored(plan, study))), [])
+    return [_measured(plan, study, number) for _, number in front_of(group)]
+
+
+def _failed_last(study: Study, scored: Iterable[Scored]) -> tuple[list[Scored], list[Scored]]:
+    """In two groups, the failed ones behind."""
+    groups: tuple[list[Scored], list[Scored]] = ([], [])
+    for each in scored:
+        groups[study.trials[each[1]].state == RANKED_LAST].append(each)
+    return groups
 
 
 def _scored(plan: SearchPlan, study: Study) -> Iterator[Scored]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stagetree.errors import StagetreeError
 from stagetree.models import Event, Node, StudyAnswer, TrialDetail
 from stagetree.sequences import Constant, parse
-from stagetree.text import rank_text, value_text
+from stagetree.text import RANKED_LAST, rank_text, value_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -106,12 +106,13 @@ def best(trials: Iterable[Json], mode: str) -> Json | None:
 
 
 def ranked(trials: Iterable[Json], mode: str) -> list[Json]:
-    """The trials that have a value, the best first: feasible ones, and of these the front."""
+    """The trials that have a value, the best first: feasible ones, and of these the front; failed ones last."""
     sign = -1 if mode == "max" else 1
     valued = [trial for trial in trials if trial["value"] is not None]
 
     def place(trial: Json) -> tuple[float, ...]:
-        return trial.get("violation") or 0.0, not trial.get("front"), sign * trial["value"], trial["trial"]
+        has_failed = trial["state"] == RANKED_LAST
+        return has_failed, trial.get("violation") or 0.0, not trial.get("front"), sign * trial["value"], trial["trial"]
 
     return sorted(valued, key=place)
 

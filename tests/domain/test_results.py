@@ -11,6 +11,9 @@ from app.domain import results
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.standing import meaning, prediction, standing
 from app.domain.terms import TrialEventKind, TrialState
+from app.service.views.ordering import ordered
+from app.service.views.story import story as told
+from stagetree.notebook.frames import ranked
 from tests.domain.test_accounting import asha, simulator, submit
 from tests.plans import Story
 
@@ -46,6 +49,57 @@ def test_the_study_chooses_which_of_them_is_the_value(fields: dict[str, str], be
     found = results.best(plan, study)
     assert found is not None
     assert (found[0].number, *found[1][:2]) == best
+
+
+def failed_with_a_result(*failed: int, **fields: Any) -> Story:
+    """Three trials with results at step 5, the first of which is the best; some of them fail later."""
+    story = Story()
+    study = story.submit(*(({"lr": (1 + number) / 10}, 10) for number in range(3)), eval_every=5, **fields)
+    for number in range(3):
+        story.evaluate(story.path(study, number)[-1].id, 5, 0.9 - number / 10)
+    for number in failed:
+        story.plan.studies[study].trials[number].state = TrialState.FAILED
+    return story
+
+
+@pytest.mark.parametrize(
+    ("failed", "order"), [((), [0, 1, 2]), ((0,), [1, 2, 0]), ((0, 1), [2, 0, 1]), ((0, 1, 2), [0, 1, 2])]
+)
+def test_trials_that_failed_come_last(failed: tuple[int, ...], order: list[int]) -> None:
+    story = failed_with_a_result(*failed, value="best")
+    [study] = story.plan.studies.values()
+    assert [trial.number for trial, _ in results.ranked(story.plan, study)] == order
+    assert [trial.number for trial, _ in results.front(story.plan, study)] == order[:1]
+    assert results.best_of(study, {number: {"accuracy": 0.9 - number / 10} for number in range(3)}) == order[0]
+    shown = [{"trial": each.number, "value": 0.9 - each.number / 10, "state": str(each.state)} for each in study.trials]
+    assert [trial["trial"] for trial in ordered(shown, "value", "max")] == order
+    assert [trial["trial"] for trial in ranked(shown, "max")] == order
+
+
+@pytest.mark.parametrize(
+    ("failed", "line"),
+    [
+        (
+            (0,),
+            "Trial 1 leads so far because its best accuracy of 0.8 at step 5 is the highest of 2 results."
+            " The result of 1 trial that failed does not count.",
+        ),
+        (
+            (0, 1),
+            "Trial 2 is the only one with a result so far: its accuracy is 0.7 at step 5."
+            " The results of 2 trials that failed do not count.",
+        ),
+        (
+            (0, 1, 2),
+            "Trial 0 leads so far because its best accuracy of 0.9 at step 5 is the highest of 3 results."
+            " It failed later, as all with a result did.",
+        ),
+    ],
+)
+def test_it_is_said_of_trials_that_failed(failed: tuple[int, ...], line: str) -> None:
+    story = failed_with_a_result(*failed, value="best")
+    [study] = story.plan.studies.values()
+    assert told(story.plan, study).lines[0] == line
 
 
 def test_a_trial_that_was_passed_over_waits_at_its_rung_and_then_stayed_there() -> None:

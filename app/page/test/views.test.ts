@@ -90,6 +90,9 @@ test("filters: every word must hold", () => {
 test("what has no value comes last, whichever way round", () => {
   assert.deepEqual(sorted(table, [0, 1, 2, 3], "value", false), [1, 3, 0, 2]);
   assert.deepEqual(sorted(table, [0, 1, 2, 3], "value", true), [3, 1, 0, 2]);
+  const failed = new Table({ count: 3, columns: { state: ["failed", "completed", "completed"], value: [0.1, 0.3, 0.2] } });
+  assert.deepEqual(sorted(failed, [0, 1, 2], "value", false), [2, 1, 0]);
+  assert.deepEqual(sorted(failed, [0, 1, 2], "value", true), [1, 2, 0]);
 });
 
 test("CSV quotes what needs it", () => {

@@ -15,6 +15,8 @@ from functools import lru_cache
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from stagetree.text import RANKED_LAST
+
 if TYPE_CHECKING:
     from stagetree.models import Answer, Trial
     from stagetree.models.pages import Columns
@@ -44,13 +46,16 @@ def fields_of(trials: Iterable[Trial], names: Iterable[str]) -> list[str]:
 def ordered(trials: Sequence[Shown], sort: str, mode: str) -> list[Shown]:
     """By a key, or by a column such as `hp.lr`; what has none there comes last.
 
-    Results come with the best first, p with the likeliest; `-KEY` turns it round. Numbers come before text.
+    Results come with the best first, p with the likeliest; `-KEY` turns it round. Numbers come before text. By results,
+    trials that failed come behind the others both ways.
     """
     name = sort.removeprefix("-")
     keys = [(_key(trial, name), trial) for trial in trials]
     present = [each for each in keys if each[0] is not None]
     best_first = name == "p" or (name in RESULTS and mode != "min")
     present.sort(key=lambda each: (isinstance(each[0], str), each[0]), reverse=sort.startswith("-") != best_first)
+    if name in RESULTS:
+        present.sort(key=lambda each: each[1]["state"] == RANKED_LAST)
     return [trial for _, trial in present] + [trial for key, trial in keys if key is None]
 
 

@@ -33,6 +33,7 @@ from stagetree.models.pages import (
     TreeTrials,
 )
 from stagetree.sequences import parse
+from stagetree.text import RANKED_LAST
 
 Json = dict[str, Any]
 Columns = TypeVar("Columns", bound=Answer)
@@ -250,9 +251,10 @@ def _decided(each: DecisionMade, before: int) -> Json:
 
 
 def _better(results: Sequence[Measured], study: Study, version: int) -> Iterator[tuple[Measured, float]]:
-    """The results that were better than all before them."""
+    """The results that were better than all before them; of trials that failed only where all others have none."""
     best: float | None = None
-    for each in results:
+    of_others = [each for each in results if study.trials[each.trial].state != RANKED_LAST]
+    for each in of_others or results:
         value = _finite(each.metrics.get(study.metric))
         if each.version <= version and value is not None and (best is None or sign(study) * value < best):
             best = sign(study) * value

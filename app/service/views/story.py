@@ -15,7 +15,7 @@ from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, StudyState, TrialState
 from app.service.views.ordering import json_safe
 from stagetree.models.studies import StudyStory
-from stagetree.text import rough
+from stagetree.text import RANKED_LAST, rough
 
 NAMED = 5
 """So many trials are named; of more, how many there are."""
@@ -32,7 +32,7 @@ class Beginning(NamedTuple):
 
 def story(plan: SearchPlan, study: Study) -> StudyStory:
     """The two lines, and their numbers."""
-    ranked = results.ranked(plan, study)
+    ranked = results.in_question(plan, study)
     beside = _beside(plan, study, ranked)
     as_far = _as_far(plan, ranked)
     shared = _beginning(plan, study, ranked[0][0]) if ranked else Beginning()
@@ -40,7 +40,11 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     pace = accounting.seconds_per_step(study)
     by_sharing = cost.shared + cost.known
     saved = [(by_sharing, pace * by_sharing), (cost.stopped_early, pace * cost.stopped_early)]
-    lines = [_won(plan, study, ranked, beside, as_far), _saved(study, ranked, shared, saved)]
+    won = _won(plan, study, ranked, beside, as_far)
+    lines = [
+        won + _failed_too(ranked, len(results.ranked(plan, study)) - len(ranked)),
+        _saved(study, ranked, shared, saved),
+    ]
     return StudyStory(
         lines=[str(json_safe(line)) for line in lines],
         results=len(ranked),
@@ -97,6 +101,16 @@ def _won(plan: SearchPlan, study: Study, ranked: Ranked, beside: list[int], as_f
     metric = f"best {study.metric}" if study.value == "best" else study.metric
     because = f"its {metric} of {_value(result)} at step {_n(result.step)} is the {word} of {of}"
     return f"{_named(best)} {_verb(study)} {because}{_further(beside, as_far, len(ranked))}."
+
+
+def _failed_too(ranked: Ranked, others: int) -> str:
+    """That trials with a result failed: they do not count, where some did not fail."""
+    if others:
+        failed = "1 trial that failed does" if others == 1 else f"{_trials(others)} that failed do"
+        return f" The {'result' if others == 1 else 'results'} of {failed} not count."
+    if ranked and ranked[0][0].state == RANKED_LAST:
+        return " It failed later, as all with a result did." if len(ranked) > 1 else " It failed later."
+    return ""
 
 
 def _nothing(study: Study) -> str:

@@ -47,13 +47,17 @@ function compare(value: unknown, relation: string, wanted: string): boolean {
   }
 }
 
+/** By these, trials that failed come behind the others, as the server ranks them. */
+const RESULTS = ["value", "best.value", "last.value"];
+
 /** The rows in the order of a column; what has no value comes last, whichever way round. */
 export function sorted(table: Table, rows: number[], column: string, isDown: boolean): number[] {
   const values = table.column(column);
   const sign = isDown ? -1 : 1;
-  const isMissing = (row: number) => values[row] === null || values[row] === undefined;
+  const states = RESULTS.includes(column) ? table.column("state") : [];
+  const behind = (row: number) => (values[row] === null || values[row] === undefined ? 2 : states[row] === "failed" ? 1 : 0);
   return [...rows].sort((a, b) => {
-    if (isMissing(a) || isMissing(b)) return Number(isMissing(a)) - Number(isMissing(b)) || a - b;
+    if (behind(a) !== behind(b) || behind(a) === 2) return behind(a) - behind(b) || a - b;
     const [x, y] = [values[a], values[b]];
     const order = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y));
     return sign * order || a - b;
