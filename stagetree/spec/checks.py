@@ -19,7 +19,7 @@ from stagetree.spec.objectives import MODES, Metric, name_first_metric
 from stagetree.spec.tuners import KINDS, FixedTuner, GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
 from stagetree.spec.tuners.early_stopping import MOST_DRAWS
-from stagetree.spec.tuners.fixed import TrialSpec
+from stagetree.spec.tuners.fixed import CustomTuner, TrialSpec
 
 LENGTH_NAMES = (LENGTH, *OTHER_NAMES[LENGTH])
 
@@ -140,6 +140,18 @@ def missing_length(written: Mapping[str, Any]) -> Iterator[Problem]:
     is_in_space = isinstance(space, Mapping) and LENGTH in space
     if issubclass(kind, FixedTuner) and not is_said and not is_in_space:
         yield Problem("tuner.max_steps", "is missing: the number of steps to train each trial for, at least 1")
+
+
+def check_length(written: Mapping[str, Any]) -> None:
+    """Raises `SequenceError` where the space has a length for each trial, and the tuner decides how long they are."""
+    tuner, space = written.get("tuner"), written.get("space")
+    kind = KINDS.get(str(tuner.get("kind"))) if isinstance(tuner, Mapping) else type(tuner)
+    if not isinstance(space, Mapping) or LENGTH not in space or kind in (None, CustomTuner):
+        return
+    if issubclass(kind, SamplingTuner):
+        able = " and ".join(name for name, each in KINDS.items() if issubclass(each, FixedTuner))
+        decides = f"{kind.model_fields['kind'].default} decides how long each trial is, up to tuner.{LENGTH}"
+        raise SequenceError(f"space.{LENGTH}", f"must be left out: {decides}; the space may say it for {able}")
 
 
 _COUNTED = 200_000

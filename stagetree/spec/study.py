@@ -12,7 +12,7 @@ from pydantic import Field, PlainValidator, ValidationError, model_validator
 from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import LENGTH, Space, Where, WhereError
-from stagetree.spec.checks import AS_EVER, check_limits, in_our_words, missing_length, problem_in
+from stagetree.spec.checks import AS_EVER, check_length, check_limits, in_our_words, missing_length, problem_in
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
 from stagetree.spec.fields import (
     Count,
@@ -233,6 +233,7 @@ class StudySpec(SettledStudy):
             return cls(**values)
         try:
             check_size(values, limits)
+            check_length(values)
         except SequenceError as error:
             raise SpecError([Problem(error.field, error.problem)]) from None
         spec = cls(**values)

@@ -265,6 +265,15 @@ LR = {"lr": 0.1}
             "where",
             "must be left out: the tuner trials has no space",
         ),
+        *(
+            (
+                GRID | {"space": LR | {"max_steps": length}, "tuner": tuner},
+                "space.max_steps",
+                f"left out: {tuner['kind']} ",
+            )
+            for length in ([100, 150], {"end": "lr"}, 100)
+            for tuner in (SHA, PBT, {"kind": "median", "num_trials": 3})
+        ),
         ([GRID], "", "must be an object with the fields of a study, got [{"),
         (None, "", "must be an object with the fields of a study, got None"),
     ],
