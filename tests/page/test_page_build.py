@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from stacks import ROOT
 
+from app.events.codec import TYPES
+
 PAGE = Path("app") / "page"
 
 
@@ -18,6 +20,12 @@ def test_no_registry_is_named_in_what_is_locked() -> None:
     locked = json.loads((ROOT / PAGE / "package-lock.json").read_text(encoding="utf-8"))
     assert len(locked["packages"]) > 5
     assert [name for name, package in locked["packages"].items() if "resolved" in package] == []
+
+
+def test_every_event_has_a_sentence() -> None:
+    """Eight kinds were shown by the name of their type."""
+    written = (ROOT / PAGE / "src" / "layout" / "sentences.ts").read_text(encoding="utf-8")
+    assert [name for name in TYPES if f"\n  {name}: (" not in written] == []
 
 
 @pytest.mark.slow

@@ -117,6 +117,7 @@ function useRange(length: number) {
     [from, to, length],
   );
   const move = (share: number) => {
+    if (zoomed === null) return;
     const start = Math.min(Math.max(0, from + (to - from) * share), length - (to - from));
     setRange([start, start + (to - from)]);
   };
@@ -134,11 +135,13 @@ function Buttons({ view, children }: { view: ReturnType<typeof useRange>; childr
   return (
     <p class="buttons">
       <button onClick={() => view.zoom(0.6)}>zoom in</button>
-      <button onClick={() => view.zoom(1.6)}>zoom out</button>
-      <button onClick={() => view.move(-0.3)} aria-label="earlier">
+      <button onClick={() => view.zoom(1.6)} disabled={view.isAll}>
+        zoom out
+      </button>
+      <button onClick={() => view.move(-0.3)} disabled={view.isAll} aria-label="earlier">
         ‹
       </button>
-      <button onClick={() => view.move(0.3)} aria-label="later">
+      <button onClick={() => view.move(0.3)} disabled={view.isAll} aria-label="later">
         ›
       </button>
       <button onClick={view.all} disabled={view.isAll}>

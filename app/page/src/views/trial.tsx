@@ -150,9 +150,11 @@ function TrialActs({ study, trial }: { study: Study; trial: TrialDetail }) {
   const canCancel = !study.finished_at && !["stopped", "failed", "cancelled"].includes(trial.state);
   return (
     <p class="buttons">
-      <a class="button" href={weights} download>
-        Weights
-      </a>
+      {trial.value !== null && (
+        <a class="button" href={weights} download>
+          Weights
+        </a>
+      )}
       {mayChange.value && <button onClick={() => setAsked("note")}>Note</button>}
       {canCancel && mayChange.value && <button onClick={() => setAsked("cancel")}>Cancel this trial</button>}
       {asked === "note" && <AddNote study={study} trial={trial.trial} close={close} />}

@@ -1,0 +1,236 @@
+"""Everything on a page that can be pressed, by its place, its kind and its name; and ways to see what it did.
+
+What is found is what a browser can act on: links, buttons and fields, and whatever a script gave something to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from addresses import turn_to
+from playwright.sync_api import Locator, Page, expect
+
+LISTEN = """
+const add = EventTarget.prototype.addEventListener;
+EventTarget.prototype.addEventListener = function (type, ...rest) {
+  if (this instanceof Element && /^(click|dblclick|keydown|pointerdown|wheel)$/.test(type)) this.dataset.hears = "";
+  return add.call(this, type, ...rest);
+};
+const arc = CanvasRenderingContext2D.prototype.arc;
+CanvasRenderingContext2D.prototype.arc = function (x, y, ...rest) {
+  Object.assign(this.canvas.dataset, { x, y });
+  return arc.call(this, x, y, ...rest);
+};
+"""
+"""Marks whatever hears clicks or keys, and where the last ring of a drawing is. To run before the page does."""
+
+FIND = """() => {
+  const words = (text) => (text ?? "").replace(/\\s+/g, " ").trim();
+  const place = (each) => {
+    const at = each.closest("dialog, section[aria-label], nav[aria-label], header.study");
+    return at ? words(at.getAttribute("aria-label")) || "Head" : "";
+  };
+  const name = (each) => {
+    if (each.matches(".events summary")) return "an event";
+    const label = each.labels?.[0] && [...each.labels[0].childNodes].filter((part) => part !== each);
+    const drawn = each.closest(".plot")?.getAttribute("aria-label");
+    const own = each.matches("input, textarea, select") ? each.name : each.textContent;
+    return words(each.getAttribute("aria-label") || label?.map((part) => part.textContent).join(" ") || drawn || own);
+  };
+  const role = (each) => each.getAttribute("role") ?? (each.matches("input") ? each.type : each.localName);
+  const kinds = "a[href], button, select, input, textarea, summary, [tabindex='0'], [data-hears]";
+  const top = document.querySelector("dialog[open]") ?? document;
+  const all = [...top.querySelectorAll(kinds)].filter((each) => each.checkVisibility() && !each.disabled);
+  return all.map((each, index) => {
+    each.dataset.found = index;
+    return { index, place: place(each), role: role(each), name: name(each), href: each.getAttribute("href") ?? "" };
+  });
+}"""
+
+PICTURE = """(() => {
+  const drawn = [...document.querySelectorAll("main canvas")].map((each) => each.toDataURL());
+  const written = [...document.querySelectorAll("main svg")].map((each) => each.outerHTML);
+  return [...drawn, ...written].join();
+})()"""
+"""All drawings of the view, as text."""
+
+IS_SETTLED = """() => new Promise((told) => requestAnimationFrame(() => requestAnimationFrame(() => {
+  told(document.querySelector("main .panel, main .empty") && !document.body.innerText.includes("Loading …"));
+})))"""
+
+
+CALM_MILLISECONDS, MOST_LOOKS = 100, 300
+NUMBERS = count()
+"""A change to an address that is the same would not be noticed."""
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Something to press. A number is `#`, and the id of a study `STUDY`, so that things of one kind are equal."""
+
+    place: str
+    role: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.place} | {self.role} | {self.name}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where it is in the page, and where it leads if it is a link."""
+
+    locator: Locator
+    href: str
+
+
+Deed = Callable[[Page, Found], None]
+"""Presses something, and fails unless it does what it should."""
+
+
+def things(page: Page, studies: Sequence[str]) -> dict[Thing, Found]:
+    """Whatever is there to press, the first of each kind; only that of a dialog, where one is open."""
+    there: dict[Thing, Found] = {}
+    for each in page.evaluate(FIND):
+        place, name = (alike(each[field], studies) for field in ("place", "name"))
+        found = Found(page.locator(f'[data-found="{each["index"]}"]'), each["href"])
+        there.setdefault(Thing(place, each["role"], name), found)
+    return there
+
+
+def all_things(page: Page, studies: Sequence[str]) -> dict[Thing, Found]:
+    """When no more come: what was asked for of the server is there."""
+    there = things(page, studies)
+    for _ in range(MOST_LOOKS):
+        page.wait_for_timeout(CALM_MILLISECONDS)
+        before, there = there, things(page, studies)
+        if before.keys() == there.keys():
+            break
+    return there
+
+
+def found_again(page: Page, thing: Thing, studies: Sequence[str]) -> Found:
+    """Fails where it does not come. A drawing is made anew when more of what it needs has come."""
+    look = all_things if thing.role in ("div", "img") else things
+    for _ in range(MOST_LOOKS):
+        if found := look(page, studies).get(thing):
+            return found
+        page.wait_for_timeout(CALM_MILLISECONDS)
+    raise AssertionError(f"{thing} is no longer there")
+
+
+def alike(text: str, studies: Sequence[str]) -> str:
+    for study in studies:
+        text = text.replace(study, "STUDY")
+    return re.sub(r"\d+(?:[.,]\d+)*", "#", text)
+
+
+def look_at(page: Page, hash: str) -> None:
+    """A view as it is when it is opened: what was pressed on it before is forgotten."""
+    turn_to(page, f"#/slots?{next(NUMBERS)}")
+    turn_to(page, hash)
+    page.wait_for_function(IS_SETTLED)
+
+
+# ------------------------------------------------------------------------------------------------------ what it must do
+
+
+def press(page: Page, found: Found) -> None:
+    """As its kind is pressed: a click, or the last of its choices."""
+    if found.locator.evaluate("(each) => each.localName") == "select":
+        found.locator.select_option(index=found.locator.locator("option").count() - 1)
+    else:
+        found.locator.click()
+
+
+def written(text: str) -> Deed:
+    return lambda page, found: found.locator.fill(text)
+
+
+def keys(*names: str) -> Deed:
+    def do(page: Page, found: Found) -> None:
+        for name in names:
+            found.locator.press(name)
+
+    return do
+
+
+def dragged(*places: tuple[float, float]) -> Deed:
+    """From one place to the next, as parts of its width and height; at one place alone, a click."""
+
+    def do(page: Page, found: Found) -> None:
+        found.locator.scroll_into_view_if_needed()
+        box = found.locator.bounding_box()
+        assert box is not None
+        (x, y), *others = [(box["x"] + box["width"] * x, box["y"] + box["height"] * y) for x, y in places]
+        page.mouse.move(x, y, steps=2)
+        page.mouse.down()
+        for x, y in others:
+            page.mouse.move(x, y, steps=3)
+        page.mouse.up()
+
+    return do
+
+
+def leads(pattern: str, by: Deed = press) -> Deed:
+    """To an address behind the #."""
+
+    def do(page: Page, found: Found) -> None:
+        by(page, found)
+        expect(page).to_have_url(re.compile(rf"#/.*{pattern}"))
+        expect(page.get_by_role("alert")).to_have_count(0)
+
+    return do
+
+
+def redraws(pattern: str = "", by: Deed = press) -> Deed:
+    """Changes a drawing, and the address where that has a pattern."""
+
+    def do(page: Page, found: Found) -> None:
+        before = page.evaluate(PICTURE)
+        leads(pattern, by)(page, found)
+        page.wait_for_function(f"(before) => {PICTURE} !== before", arg=before)
+
+    return do
+
+
+def shows(selector: str, text: str, by: Deed = press) -> Deed:
+    """A text that was not there before."""
+
+    def do(page: Page, found: Found) -> None:
+        wanted = page.locator(selector).filter(has_text=re.compile(text, re.DOTALL))
+        expect(wanted).to_have_count(0)
+        by(page, found)
+        expect(wanted.first).to_be_visible()
+
+    return do
+
+
+def saves(ending: str, holds: bytes) -> Deed:
+    """A file with this end of its name, and these bytes in it."""
+
+    def do(page: Page, found: Found) -> None:
+        with page.expect_download() as file:
+            found.locator.click()
+        assert file.value.suggested_filename.endswith(ending)
+        assert holds in file.value.path().read_bytes()
+
+    return do
+
+
+def asks(title: str) -> Deed:
+    """In a dialog, which goes away again when it is left, and has done nothing."""
+
+    def do(page: Page, found: Found) -> None:
+        sent: list[str] = []
+        page.on("request", lambda request: sent.append(request.method))
+        found.locator.click()
+        dialog = page.get_by_role("dialog", name=re.compile(title))
+        dialog.get_by_role("button", name="Leave it").click()
+        expect(dialog).to_have_count(0)
+        assert not {"POST", "DELETE", "PUT"} & set(sent)
+
+    return do

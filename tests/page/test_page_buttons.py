@@ -1,0 +1,434 @@
+"""Whatever each view shows to press is pressed, and its effect looked at. What no table here knows fails the test."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Error as PlaywrightError
+from pressing import (
+    LISTEN,
+    Deed,
+    Found,
+    Thing,
+    alike,
+    all_things,
+    asks,
+    dragged,
+    found_again,
+    keys,
+    leads,
+    look_at,
+    redraws,
+    saves,
+    shows,
+    written,
+)
+from stacks import Service
+from toys import grid, trials
+
+from tests.page.test_page_views import ASHA
+from tests.page.test_page_views import VIEWS as HEADINGS
+
+pytestmark = pytest.mark.slow(together=True)
+
+FIELDS = {
+    "metrics": [{"name": "score", "mode": "max"}, {"name": "size", "mode": "min"}],
+    "constraints": ["trained <= 1e9"],
+}
+HYPERBAND = {"kind": "hyperband", "max_steps": 4, "reduction_factor": 2, "sampling_seed": 1, "distinct": False}
+WAITING = {"kind": "asha", "num_trials": 20, "min_steps": 4000, "max_steps": 4000}
+TREE = "shared beginnings as thick lines. Arrow keys go from the best trial on."
+BARS = "the more trials share a bar, the higher it is. Click a node to see what is below it."
+ZOOM_KEYS = "Plus and minus zoom, arrows move, # shows all."
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def studies(stack: Service) -> Iterator[Json]:
+    """One of each kind that has something of its own to press, by name."""
+    names = {
+        "done": str(stack.run(grid("buttons-done", tuner=ASHA))["study"]),
+        "failed": str(stack.run(trials("buttons-failed", ({"mood": "raise"}, 2), ({"mood": "chatty"}, 3)))["study"]),
+        "brackets": str(stack.run(grid("buttons-brackets", tuner=HYPERBAND))["study"]),
+        "asked": external(stack, "buttons-asked"),
+        "paused": stack.submit(
+            grid("buttons-paused", seconds=0.05, space={"lr": {"loguniform": [0.1, 1]}}, tuner=WAITING)
+        ),
+    }
+    spec = {key: each for key, each in grid("buttons-several", **FIELDS).items() if key not in ("metric", "mode")}
+    names["several"] = str(stack.run(spec)["study"])
+    stack.client.add_note(names["done"], "about all of it")
+    stack.client.add_note(names["done"], "about one", trial=1)
+    stack.client.label(names["done"], add=["paper"])
+    stack.client.pause(names["paused"])
+    stack.client.suggest(names["paused"], [{"lr": 0.25}])
+    yield names
+    for name in ("asked", "paused"):
+        stack.client.cancel(names[name])
+
+
+def external(stack: Service, name: str) -> str:
+    spec = grid(name, tuner={"kind": "external"})
+    return stack.submit({key: each for key, each in spec.items() if key != "space"})
+
+
+@pytest.fixture
+def page(browser: Browser, errors: list[str], stack: Service) -> Iterator[Page]:
+    """That marks whatever hears clicks, may use the clipboard, and complains of nothing."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=stack.url)
+    context.add_init_script(LISTEN)
+    page = context.new_page()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.set_default_timeout(60_000)
+    page.goto(stack.url)
+    yield page
+    context.close()
+    assert errors == []
+
+
+def of(kind: str, *views: str) -> list[str]:
+    return [f"#/studies/{{{kind}}}{view}" for view in views]
+
+
+SHOWN = [
+    *of("done", *(f"/{view}" for view in HEADINGS), "/sampler", "/rung-tree?trials=0,1", "/rungs?trials=0", "?at=20"),
+    *of("done", "/relations?brush=shape.lr:0.000-1.000", "/events?from=5"),
+    *of("failed", "", "/trials", "/trials/0"),
+    *of("several", "", "/compare"),
+    *of("brackets", "/rungs"),
+    *of("asked", ""),
+    *of("paused", "", "/sampler", "/trials/0"),
+    *("#/", "#/slots", "#/compare?studies={done},{several}", "#/?studies={done},{several}"),
+    *("#/studies/none", "#/submit"),
+]
+"""Addresses of everything that there is to look at."""
+
+
+# --------------------------------------------------------------------------------------------------- what each one does
+
+LED_TO = {
+    r"#/(\?.*)?": "Studies",
+    "#/slots": "Slots and workers",
+    "#/submit": "New study",
+    r"#/compare\?.*": "2 studies",
+    r"#/studies/STUDY/sampler": "Sampler",
+    **{
+        rf"#/studies/STUDY{'/' + view.partition('?')[0] if view else ''}": heading for view, heading in HEADINGS.items()
+    },
+    "#/studies/STUDY/trials/#": "Trial",
+}
+"""The heading of each view that a link leads to."""
+
+
+def follows(ids: list[str]) -> Deed:
+    """A link: to the address that it says, where there is a view with its own heading and nothing that is wrong."""
+
+    def do(page: Page, found: Found) -> None:
+        found.locator.click()
+        page.wait_for_function("(wanted) => location.hash === wanted", arg=found.href)
+        where = alike(found.href, ids)
+        path = where if where.startswith(("#/compare", "#/?")) else where.partition("?")[0]
+        heading = next((text for pattern, text in LED_TO.items() if re.fullmatch(pattern, path)), None)
+        assert heading, f"no heading is known of {where}"
+        expect(page.get_by_role("heading", name=heading).first).to_be_visible()
+        expect(page.get_by_role("alert")).to_have_count(0)
+
+    return do
+
+
+def copies(page: Page, found: Found) -> None:
+    """Python that loads the weights: it is run."""
+    found.locator.click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    code = page.evaluate("navigator.clipboard.readText()")
+    folder = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
+    subprocess.run([sys.executable, "-c", f"{code}print(file)"], cwd=folder, check=True)
+    assert len(list((folder / "weights").glob("*.safetensors"))) == 1
+
+
+def darkens(page: Page, found: Found) -> None:
+    found.locator.select_option("dark")
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+    found.locator.select_option("auto")
+
+
+def skips(page: Page, found: Found) -> None:
+    found.locator.focus()
+    found.locator.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "content"
+
+
+def answers(page: Page, found: Found) -> None:
+    """A page of the server's own."""
+    assert page.request.get(found.locator.evaluate("(each) => each.href")).status == 200
+
+
+def types(text: str) -> Deed:
+    def do(page: Page, found: Found) -> None:
+        found.locator.fill(text)
+        expect(found.locator).to_have_value(text)
+
+    return do
+
+
+def sorts(name: str) -> Deed:
+    return shows("[aria-sort=ascending]", name)
+
+
+def takes_the_focus(page: Page, found: Found) -> None:
+    """So that it is scrolled by keys."""
+    found.locator.focus()
+    expect(found.locator).to_be_focused()
+
+
+def picks_columns(page: Page, found: Found) -> None:
+    found.locator.click()
+    page.get_by_role("checkbox", name="rank", exact=True).check()
+    expect(page).to_have_url(re.compile("columns=.*rank"))
+    expect(page.get_by_role("columnheader", name="rank")).to_be_visible()
+    page.get_by_role("button", name="reset").click()
+    expect(page.get_by_role("columnheader", name="rank")).to_have_count(0)
+
+
+def opens_below(page: Page, found: Found) -> None:
+    """A bar of the tree, and the way back."""
+    leads("node=", by=dragged((0.05, 0.2)))(page, found)
+    page.get_by_role("button", name="the whole tree").click()
+    expect(page).to_have_url(re.compile("tree$"))
+
+
+def zooms_time(page: Page, found: Found) -> None:
+    redraws()(page, found)
+    for name in ("earlier", "later", "zoom out", "all"):
+        redraws()(page, Found(page.get_by_role("button", name=name, exact=True), ""))
+    expect(page.get_by_role("button", name="earlier")).to_be_disabled()
+
+
+def zooms_and_opens_events(page: Page, found: Found) -> None:
+    redraws(by=keys("+"))(page, found)
+    redraws(by=keys("0"))(page, found)
+    leads("events[?]event=", by=dragged((0.3, 0.5)))(page, found)
+
+
+def opens_an_event(page: Page, found: Found) -> None:
+    found.locator.click()
+    expect(page.locator("details[open]").get_by_role("link", name="link to this event")).to_be_visible()
+
+
+def steps_on(page: Page, found: Found) -> None:
+    redraws()(page, Found(page.get_by_role("button", name="Previous moment"), ""))
+    redraws()(page, found)
+
+
+def opens_a_dot(page: Page, found: Found) -> None:
+    """A trial that is not on the front: those are rings."""
+    place = [float(str(found.locator.get_attribute(f"data-{axis}"))) for axis in "xy"]
+    found.locator.hover(position={"x": place[0], "y": place[1]})
+    expect(page.locator(".tip")).to_contain_text("dominated by another trial")
+    found.locator.click(position={"x": place[0], "y": place[1]})
+    expect(page).to_have_url(re.compile("trials/[0-9]+$"))
+
+
+def submits(page: Page, found: Found) -> None:
+    page.get_by_label("Study file").fill(json.dumps(grid("buttons-submitted", tuner={"kind": "grid", "max_steps": 1})))
+    leads("studies/buttons-submitted")(page, found)
+    expect(page.locator("header.study")).to_contain_text("completed")
+
+
+def changed(text: str) -> Deed:
+    def do(page: Page, found: Found) -> None:
+        found.locator.fill(text)
+        found.locator.press("Tab")
+
+    return do
+
+
+ZOOMS = redraws(by=dragged((0.2, 0.5), (0.7, 0.6)))
+WEIGHTS, REPORT = saves(".safetensors", b"{"), saves(".html", b'id="answers"')
+EFFECTS: dict[str, Deed] = {
+    " | a | Skip to content": skips,
+    "Main | select | Colours": darkens,
+    "Main | a | API": answers,
+    "Head | button | Add a trial": asks("Add a trial of your own"),
+    "Head | button | Audit": asks("Audit the study"),
+    "Head | button | Cancel": asks("Cancel the study"),
+    "Head | button | Complete": asks("Complete the study"),
+    "Head | button | Delete": asks("Delete the study"),
+    "Head | button | Note": asks("A note about"),
+    "Head | button | Pause": asks("Pause the study"),
+    "Head | button | Reopen": asks("Reopen with more"),
+    "Head | button | Resume": asks("Resume the study"),
+    "Head | button | Tags": asks("Tags and attributes"),
+    "Head | a | Save as file": REPORT,
+    "Head | a | Save for others": REPORT,
+    "Best trial | a | Weights": WEIGHTS,
+    "Best trial | button | Copy the Python code that loads them": copies,
+    "Best measurement so far | button | time": leads(""),
+    "Best measurement so far | button | slot time": redraws("by=slots"),
+    "Front | select | x axis": redraws("frontX="),
+    "Front | select | y axis": redraws("frontY="),
+    "Front | img | size against score of # trials": opens_a_dot,
+    "Notes | button | Correct the note of event #": asks("Correct the note"),
+    "Moment | button | Time travel": shows(".scrubber", "Now"),
+    "Moment | button | Previous decision": leads("at=(?!20$)"),
+    "Moment | button | Next decision": leads("at=(?!20$)"),
+    "Moment | button | Now": leads("studies/[^?]*$"),
+    "Moment | range | Event after which the study is shown": leads("at=1$", by=written("1")),
+    f"Rung tree | img | Rung tree: score by step, # trials, {TREE}": leads(
+        "trials=[0-9]", by=keys("ArrowRight", "Enter")
+    ),
+    "Rung tree | select | colour": redraws("colour="),
+    "Rung tree | select | metric": leads("scale=linear"),
+    "Rung tree | checkbox | log steps": redraws("x=linear"),
+    "Rung tree | checkbox | all values": leads("y=all"),
+    "Chosen | button | clear": leads("/[a-z-]+$"),
+    "Chosen | button | Remove trial # from the chosen ones": leads("trials=1$"),
+    "# trials | search | Filter": shows("main h2", "6 of 12 trials", by=written("rung>=1")),
+    "# trials | summary | Columns": picks_columns,
+    "# trials | button | CSV": saves(".csv", b"trial,"),
+    "# trials | table | Trials": takes_the_focus,
+    "# trials | checkbox | Choose trial #": leads("trials=[0-9]"),
+    **{
+        f"# trials | button | {name}": sorts(name)
+        for name in ("trial", "steps", "lr", "momentum", "mood", "state", "why")
+    },
+    "# trials | button | value ▾": sorts("value"),
+    "Learning curves | checkbox | log steps": redraws("x=log"),
+    "Learning curves | checkbox | log metric": leads("y=log"),
+    "Learning curves | checkbox | all values": leads("value=all"),
+    "Rung ladder | button | rank #▸ # promoted": leads("trials=[0-9]"),
+    "Rung ladder | button | rank #● # not promoted": leads("trials=[0-9]"),
+    "Rung ladder | select | bracket": leads("bracket="),
+    "What if | text | Field of the study file": types("tuner.min_steps"),
+    "What if | text | had been": types("4"),
+    "What if | button | Work it out": shows("[role=status]", "It would have asked"),
+    f"# nodes, # of them shared | img | The tree by steps: # nodes; {BARS}": opens_below,
+    "Slots over time | checkbox | hide idle times": leads("idle=shown"),
+    "Slots over time | button | Chrome trace": saves(".trace.json", b"traceEvents"),
+    "Slots over time | button | zoom in": zooms_time,
+    f"Slots over time | img | # slots over time, # stages. {ZOOM_KEYS}": zooms_and_opens_events,
+    "Parallel coordinates | select | result at": redraws("rung="),
+    "Parallel coordinates | div | ": redraws("brush=", by=dragged((0.0375, 0.3), (0.0375, 0.7))),
+    "Parallel coordinates | button | choose them": leads("trials=[0-9]"),
+    "Parallel coordinates | button | clear all": leads("relations$"),
+    "Sequences by shape | select | Hyper-parameter": redraws("shape="),
+    "Sequences by shape | checkbox | log": redraws("shapeY=log"),
+    "Events | search | Find in events": leads("q=", by=written("submitted")),
+    "Events | select | Type": leads("type="),
+    "Events | button | JSONL": saves(".events.jsonl", b"StudySubmitted"),
+    "Events | button | earlier": leads("from=1$"),
+    "Events | button | latest": leads("events$"),
+    "Events | summary | an event": opens_an_event,
+    "Film | button | Save as SVG": saves(".svg", b"<svg"),
+    "Film | a | Save as GIF": saves(".gif", b"GIF89a"),
+    "Film | button | ▶ Play": shows("button", "Pause"),
+    "Film | button | Previous moment": redraws(),
+    "Film | button | Next moment": steps_on,
+    "Film | range | Moment of the film": redraws(by=written("0")),
+    "Two moments | number | event": leads("a=7", by=changed("7")),
+    "Trial # | a | Weights": WEIGHTS,
+    "Trial # | button | Note": asks("A note about"),
+    "Trial # | button | Cancel this trial": asks("Cancel trial"),
+    "What it logged | button | show": shows("main button", "again"),
+    "What it printed | button | show": shows("main button", "again"),
+    "Suggestions | button | Suggest": asks("Suggest a configuration"),
+    "Suggestions | button | Withdraw suggestion #": asks("Withdraw suggestion"),
+    "Proposed so far | group | The last proposals": takes_the_focus,
+    "Studies | search | Find a study": leads("q=", by=written("buttons")),
+    "Studies | checkbox | Choose STUDY": leads("studies="),
+    "Studies | button | Clear": leads("(?<=#/)$"),
+    "New study | textarea | Study file, YAML or JSON": types("name: a"),
+    "New study | number | slots": types("3"),
+    "New study | button | What would it cost?": shows("main", "different steps"),
+    "New study | button | Submit": submits,
+    "Best score so far | button | slot time": leads(""),
+    "Best score so far | button | time": redraws("by=time"),
+}
+
+
+def test_whatever_is_shown_does_what_it_should(page: Page, stack: Service, studies: Json) -> None:
+    """Each on a view as it is when it is opened."""
+    ids = sorted((each.study for each in stack.client.studies()), key=len, reverse=True)
+    done, wrong = set[str](), dict[str, str]()
+    for address in (each.format(**studies) for each in SHOWN):
+        look_at(page, address)
+        for thing, found in all_things(page, ids).items():
+            if (name := str(thing)) not in done:
+                done.add(name)
+                wrong |= problem(page, address, thing, ids, deed_of(name, found.href, ids))
+    assert not wrong, "\n".join(f"{name}: {text}" for name, text in wrong.items())
+    assert sorted(EFFECTS.keys() - done) == []
+
+
+def deed_of(name: str, href: str, ids: list[str]) -> Deed | None:
+    if href.startswith("#/"):
+        return follows(ids)
+    return ZOOMS if re.fullmatch(".* [|] div [|] .+", name) else EFFECTS.get(name)
+
+
+def problem(page: Page, address: str, thing: Thing, ids: list[str], deed: Deed | None) -> dict[str, str]:
+    """By what it is of; nothing where it does what it should."""
+    if deed is None:
+        return {str(thing): "is in no table: say what it does"}
+    look_at(page, address)
+    try:
+        deed(page, found_again(page, thing, ids))
+    except (AssertionError, PlaywrightError) as error:
+        return {str(thing): f"{address}: {error}"[:400]}
+    return {}
+
+
+def test_where_there_are_no_weights_none_are_offered(page: Page, studies: Json) -> None:
+    look_at(page, f"#/studies/{studies['failed']}/trials/0")
+    expect(page.get_by_role("button", name="Note").first).to_be_visible()
+    expect(page.get_by_role("link", name="Weights")).to_have_count(0)
+
+
+def answered(page: Page, address: str, button: str, verb: str, said: str, **fields: str) -> None:
+    """The dialog behind a button is filled in and confirmed, and says what it did."""
+    look_at(page, address)
+    page.get_by_role("button", name=button, exact=True).click()
+    dialog = page.get_by_role("dialog")
+    for name, value in fields.items():
+        dialog.locator(f"[name={name}]").fill(value)
+    dialog.get_by_role("button", name=verb).click()
+    expect(dialog).to_contain_text(said)
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_have_count(0)
+
+
+def test_acts_that_no_other_test_confirms(page: Page, stack: Service, studies: Json) -> None:
+    asked, short = external(stack, "buttons-complete"), {"min_steps": 2, "max_steps": 2, "distinct": False}
+    answered(page, f"#/studies/{asked}", "Complete", "Complete", "Nothing more is asked for. The study is completed.")
+    assert stack.client.study(asked)["state"] == "completed"
+    few = str(stack.run(grid("buttons-few", tuner=ASHA | short | {"num_trials": 2}))["study"])
+    answered(page, f"#/studies/{few}", "Reopen", "Reopen", "will have 3 trials", wanted="3")
+    assert len(stack.wait(few)["trials"]) == 3
+    answered(page, f"#/studies/{studies['paused']}/trials/0", "Cancel this trial", "Cancel it", "is cancelled")
+    assert stack.client.trial(studies["paused"], 0)["state"] == "cancelled"
+
+
+def test_older_studies_and_a_part_that_failed_are_asked_for_again(page: Page, stack: Service, studies: Json) -> None:
+    """What is shown only of more than fifty studies, and where an answer is not what it should be."""
+    listed = {"items": [stack.client.studies().__next__().to_json()], "next_cursor": "more"}
+    page.route("**/studies?limit=*", lambda route: route.fulfill(json=listed))
+    look_at(page, "#/")
+    with page.expect_request("**/studies?limit=100"):
+        page.get_by_role("button", name="Older studies").click()
+    page.unroute_all(behavior="wait")
+    page.route("**/timeline", lambda route: route.fulfill(json={"count": 1}))
+    look_at(page, f"#/studies/{studies['brackets']}/slots")
+    again = page.get_by_role("button", name="Try again")
+    expect(again).to_be_visible()
+    page.unroute_all(behavior="wait")
+    again.click()
+    expect(page.get_by_role("img", name="slots over time")).to_be_visible()
