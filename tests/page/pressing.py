@@ -175,6 +175,18 @@ def dragged(*places: tuple[float, float]) -> Deed:
     return do
 
 
+def hovered(x: float, y: float) -> Deed:
+    """The pointer at a place, as parts of the width and the height, until what it tells has been drawn."""
+
+    def do(page: Page, found: Found) -> None:
+        box = found.locator.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] * x, box["y"] + box["height"] * y)
+        page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+
+    return do
+
+
 def leads(pattern: str, by: Deed = press) -> Deed:
     """To an address behind the #."""
 
