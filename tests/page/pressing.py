@@ -62,7 +62,7 @@ IS_SETTLED = """() => new Promise((told) => requestAnimationFrame(() => requestA
 })))"""
 
 
-CALM_MILLISECONDS, MOST_LOOKS = 100, 300
+CALM_MILLISECONDS, MOST_LOOKS = 100, 50
 NUMBERS = count()
 """A change to an address that is the same would not be noticed."""
 

@@ -362,6 +362,7 @@ EFFECTS: dict[str, Deed] = {
 }
 
 
+@pytest.mark.night
 def test_whatever_is_shown_does_what_it_should(page: Page, stack: Service, studies: Json) -> None:
     """Each on a view as it is when it is opened."""
     ids = sorted((each.study for each in stack.client.studies()), key=len, reverse=True)
