@@ -1,5 +1,5 @@
 /** Rungs over the views: the steps at which trials are compared, and the last decision about each trial. */
-import type { History, RankedRung, Rungs, Study } from "../types.ts";
+import type { History, RankedRung, Rungs } from "../types.ts";
 
 const MOST_RUNGS = 12;
 
@@ -33,12 +33,15 @@ export function fullest(rungs: Rungs | null): string {
   return reached.size ? String(rung) : END;
 }
 
-const OF_RUNGS = { reduction_factor: 3, min_steps: 1 };
-const HAS_RUNGS = ["sha", "asha", "hyperband", "async_hyperband"];
+const OF_HALVING = ["reduction_factor", "min_steps", "max_steps", "num_trials", "brackets"];
+const OF_OTHERS: Record<string, string[]> = {
+  median: ["min_steps", "min_trials", "num_trials", "max_steps", "interval"],
+  bandit: ["epsilon", "interval", "num_trials", "max_steps"],
+  early_term: ["boundary", "delta", "num_trials", "max_steps"],
+  pop: ["boundary", "lower_bound", "kill_threshold", "num_trials", "max_steps"],
+};
 
-/** The numbers of a study's tuner with what they are, as its file says it: what may be changed. */
-export function tunersNumbers(study: Pick<Study, "tuner" | "spec">): [string, number][] {
-  const written = { ...(HAS_RUNGS.includes(study.tuner) ? OF_RUNGS : {}), ...(study.spec["tuner"] as Record<string, unknown>) };
-  const numbers = Object.entries(written).filter((field): field is [string, number] => typeof field[1] === "number");
-  return numbers.map(([name, value]) => [`tuner.${name}`, value]);
+/** The fields of the study file that may be changed in a tuner of a kind. */
+export function tunersNumbers(kind: string): string[] {
+  return (OF_OTHERS[kind] ?? OF_HALVING).map((name) => `tuner.${name}`);
 }

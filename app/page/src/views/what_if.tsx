@@ -11,7 +11,7 @@ export function WhatIf({ study, at }: ViewProps) {
   const [said, setSaid] = useState<{ imagined?: Imagined; error?: string }>({});
   const [busy, setBusy] = useState(false);
   if (isReport) return null;
-  const fields = tunersNumbers(study);
+  const fields = tunersNumbers(study.tuner);
   const imagine = async (event: SubmitEvent) => {
     event.preventDefault();
     const form = new FormData(event.currentTarget as HTMLFormElement);
@@ -30,15 +30,15 @@ export function WhatIf({ study, at }: ViewProps) {
       <form class="buttons" onSubmit={(event) => void imagine(event)}>
         <label>
           <span class="hidden">Field of the study file</span>
-          <input name="field" list="what-if-fields" defaultValue={fields[0]?.[0]} required />
+          <input name="field" list="what-if-fields" defaultValue={fields[0]} required />
         </label>
         <datalist id="what-if-fields">
-          {fields.map(([field]) => (
+          {fields.map((field) => (
             <option key={field} value={field} />
           ))}
         </datalist>
         <label>
-          had been <input name="value" size={8} defaultValue={String(fields[0]?.[1] ?? "")} required />
+          had been <input name="value" size={8} defaultValue="3" required />
         </label>
         <button disabled={busy}>{busy ? "Working it out …" : "Work it out"}</button>
       </form>
