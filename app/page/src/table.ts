@@ -21,6 +21,7 @@ export class Table {
   readonly count: number;
   readonly columns: Record<string, Value[]>;
   private foundVaried: string[] | undefined;
+  private foundTelling: string[] | undefined;
   private numeric = new Map<string, boolean>();
 
   constructor(given: Columns) {
@@ -47,18 +48,17 @@ export class Table {
    * that differ in few fields have these fields instead, which tell them apart.
    */
   get parameters(): string[] {
-    return [
-      ...new Set(
-        this.varied
-          .filter((name) => !this.followsFromDecay(name))
-          .map((name) => (this.isToldByFields(this.shapeOf(name)) ? name : this.shapeOf(name) ?? name)),
-      ),
-    ];
+    return [...new Set(this.telling.map((name) => (this.isToldByFields(this.shapeOf(name)) ? name : this.shapeOf(name) ?? name)))];
   }
 
-  /** The fields of a schedule that vary; not where a decay begins, if its length and the trial's say that. */
+  /** The fields of a schedule that vary. */
   fieldsOf(shape: string): string[] {
-    return this.varied.filter((name) => this.shapeOf(name) === shape && !this.followsFromDecay(name));
+    return this.telling.filter((name) => this.shapeOf(name) === shape);
+  }
+
+  /** Of what varies, all but where a decay begins, if its length and the trial's say that. */
+  private get telling(): string[] {
+    return (this.foundTelling ??= this.varied.filter((name) => !this.followsFromDecay(name)));
   }
 
   private followsFromDecay(name: string): boolean {
