@@ -80,9 +80,8 @@ def ranked(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
     return [_measured(plan, study, number) for group in groups for _, number in best_first(group)]
 
 
-def in_question(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
+def in_question(order: list[tuple[Trial, MeasuredValue]]) -> list[tuple[Trial, MeasuredValue]]:
     """Of `ranked`, the trials that the best one is the best of: no failed one, unless all of them are."""
-    order = ranked(plan, study)
     return [each for each in order if each[0].state != RANKED_LAST] or order
 
 

@@ -32,7 +32,8 @@ class Beginning(NamedTuple):
 
 def story(plan: SearchPlan, study: Study) -> StudyStory:
     """The two lines, and their numbers."""
-    ranked = results.in_question(plan, study)
+    order = results.ranked(plan, study)
+    ranked = results.in_question(order)
     beside = _beside(plan, study, ranked)
     as_far = _as_far(plan, ranked)
     shared = _beginning(plan, study, ranked[0][0]) if ranked else Beginning()
@@ -42,7 +43,7 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     saved = [(by_sharing, pace * by_sharing), (cost.stopped_early, pace * cost.stopped_early)]
     won = _won(plan, study, ranked, beside, as_far)
     lines = [
-        won + _failed_too(ranked, len(results.ranked(plan, study)) - len(ranked)),
+        won + _failed_too(ranked, len(order) - len(ranked)),
         _saved(study, ranked, shared, saved),
     ]
     return StudyStory(
