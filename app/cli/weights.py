@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, NamedTuple
@@ -72,7 +73,6 @@ def weights(
 def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, dir: Path | None) -> None:
     """Build the trainer here, as `stagetree debug` does, and have it write its model."""
     from app.cli.diagnosing import StateOfTrial, export_as_on_a_slot
-    from stagetree.runtime.weight_files import like_the_model
 
     which.into.mkdir(parents=True, exist_ok=True)
     if any(which.into.iterdir()):
@@ -82,9 +82,17 @@ def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, di
         number, step = map(int, OF_STATE.findall(file.path.name)[-1])
         state = StateOfTrial(id, number, step, file.path)
         is_its_own = export_as_on_a_slot(state, which.into, trainers, server, dir)
-        like = [] if is_its_own else like_the_model(file.path.read_bytes())
+        like = [] if is_its_own else _like_the_model(file.path)
     print(f"{which.into}{file.about}: {', '.join(sorted(path.name for path in which.into.iterdir()))}")
     _say_what_is_like_it(like)
+
+
+def _like_the_model(state: Path) -> list[str]:
+    """Only the header is read: the state may be larger than what is free of memory."""
+    from stagetree.runtime.weight_files import like_the_model
+
+    with state.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as image:
+        return like_the_model(image)
 
 
 def _say_what_is_like_it(parts: Sequence[str]) -> None:
