@@ -75,6 +75,12 @@ def test_moments_are_looked_at_in_any_order(use: Services, tuned: str, workers: 
             assert plan.version == at
 
 
+def test_results_of_trials_that_had_not_come_yet_are_none(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    then = http.get(f"/studies/{tuned}/history", params={"at": 1})
+    assert (then.status_code, then.json()["best"]) == (200, [])
+
+
 def test_events_of_then_are_those_up_to_then(http: TestClient, tuned: str, workers: Workers) -> None:
     workers.assign(tuned, 0)
     every = http.get(f"/studies/{tuned}/events").json()["items"]

@@ -220,7 +220,8 @@ def _span(span: SlotSpan, study: Study, before: int, version: int) -> Json:
 def history(plan_history: PlanHistory, study: Study, before: int, version: int) -> History:
     """What was decided, each time a better result came, and when events happened, up to a moment."""
     decisions = [each for each in plan_history.decisions(study.id, version) if each.version <= version]
-    better = list(_better(plan_history.results(study.id, version), study, version))
+    results = [each for each in plan_history.results(study.id, version) if each.version <= version]
+    better = list(_better(results, study))
     return History(
         position=version - before,
         at=plan_history.times[version - 1],
@@ -250,13 +251,13 @@ def _decided(each: DecisionMade, before: int) -> Json:
     }
 
 
-def _better(results: Sequence[Measured], study: Study, version: int) -> Iterator[tuple[Measured, float]]:
+def _better(results: Sequence[Measured], study: Study) -> Iterator[tuple[Measured, float]]:
     """The results that were better than all before them; of trials that failed only where all others have none."""
     best: float | None = None
     of_others = [each for each in results if study.trials[each.trial].state != RANKED_LAST]
     for each in of_others or results:
         value = _finite(each.metrics.get(study.metric))
-        if each.version <= version and value is not None and (best is None or sign(study) * value < best):
+        if value is not None and (best is None or sign(study) * value < best):
             best = sign(study) * value
             yield each, value
 
