@@ -13,7 +13,16 @@ from dataclasses import dataclass, replace
 from app.domain import keeping
 from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
 from app.domain.events import ExactnessTested, Stage
-from app.domain.proofs import MOST_IN_VAIN, compared_to, is_checked, is_compared, needs_proof
+from app.domain.proofs import (
+    MOST_IN_VAIN,
+    compared_to,
+    fails_on,
+    is_checked,
+    is_compared,
+    needs_proof,
+    passing,
+    untried_roots,
+)
 from app.domain.search_plan import Chain, Node, SearchPlan, Study, Trial, Witness
 from app.domain.stage_tree import Place
 from app.domain.terms import ProofKind, StudyId
@@ -43,15 +52,12 @@ class Proof:
 
 def check(plan: SearchPlan) -> Proof | None:
     """A trainer's first steps, with values with which it has not failed yet; None where no running study wants that."""
-    roots = (plan.nodes[name] for name in plan.roots if name not in plan.check_failures)
-    candidates = ((root, _passing(plan, root, 1)) for root in roots)
-    root, trial = next((each for each in candidates if each[1] is not None), (None, None))
-    if root is None or trial is None:
+    if (untried := next(untried_roots(plan), None)) is None:
         return None
-    most = int(PROOF_SHARE * _steps(plan))
-    running = (study for study in plan.studies.values() if study.is_running and study.metric)
-    metrics = tuple(dict.fromkeys(name for study in running for name in study.objectives.metrics))
-    stage = Stage(node=root.id, start=0, end=min(FEW_STEPS, trial.steps), study=trial.study)
+    root, trial = untried
+    most, study = int(PROOF_SHARE * _steps(plan)), plan.studies[trial.study]
+    metrics = study.objectives.metrics if study.metric else ()
+    stage = Stage(node=root, start=0, end=min(FEW_STEPS, trial.steps), study=study.id)
     return Proof(ProofKind.CHECK, trial, (stage,), None, ProofOrder(ProofKind.CHECK, (), most, metrics))
 
 
@@ -100,7 +106,8 @@ def is_due(plan: SearchPlan, study: Study, device: str) -> bool:
 def in_idle_slot(plan: SearchPlan, device: str) -> Proof | None:
     """What a slot may prove that has nothing else to do: the first hand-over, trials alone, then stages drawn."""
     under_way = {each.proof for each in plan.chains.values()} - {None}
-    if not plan.is_compared or any(test.difference for test in plan.tests) or under_way - {ProofKind.WHOLE}:
+    may_be = plan.is_compared and not fails_on(plan, device) and not any(test.difference for test in plan.tests)
+    if not may_be or under_way - {ProofKind.WHOLE}:
         return None
     if under_way:
         return _wanted(plan, device)
@@ -159,7 +166,7 @@ def _again(plan: SearchPlan, kind: ProofKind, witness: Witness) -> Proof | None:
 def _proof(plan: SearchPlan, kind: ProofKind, begin: int, places: Sequence[Place]) -> Proof | None:
     """Train from a state that is kept at `begin`, or from nothing, through these places, and compare at each."""
     node, end = plan.nodes[places[-1][0]], places[-1][1]
-    trial = _passing(plan, node, end)
+    trial = passing(plan, plan.studies.values(), node.id, end)
     if not begin and plan.ancestry(node.id)[0].id in plan.means:
         return None  # an average is no training that can be done again from nothing
     resume = _resume(plan, node, begin) if begin else None
@@ -278,16 +285,6 @@ def _audit(plan: SearchPlan) -> Proof | None:
 
 def _is_test_of(test: ExactnessTested, witness: Witness) -> bool:
     return (test.node, test.step, test.begin) == (witness.node, witness.step, witness.begin)
-
-
-def _passing(plan: SearchPlan, node: Node, step: int) -> Trial | None:
-    """A trial of a running study that trains a node up to a step: others may leave it before."""
-    for study in plan.studies.values():
-        if study.may_be_proven and study.max_step_by_node.get(node.id, -1) >= step:
-            for trial in study.trials:
-                if any(name == node.id and end >= step for name, end in plan.ends(trial)):
-                    return trial
-    return None
 
 
 def _steps(plan: SearchPlan) -> int:

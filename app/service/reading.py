@@ -15,10 +15,10 @@ from typing import Any
 from app.domain.search_plan import SearchPlan, trial_of
 from app.domain.terms import ANYBODY, ChainId, Principal, StudyId, Unknown
 from app.events import ChainRecord, RowsPort, StudyRecord
-from app.service import slot_use
+from app.service import waiting
 from app.service.health import demand_of_kind
 from app.service.services import ID, HttpProblem, InvalidField, Services, WrongCursor
-from app.service.slot_use import gpu_sharing, lanes_at_once, view_of
+from app.service.slot_use import estimate_errors, gpu_sharing, lanes_at_once, view_of
 from app.service.views import documents, ordering, plans
 from app.service.views.standing import environments, packing
 from app.simulation.forecast import Forecast, forecast
@@ -88,7 +88,7 @@ def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None 
         passing: Json = {"wall_seconds": round(folded.wall_seconds(now), 3), "slots": documents.share(row, live)}
         if with_trials:
             passing |= _slot_use(shown, use, row, plan)
-        if waits := slot_use.of_study(use, plan, folded, live):
+        if waits := waiting.of_study(use, plan, folded, live):
             passing["waits_for"] = waits
         return shown.with_fields(**passing), plan.version
 
@@ -132,12 +132,12 @@ def trials(
     at: int | None = None,
 ) -> TrialPage:
     """A page of the study's trials: only those in these states, by a field of `ordering`. Raises `InvalidField`."""
-    notes = slot_use.by_node(use, row, at)
+    notes = waiting.by_node(use, row, at)
     if not states and sort == "trial":
         after = number(cursor)
         with use.open_study(row, at) as (plan, study):
             shown, total = documents.trials(plan, study, after, limit), len(study.trials)
-            items = [slot_use.told(each, plan, study.trials[each.trial], notes) for each in shown]
+            items = [waiting.told(each, plan, study.trials[each.trial], notes) for each in shown]
         return TrialPage(items=items, next_cursor=str(after + limit) if after + limit < total else None)
     after, at = _place(cursor, at)
     with use.open_study(row, at) as (plan, study):
@@ -146,7 +146,7 @@ def trials(
             _check_sort(sort, ordering.fields_of(every, study.space or ()))
         chosen = [trial for trial in every if not states or trial.state in states]
         page = ordering.ordered(chosen, sort, study.mode)[after : after + limit]
-        items = [slot_use.told(each, plan, study.trials[each.trial], notes) for each in page]
+        items = [waiting.told(each, plan, study.trials[each.trial], notes) for each in page]
         moment = plan.version - study.submitted_version + 1
     more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
     return TrialPage(items=items, next_cursor=more)
@@ -177,10 +177,10 @@ def columns(use: Services, row: StudyRecord, at: int | None = None, digits: int 
 
 def trial(use: Services, row: StudyRecord, number: int, at: int | None = None) -> TrialDetail:
     """One trial with its curve. Raises `Unknown`."""
-    notes = slot_use.by_node(use, row, at)
+    notes = waiting.by_node(use, row, at)
     with use.open_study(row, at) as (plan, study):
         its = trial_of(study, number)
-        return slot_use.told(documents.trial(plan, its), plan, its, notes)
+        return waiting.told(documents.trial(plan, its), plan, its, notes)
 
 
 def events(
@@ -238,7 +238,7 @@ def slots(
     use: Services, limit: int, cursor: str | None = None, who: Principal = ANYBODY, *, estimates: bool = False
 ) -> SlotPage:
     """A page of the slots by name, with work that the caller sees and, if asked, how far estimates of it were off."""
-    errors = slot_use.estimate_errors(use, who) if estimates else {}
+    errors = estimate_errors(use, who) if estimates else {}
     with use.records.read() as rows:
         chains = {row.chain: row for row in rows.chains.live() if who.project is None or _is_of(rows, row, who)}
         now, lease = rows.now(), use.lease_seconds

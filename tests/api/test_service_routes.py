@@ -118,6 +118,18 @@ def test_an_audit_says_what_it_waits_for(
     assert waits() == []
 
 
+def test_a_study_says_on_which_slots_its_trainer_fails(
+    http: TestClient, tuned: str, workers: Workers, use: Services
+) -> None:
+    workers.look()
+    describe(use, {"digits": "1"})
+    plan = workers.plan(tuned)
+    for root in plan.roots:
+        plan.check_failures[root] = {"error": "Traceback\nModuleNotFoundError: no module named 'timm'"}
+    (text,) = http.get(f"/studies/{tuned}").json()["waits_for"]
+    assert text.endswith("take nothing of it: the trainer failed there: ModuleNotFoundError: no module named 'timm'")
+
+
 def test_where_proofs_are_switched_off_an_audit_is_refused(
     http: TestClient, app: FastAPI, tuned: str, use: Services
 ) -> None:

@@ -12,7 +12,7 @@ from toy_worker import ToyWorkers, proving
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.proofs import is_checked, judge, of_study, of_trial
+from app.domain.proofs import fails_on, is_checked, judge, of_study, of_trial
 from app.domain.search_plan import Study, Trial
 from app.domain.terms import ProofKind, StateConflict, StudyId, StudyState, Verdict
 from app.simulation.what_if import what_if
@@ -107,6 +107,75 @@ def test_the_next_study_is_tried_again() -> None:
     workers.scene.submit(ladder(4), name="again")
     workers.run()
     assert workers.scene.study("again").state == StudyState.COMPLETED
+
+
+ONE_RATE: Json = {"kind": "trials", "trials": [{"hp": {"lr": 1.0}, "steps": 4}]}
+
+
+def test_a_study_with_other_values_than_a_failed_one_does_not_wait_for_those() -> None:
+    """It waited for ever: the values of the study before had not been tried since, and nobody asked for them."""
+    workers = proving(check_error="KeyError: 'dropout'")
+    workers.scene.submit(ONE_RATE, metric="acc")
+    workers.run()
+    workers.scene.submit({"kind": "trials", "trials": [{"hp": {"droput": 1.0, "lr": 2.0}, "steps": 4}]}, name="second")
+    workers.run()
+    first, second = workers.scene.study(), workers.scene.study("second")
+    assert (first.state, second.state) == (StudyState.FAILED, StudyState.FAILED)
+    assert "KeyError: 'dropout'" in str(second.error)
+
+
+def test_a_metric_that_is_not_reported_fails_those_who_ask_for_it_and_no_other() -> None:
+    workers = proving()
+    workers.scene.submit(ONE_RATE, metric="acc")
+    workers.scene.submit(ONE_RATE, name="second")
+    workers.run()
+    first, second = workers.scene.study(), workers.scene.study("second")
+    assert (first.state, second.state) == (StudyState.FAILED, StudyState.COMPLETED)
+    assert "acc" in str(first.error)
+
+
+def test_values_that_fail_are_of_the_study_that_asks_for_them() -> None:
+    workers = proving(check_error="ZeroDivisionError", check_fails_at=0.0)
+    workers.scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.0}, "steps": 4}]})
+    workers.scene.submit(ONE_RATE, name="second")
+    workers.run()
+    first, second = workers.scene.study(), workers.scene.study("second")
+    assert (first.state, second.state) == (StudyState.FAILED, StudyState.COMPLETED)
+
+
+def test_a_paused_study_holds_up_no_other() -> None:
+    workers = proving(check_error="ZeroDivisionError", check_fails_at=0.0)
+    workers.scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.0}, "steps": 4}]})
+    workers.scene.submit(ONE_RATE, name="second")
+    workers.scene.give(c.PauseStudy(study=StudyId("second")))
+    workers.run()
+    assert workers.scene.study().state == StudyState.FAILED
+
+
+def _tried_on(workers: ToyWorkers) -> list[str]:
+    return [event.slot for event in workers.scene.events(e.ChainAssigned) if event.proof == ProofKind.CHECK]
+
+
+def test_a_slot_that_cannot_train_is_given_nothing_and_fails_no_study_that_others_train() -> None:
+    """A machine with a broken environment joined, and all studies of the trainer failed."""
+    workers = proving()
+    workers.scene.submit(ONE_RATE | {"trials": [{"hp": {"lr": lr}, "steps": 4} for lr in (1.0, 2.0, 3.0, 4.0)]})
+    for _ in range(2):  # the check, and a trial
+        workers.scene.scheduler.tick()
+        workers.work()
+    workers.scene.register("gpu1", kind="T4")
+    workers.breaks_on = "T4"
+    for _ in range(3):
+        workers.scene.scheduler.tick()
+        while workers.scene.messages:
+            workers.work()
+    assert fails_on(workers.scene.plan(), "T4").startswith("ModuleNotFoundError")
+    assert not fails_on(workers.scene.plan(), "cpu")
+    workers.run()
+    assert workers.scene.study().state == StudyState.COMPLETED
+    assigned = workers.scene.events(e.ChainAssigned)
+    assert {event.slot for event in assigned if event.proof != ProofKind.CHECK} == {"gpu0"}
+    assert _tried_on(workers) == ["gpu0", "gpu1", "gpu1"], "two tries are enough"
 
 
 def test_who_insists_trains_without() -> None:

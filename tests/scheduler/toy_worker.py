@@ -10,7 +10,7 @@ from scenes import Scene
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment, kind_of_proofs
 from app.domain.schedule import segment_at
-from app.domain.terms import NodeId, ProofKind
+from app.domain.terms import ChainId, FailureKind, NodeId, ProofKind
 
 
 @dataclass
@@ -50,8 +50,8 @@ class ToyWorkers:
     """What all slots of a scene share: the trainer, and the store.
 
     check_error: what a check raises; only with that lr, if `check_fails_at` says one.
-    sees_stray: whether a comparison notices that `count` does not come back with the state. cannot_compare: a kind of
-    device on which nothing can be compared.
+    breaks_on: a kind of device on which every check fails. sees_stray: whether a comparison notices that `count` does
+    not come back with the state. cannot_compare: a kind of device on which nothing can be compared.
     """
 
     scene: Scene
@@ -61,6 +61,7 @@ class ToyWorkers:
     every: int = 0
     check_error: str = ""
     check_fails_at: float | None = None
+    breaks_on: str = "none"
     cannot_compare: str = ""
     states: dict[str, tuple[float, int, int, int]] = field(default_factory=dict)
 
@@ -128,8 +129,11 @@ class ToyWorkers:
         stray = {"self.count": "does not come back with the state"} if self.forgets and self.sees_stray else {}
         if kind == ProofKind.CHECK:
             if self.check_error and self.check_fails_at in (None, segment_at(work.hp, 0).values(0)["lr"]):
-                error: Any = {"kind": "exception", "error": self.check_error, "seconds": 0.1, "signature": "s"}
-                return [e.StageFailed(chain=name, index=0, step=0, **error)]  # type: ignore[arg-type]
+                return self._failed(name, FailureKind.EXCEPTION, self.check_error)
+            if device == self.breaks_on:
+                return self._failed(name, FailureKind.EXCEPTION, "ModuleNotFoundError: no module named 'timm'")
+            if set(order.metrics) - {"loss"}:
+                return self._failed(name, FailureKind.METRIC, f"{order.metrics} are not reported")
             facts = [self._tested(name, kind, node, begin, work.stages[-1].end, "", stray)]
         else:
             model, facts = self._begun(work), list[e.ExactnessTested]()
@@ -144,6 +148,12 @@ class ToyWorkers:
         told: list[e.Event] = [replace(each, device=device, unproven=unproven) for each in facts]
         steps = work.stages[-1].end - begin
         return [*told, e.ChainEnded(chain=name, outcome="done", steps=steps, seconds=1.0)]  # type: ignore[arg-type]
+
+    def _failed(self, chain: str, kind: FailureKind, error: str) -> list[e.Event]:
+        failed = e.StageFailed(
+            chain=ChainId(chain), index=0, step=0, kind=kind, error=error, seconds=0.1, signature="s"
+        )
+        return [failed]
 
     def _tested(
         self, chain: str, kind: ProofKind, node: NodeId, begin: int, step: int, difference: str, stray: dict[str, str]

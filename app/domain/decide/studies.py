@@ -11,7 +11,7 @@ from app.domain import keeping
 from app.domain.accounting import BUDGETS, spent
 from app.domain.asking import refusing, suggested
 from app.domain.failures import last_line
-from app.domain.proofs import judge
+from app.domain.proofs import check_error, judge
 from app.domain.schedule import path
 from app.domain.search_plan import SearchPlan, Study, Trial, still_open
 from app.domain.terms import (
@@ -199,8 +199,8 @@ def check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Even
     """A metric that is not reported will not be for the other trials either; and a study may bear only so many."""
     if study.is_final:
         return
-    if plan.check_error is not None and study.checks:
-        yield e.StudyFailed(study=study.id, error=_of_check(plan.check_error), at=at)
+    if (error := check_error(plan, study)) is not None:
+        yield e.StudyFailed(study=study.id, error=_of_check(error), at=at)
         return
     if not study.failed:
         return

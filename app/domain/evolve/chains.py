@@ -12,9 +12,6 @@ from app.domain.failures import counts_elsewhere, raised, tried
 from app.domain.search_plan import MOST_FAILURES, Chain, GivenUp, Node, SearchPlan, Study
 from app.domain.terms import ChainOutcome, FailureKind, TrialKey
 
-MOST_CHECKED = 2
-"""A trainer that fails at the first steps of so many trials with other values fails for all."""
-
 
 def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     """A slot is to run these stages."""
@@ -177,12 +174,12 @@ def fail(plan: SearchPlan, event: e.StageFailed) -> None:
 
 
 def _fail_check(plan: SearchPlan, chain: Chain, event: e.StageFailed) -> None:
-    """A trainer was tried and failed. Where other values are wanted too, these may be to blame: others are tried."""
-    error = {"kind": event.kind, "step": event.step, "error": event.error}
-    plan.check_failures[chain.stages[0].node] = error
-    tried = len(plan.check_failures) >= MOST_CHECKED or all(root in plan.check_failures for root in plan.roots)
-    if tried or event.kind == FailureKind.METRIC:
-        plan.check_error = error
+    """A trainer was tried and failed: with these values, or for a study whose metric it does not report."""
+    error, stage = {"kind": event.kind, "step": event.step, "error": event.error}, chain.stages[0]
+    if event.kind == FailureKind.METRIC:
+        plan.unreported[stage.study] = error
+    else:
+        plan.check_failures[stage.node] = error
     plan.chains.end(chain)
 
 

@@ -89,7 +89,7 @@ def _submit(plan: SearchPlan, event: e.StudySubmitted) -> None:
     study = Study(event.study, event.spec, event.at, version, begin=begin, inputs=event.inputs)
     study.project, study.owner = event.project, event.by
     plan.studies[event.study], plan.unheard[event.study] = study, None
-    plan.check_error, plan.check_failures = None, {}  # what was wrong may be mended: it is tried again
+    plan.check_failures = {}  # what was wrong may be mended: it is tried again
     if begin is not None and begin["key"] not in plan.weights:
         plan.weights[begin["key"]] = Checkpoint(begin["key"], begin["sha256"], begin["size"])
         plan.kept_bytes += begin["size"]

@@ -52,8 +52,8 @@ class SearchPlan:
     tree is a graph. averages: the other way round, of each node's states, by step. packing_reason: why it was chosen
     so. measurements: how many chains were assigned before, each to find that out. tests: what comparing states has
     shown. spans: by kind of device, from which break to which step training came out as it does without a break.
-    proofs_in_vain: how many chains of each kind ended before they could tell. check_error: why the user's code failed
-    before anything was trained, since a study was submitted last; check_failures: by the root whose values it had.
+    proofs_in_vain: how many chains of each kind ended before they could tell. check_failures: why the user's code
+    failed when it was tried, by the root whose values it had; unreported: by the study whose metric was missing then.
     witnesses: the states that are cheapest to train again in another way; audits: those that began with a state that
     was kept, each with its place in a draw that is the same for everyone. is_resumed_behind: whether a state was
     trained on from that lies behind a change of a hyper-parameter. given_up: the errors that have ended a trial after
@@ -82,8 +82,8 @@ class SearchPlan:
     tests: list[e.ExactnessTested] = field(default_factory=list)
     spans: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     proofs_in_vain: dict[ProofKind, int] = field(default_factory=dict)
-    check_error: Mapping[str, Any] | None = None
     check_failures: dict[NodeId, Mapping[str, Any]] = field(default_factory=dict)
+    unreported: dict[StudyId, Mapping[str, Any]] = field(default_factory=dict)
     witnesses: list[Witness] = field(default_factory=list)
     audits: list[Witness] = field(default_factory=list)
     is_resumed_behind: bool = False
