@@ -196,14 +196,14 @@ def fails_on(plan: SearchPlan, device: str) -> str:
 def untried_roots(plan: SearchPlan) -> Iterator[tuple[NodeId, Trial]]:
     """Roots with whose values the trainer has not failed yet, each with a trial that has them."""
     studies = [each for each in plan.studies.values() if each.id not in plan.unreported and not _is_tried(plan, each)]
-    trials = ((root, passing(plan, studies, root, 1)) for root in _roots(plan) if root not in plan.check_failures)
+    trials = ((root, passing(plan, studies, root, 1)) for root in plan.roots if root not in plan.check_failures)
     return ((root, trial) for root, trial in trials if trial is not None)
 
 
 def _is_tried(plan: SearchPlan, study: Study) -> bool:
     """Whether the trainer has failed with enough of the study's values, or all."""
     failed = len(_errors(plan, study))
-    return failed >= MOST_CHECKED or 0 < failed == sum(_trains(study, root) for root in _roots(plan))
+    return failed >= MOST_CHECKED or 0 < failed == sum(_trains(study, root) for root in plan.roots)
 
 
 def _errors(plan: SearchPlan, study: Study) -> list[Mapping[str, Any]]:
@@ -218,11 +218,6 @@ def passing(plan: SearchPlan, studies: Iterable[Study], node: NodeId, step: int)
                 if any(name == node and end >= step for name, end in plan.ends(trial)):
                     return trial
     return None
-
-
-def _roots(plan: SearchPlan) -> Iterator[NodeId]:
-    """Where training begins; an average has no parent, but it begins with the states of other nodes."""
-    return (root for root in plan.roots if root not in plan.means)
 
 
 def _trains(study: Study, root: NodeId) -> bool:

@@ -8,6 +8,7 @@ way to write), `memory` (all of it without a database, for tests and simulations
 
 from __future__ import annotations
 
+from app.events.archive import Archived
 from app.events.database import Database, DatabaseUnavailable
 from app.events.log import Alongside, EventLog, Idempotency, StoredEvent, VersionConflict
 from app.events.past import Snapshots, last_profile, packs_on_record, profiles_on_record
@@ -32,6 +33,7 @@ from app.events.rows import (
 __all__ = [
     "OPTIMISTIC",
     "Alongside",
+    "Archived",
     "ChainFlags",
     "ChainNotClaimable",
     "ChainRecord",

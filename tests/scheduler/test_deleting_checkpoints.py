@@ -16,6 +16,8 @@ from app.domain import events as e
 from app.domain import keeping
 from app.domain.search_plan import KeptAt, SearchPlan
 from app.domain.terms import StudyId
+from app.events.archive import Archived
+from app.events.log import Append
 from app.events.plans import PlanUnusable
 from app.object_store import ObjectStore
 from app.scheduling.retention import chosen_of
@@ -277,6 +279,23 @@ def test_a_plan_that_cannot_be_used_when_it_comes_to_deleting_holds_up_no_other(
         return holding(stream, fresh=fresh)
 
     world.plans.holding = some  # type: ignore[method-assign]
+    assert world.retention.look().objects == 1
+    assert world.kept("sound") == []
+
+
+@pytest.mark.parametrize("fact", [e.CheckpointReleased, e.CheckpointDropped])
+def test_a_plan_that_is_archived_in_that_moment_holds_up_no_other(fact: type) -> None:
+    """It was an error in the log, and what other plans had to delete waited."""
+    world = Deleting()
+    for name in ("archived", "sound"):
+        world.train(name)
+        world.give_up(name)
+
+    def put_away(append: Append) -> None:
+        if append.stream == "archived" and isinstance(append.events[0], fact):
+            raise Archived("archived")
+
+    world.scene.records.before_write = put_away
     assert world.retention.look().objects == 1
     assert world.kept("sound") == []
 

@@ -100,15 +100,20 @@ def _check_facts(events: list[e.Event]) -> None:
 
 
 def _check_parents(events: list[e.Event]) -> None:
-    """What an average is the mean of is not let go while it is waited for."""
-    waiting: dict[NodeId, set[Place]] = {}
+    """The states of which an average is the mean stay while a trial asks for it, until it is kept."""
+    shares, waiting, kept = dict[NodeId, set[Place]](), dict[NodeId, set[Place]](), set[Place]()
     for each in events:
         match each:
             case e.AverageNamed():
-                waiting.setdefault(each.node, {(share.node, share.step) for share in each.shares})
+                shares[each.node] = {(share.node, share.step) for share in each.shares}
+            case e.TrialAdded():
+                asked = shares.keys() & each.path.keys() - {node for node, _ in kept}
+                waiting |= {name: shares[name] for name in asked}
             case e.CheckpointKept():
                 waiting.pop(each.node, None)
+                kept.add((each.node, each.step))
             case e.CheckpointReleased():
+                kept.discard((each.node, each.step))
                 needed = [name for name, places in waiting.items() if (each.node, each.step) in places]
                 assert not needed, f"{each} is what averages {needed} are to be made of"
 

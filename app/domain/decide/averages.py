@@ -50,7 +50,8 @@ def average(plan: SearchPlan, command: AverageTrials, trials: Trials) -> Iterato
     if command.hp and command.steps is not None:
         hp = branched(first, at, command.hp, command.steps)
     yield from going_on(study, command.time)
-    yield e.AverageNamed(node=name, step=at, shares=shares)
+    if name not in plan.means:
+        yield e.AverageNamed(node=name, step=at, shares=shares)
     of = [{"trial": each.trial.number, "step": each.share.step, "weight": each.share.weight} for each in sources]
     added = trials.add(hp, at, {"by": "user", "average_of": of}, {name: at})
     yield added

@@ -20,7 +20,7 @@ from app.domain import keeping
 from app.domain.decide import decide
 from app.domain.events import Event
 from app.domain.search_plan import KeptAt, SearchPlan
-from app.events import Plans, PlanUnusable, Records, Write, transact
+from app.events import Archived, Plans, PlanUnusable, Records, Write, transact
 from app.object_store import ObjectStore
 from app.owned_store import is_paused
 from app.scheduling.retention import chosen_of, garbage_of
@@ -253,7 +253,7 @@ class Retention:
             if chosen:
                 self._release(stream, chosen, "budget" if excess else "no study")
             return self._delete(stream, most)
-        except PlanUnusable as problem:
+        except (PlanUnusable, Archived) as problem:  # it may have been archived since it was looked at
             logger.info("%s", problem)
             return 0, 0
 
