@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scenes import Scene
+from scenes import PLAN, Scene
 
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.terms import StudyId
+from app.events.log import Append
 from app.events.records import Write, transact
+from app.tuning.replay import replay
 from app.tuning.tuners.driver import make_driver
 from app.workers.scheduler.tuning import Tuning
 from stagetree.limits import LIMITS
@@ -218,3 +220,30 @@ def test_the_end_of_a_study_that_is_another_by_now_is_not_its_end() -> None:
     scene.records.before_write = once(reopened(scene, max_time=1000.0))
     assert scene.scheduler.tick()
     assert scene.study().state == "running"
+
+
+def test_trials_for_idle_slots_are_put_on_record_at_once() -> None:
+    """Each was a transaction of its own: on PostgreSQL 500 slots waited for the last of 500 of them."""
+    scene = Scene(slots=6)
+    scene.submit({"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3})
+    written = list[int]()
+
+    def count(append: Append) -> None:
+        written.append(sum(isinstance(event, e.TrialAdded) for event in append.events))
+
+    scene.records.before_write = count
+    scene.scheduler.tick()
+    assert [trials for trials in written if trials] == [6]
+
+
+def test_a_trial_whose_result_is_there_is_ranked_before_the_next_one_is_begun() -> None:
+    """As if each was asked for alone, so that the promotions follow from the log."""
+    asha = {"kind": "asha", "num_trials": 6, "min_steps": 2, "max_steps": 8, "reduction_factor": 2}
+    scene = Scene(slots=4)
+    scene.submit(asha)
+    scene.run()
+    scene.submit(asha, name="again")
+    scene.run()
+    log = [(each.position, each.event) for each in scene.records.log.read(PLAN)]
+    for name in ("study", "again"):
+        assert replay(log, StudyId(name)).identical

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -30,14 +30,29 @@ def test_a_users_trial_that_comes_first_is_not_taken_for_the_tuners() -> None:
     world = simulator(spec(ASHA))
     study = world.plan.studies[STUDY]
     driver = observing(study)
-    suggested = driver.suggest(3)
+    suggested = driver.suggest(1)
     world.give(c.AddTrial(study=STUDY, hp=LR, steps=2))
     assert driver.observe(study)
-    assert driver.suggest(3) == suggested
+    assert driver.suggest(2) == suggested
     world.give(c.ApplyTunerActions(study=STUDY, actions=suggested))
     driver.observe(study)
     assert [trial.reason["by"] for trial in study.trials] == ["user", "tuner"]
     assert driver.expected() == observing(study).expected()
+
+
+@pytest.mark.parametrize(
+    "tuner", [ASHA | {"num_trials": 7}, {"kind": "median", "num_trials": 7, "max_steps": 8, "interval": 2}]
+)
+def test_trials_for_idle_slots_are_started_at_once_as_if_one_by_one(tuner: dict[str, Any]) -> None:
+    together, single = (simulator(spec(tuner)) for _ in range(2))
+    started = observing(together.plan.studies[STUDY]).suggest(5)
+    together.give(c.ApplyTunerActions(study=STUDY, actions=started))
+    for _ in range(5):
+        (one,) = observing(single.plan.studies[STUDY]).suggest(single.plan.studies[STUDY].active + 1)
+        single.give(c.ApplyTunerActions(study=STUDY, actions=(one,)))
+    assert together.plan.studies[STUDY].history == single.plan.studies[STUDY].history
+    together.give(c.ApplyTunerActions(study=STUDY, actions=observing(together.plan.studies[STUDY]).suggest(99)))
+    assert len(together.plan.studies[STUDY].trials) == 7, "no more than the study has"
 
 
 def test_an_eager_tuner_starts_many_at_once_and_promotes_one_by_one() -> None:

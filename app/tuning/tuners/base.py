@@ -138,12 +138,18 @@ class Tuner(ABC):
         """What is wanted most, given what was seen; None while it is nothing. Changes nothing."""
 
     def suggest_many(self, most: int) -> Sequence[Next]:
-        """Up to `most` actions that follow whatever becomes of those before them; the first is what `suggest` says.
+        """Up to `most` actions, each what `suggest` says after those before it, if nothing else happens meanwhile.
 
-        One, unless the tuner knows better: whoever starts a thousand trials should say so at once.
+        One, unless the tuner knows better: a study that starts a thousand trials should say so at once.
         """
         action = self.suggest() if most else None
+        if isinstance(action, NewTrial):
+            return (action,) * min(most, self.starts_alike())
         return () if action is None else (action,)
+
+    def starts_alike(self) -> int:
+        """How many trials it starts in the same way, one after the other, if it starts one now."""
+        return 1
 
     def loss(self, event: TrialEvent) -> float:
         """The study's metric, turned so that less is better; infinite for a trial that failed."""

@@ -87,7 +87,7 @@ News = tuple[TrialEvent, TrialEvent | None]
 """What happened, and as what the tuner of a study with cooldowns understands it."""
 
 BATCH = 1000
-"""How many actions of an eager tuner are suggested at once."""
+"""At most so many actions are suggested at once."""
 
 
 class TunerFailed(Exception):
@@ -144,7 +144,8 @@ class TunerDriver:
         return bool(news) or is_other
 
     def suggest(self, room: int) -> tuple[TunerAction, ...]:
-        """What the study wants next: one action if fewer than `room` of its trials are active; many of an eager tuner.
+        """What the study wants next: new trials until `room` of its trials are active, or one other action if fewer
+        are; an eager tuner has all that it wants.
 
         Asked again with nothing new to see, it says the same. A study that must end wants nothing. Raises
         `TunerFailed`.
@@ -153,7 +154,7 @@ class TunerDriver:
 
     def _wanted(self, room: int) -> tuple[TunerAction, ...]:
         self._read()
-        most = BATCH if self._tuner.eager else int(self._active < room)
+        most = BATCH if self._tuner.eager else min(BATCH, max(0, room - self._active))
         question = (self._position, most)
         if self._suggested is None or self._suggested[0] != question:
             with _blaming("the tuner"):
@@ -176,9 +177,9 @@ class TunerDriver:
         return min(self._endings.seconds, self._context.elapsed + self._context.seconds_left)
 
     @property
-    def ends_by_results(self) -> bool:
-        """Whether any result may be the end of the study."""
-        return self._endings.follow_results
+    def hangs_on_results(self) -> bool:
+        """Whether the result of a trial that it starts may change its next action, or end the study."""
+        return self._endings.follow_results or not self._tuner.eager
 
     def is_done(self) -> bool:
         """True when nothing is wanted, and nothing is under way that could change that. Raises `TunerFailed`."""

@@ -198,6 +198,9 @@ class Asha(Tuner):
             return NewTrial(steps=self._bracket.steps[0], reason={"rung": 0})
         return None
 
+    def starts_alike(self) -> int:
+        return int(self._limit - self._started)
+
 
 class AshaByPrediction(Asha):
     """ASHA in which a trial counts by what its curve is foretold to come to at `max_steps`, when it comes to a rung.

@@ -68,6 +68,9 @@ class StoppingRule(Tuner):
             return next(iter(self._due.values()))
         return NewTrial(steps=self.points[0], reason={"rung": 0}) if self._started < self._limit else None
 
+    def starts_alike(self) -> int:
+        return int(self._limit - self._started)
+
     def value(self, loss: float) -> float | None:
         """A loss as the user's metric; None for that of a failed trial."""
         return self._sign * loss if math.isfinite(loss) else None

@@ -168,7 +168,7 @@ class Tuning:
             if self._observe(plan, study, driver) and next(attempts) <= OPTIMISTIC:
                 raise Moved(f"Study {name} has moved.")
             events = decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
-            return tuple(until_answered(plan, events)) if driver.ends_by_results else events
+            return tuple(until_answered(plan, events)) if driver.hangs_on_results else events
 
         return decided
 
