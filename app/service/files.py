@@ -29,22 +29,26 @@ from stagetree.whole_file import whole_file
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """The state of a trial after `step` steps, and what was measured there."""
+    """The state of a trial after `step` steps, and what was measured there; of a trial with repeats, of the first one.
+
+    repeats: how many of them differ there.
+    """
 
     trial: int
     step: int
     checkpoint: Checkpoint
     metrics: dict[str, float | None]
     has_failed: bool
+    repeats: int = 1
 
     @property
     def text(self) -> str:
         """Which one it is, and what the trainer's `evaluate` measured there, for people."""
         pairs = ", ".join(f"{name} {value}" for name, value in sorted(self.metrics.items()))
         measured = f"its evaluate measured {pairs}" if pairs else "not measured there"
-        return (
-            f"trial {self.trial}{', which failed later,' if self.has_failed else ''} after step {self.step}: {measured}"
-        )
+        which = f", the first of its {self.repeats} repeats" if self.repeats > 1 else ""
+        which += ", which failed later" if self.has_failed else ""
+        return f"trial {self.trial}{which}{',' if which else ''} after step {self.step}: {measured}"
 
     def file_name(self, *, whole: bool) -> str:
         """What to call a file with it, or with its weights alone, behind the study's name."""
@@ -69,8 +73,9 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
     if step not in there:
         steps = ", ".join(map(str, there)) or "none"
         raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}")
-    metrics = dict(plan.metrics(of, step) or {})
-    return KeptState(trial, step, there[step].checkpoint, metrics, of.state == TrialState.FAILED)
+    metrics = dict(plan.nodes[there[step].node].metrics.get(step) or {})
+    has_failed, repeats = of.state == TrialState.FAILED, len(plan.nodes_of(of, step))
+    return KeptState(trial, step, there[step].checkpoint, metrics, has_failed, repeats)
 
 
 def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool) -> Iterator[memoryview]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -18,6 +18,7 @@ from app.domain import events as e
 from app.domain.evolve import collector_paused
 from app.domain.terms import ChainId, NodeId, ProofKind, StudyId
 from app.events import EventLog, StoredEvent
+from stagetree.text import means
 
 Json = dict[str, Any]
 
@@ -82,24 +83,24 @@ class DecisionMade:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A result of a trial: by which event, when, and what its study had spent on slots until then."""
+    """A result of a trial, of repeats the mean: which event, when, and what its study had spent on slots until then."""
 
     version: int
     at: float
     slot_seconds: float
     trial: int
     step: int
-    metrics: e.Metrics
+    metrics: Mapping[str, float | None]
 
 
 @dataclass(slots=True)
 class _Life:
-    """What happened to a study from an event on. paths: for each trial, where its nodes begin."""
+    """What happened to a study from an event on. paths: for each repeat of each trial, where its nodes begin."""
 
     since: int = 0
     decisions: list[DecisionMade] = field(default_factory=list)
     results: list[Measured] = field(default_factory=list)
-    paths: dict[int, dict[NodeId, int]] = field(default_factory=dict)
+    paths: dict[int, list[dict[NodeId, int]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -187,7 +188,8 @@ class PlanHistory:
             case e.Evaluated():
                 self._metrics[event.node, event.step] = event.metrics
                 self._mark("evaluated", event.node, event.step)
-                self._measure(event.node, event.step)
+                for study, trial in self._wanted.get((event.node, event.step), ()):
+                    self._record(study, trial, event.step)
             case e.CheckpointKept():
                 self._mark("kept", event.node, event.step)
 
@@ -208,23 +210,21 @@ class PlanHistory:
 
     def _ask(self, event: e.TrialAdded | e.TrialExtended) -> None:
         """A result is wanted of a trial at a step; it may be there already."""
-        path = self._of_study(event.study).life.paths.setdefault(event.trial, {})
-        path.update(event.path or {})
-        node = next((name for name, start in reversed(path.items()) if start < event.steps), None)
-        if node is not None:
+        paths = self._of_study(event.study).life.paths.setdefault(event.trial, [])
+        paths += [{} for _ in range(1 + len(event.repeats) - len(paths))]
+        for path, way in zip(paths, (event.path, *event.repeats), strict=False):
+            path.update(way or {})
+        for node in _ends(paths, event.steps):
             self._wanted.setdefault((node, event.steps), []).append((event.study, event.trial))
-            if (node, event.steps) in self._metrics:
-                self._record(event.study, event.trial, node, event.steps)
+        self._record(event.study, event.trial, event.steps)
 
-    def _measure(self, node: NodeId, step: int) -> None:
-        for study, trial in self._wanted.get((node, step), ()):
-            self._record(study, trial, node, step)
-
-    def _record(self, study: StudyId, trial: int, node: NodeId, step: int) -> None:
-        of_study, metrics = self._of_study(study), self._metrics[node, step]
-        of_study.life.results.append(
-            Measured(self.version, self.times[-1], of_study.slot_seconds, trial, step, metrics)
-        )
+    def _record(self, study: StudyId, trial: int, step: int) -> None:
+        """The result of a trial at a step, if all of its repeats are measured there."""
+        of_study = self._of_study(study)
+        found = [self._metrics.get((node, step)) for node in _ends(of_study.life.paths[trial], step)]
+        if known := [each for each in found if each is not None and None not in found]:
+            result = Measured(self.version, self.times[-1], of_study.slot_seconds, trial, step, means(known))
+            of_study.life.results.append(result)
 
     def _begin(self, chain: ChainId, index: int) -> None:
         chain_work = self._chains[chain]
@@ -253,6 +253,12 @@ class PlanHistory:
     def _mark(self, kind: str, node: NodeId, step: int) -> None:
         if (number := self._last_in.get(node)) is not None:
             self.marks.append((self.version, kind, number, step))
+
+
+def _ends(paths: Sequence[Mapping[NodeId, int]], step: int) -> list[NodeId]:
+    """The different nodes in which repeats come to a step; an average is measured where it begins."""
+    ways = [[node for node, start in path.items() if start < step] or [*path][:1] for path in paths]
+    return list(dict.fromkeys(way[-1] for way in ways if way))
 
 
 class PlanHistories:

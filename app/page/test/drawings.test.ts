@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { onAxis } from "../src/format.ts";
 import { icicle, savedBy } from "../src/layout/icicle.ts";
-import { commonValues, isOn, pathOf, rungTree, wayOf, withMeans } from "../src/layout/rungtree.ts";
+import { commonValues, curveOf, isOn, pathOf, rungTree, wayOf, withMeans } from "../src/layout/rungtree.ts";
 import { logarithmic, logTicks, robust, robustByLog, spansOrders, steps, ticks, timeTicks } from "../src/layout/scales.ts";
 import { drawEnds, drawLines } from "../src/parts/rung_tree_painting.ts";
 import type { Tree } from "../src/types.ts";
@@ -166,6 +166,10 @@ test("of repeats the mean is drawn, with its deviation, above each of them", () 
   const single = rungTree(repeats!).segments.map((each) => [each.node, each.x1, each.y1]);
   assert.deepEqual(single, [[0, 4, 0.5], [1, 8, 0.1], [2, 6, 0.4], [2, 8, 0.3]]);
   assert.equal(withMeans(randomTree(1)).repeats, null);
+});
+
+test("the curve of a trial with repeats is that of the mean", () => {
+  assert.deepEqual(curveOf(withMeans(REPEATED).means, 0), { x: [4, 8], y: [0.5, 0.2] });
 });
 
 test("in the tree every repeat of a trial has its row, and what they share is one bar", () => {

@@ -75,7 +75,7 @@ def film(study: Study, shown: StudyAnswer, tree: Tree, history: PlanHistory, ver
     trials = len(tree.trials.node)
     faint = 0.6 * math.sqrt(min(1, MANY / max(1, trials)))
     scene = Scene(f"{study.name}: {study.metric}", top + lane * len(rows) + 16, (top, top + lane * len(rows)), faint)
-    grown = _Growing(tree, _measured_at(history, tree, version), clock, shown.mode)
+    grown = _Growing(_of_means(tree), _measured_at(history, tree, version), clock, shown.mode)
     scene.drawn += grown.axes()
     scene.drawn += _slots(spans, rows, tree, study, clock, now, top, lane)
     scene.drawn += grown.lines()
@@ -85,6 +85,15 @@ def film(study: Study, shown: StudyAnswer, tree: Tree, history: PlanHistory, ver
     scene.drawn += grown.winner(shown)
     scene.captions = [*captions(decisions, history.times, clock, study), (FRAMES, shown.story.lines[0])]
     return scene
+
+
+def _of_means(tree: Tree) -> Tree:
+    """Of a study with repeats, the tree of their means, whose trials pass the nodes of their first repeat."""
+    if not any(tree.trials.repeats):
+        return tree
+    steps = [[int(point[0]) for point in curve] for curve in tree.nodes.means]
+    values = [[point[1] for point in curve] for curve in tree.nodes.means]
+    return tree.with_fields(nodes=tree.nodes.with_fields(steps=steps, values=values))
 
 
 def _measured_at(history: PlanHistory, tree: Tree, version: int) -> dict[tuple[int, int], float]:

@@ -95,6 +95,18 @@ export function withMeans(tree: Tree): { means: Tree; repeats: Tree | null } {
   return { means: counted({ ...tree, nodes }), repeats: counted({ ...tree, trials: all }) };
 }
 
+/** The curve of a trial: that of every node on its way, up to where it leaves it. */
+export function curveOf(tree: Tree, trial: number): { x: number[]; y: number[] } {
+  const path = pathOf(tree, trial).reverse();
+  const [x, y]: [number[], number[]] = [[], []];
+  path.forEach((node, place) => {
+    const next = path[place + 1];
+    const end = next === undefined ? tree.trials.steps[trial]! : tree.nodes.start[next]!;
+    tree.nodes.steps[node]!.forEach((step, number) => step <= end && (x.push(step), y.push(tree.nodes.values[node]![number]!)));
+  });
+  return { x, y };
+}
+
 /** With how many of its trials pass each node. */
 function counted(tree: Tree): Tree {
   const trials = Array<number>(tree.count).fill(0);

@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { cell, number } from "../format.ts";
-import { pathOf } from "../layout/rungtree.ts";
+import { pathOf, withMeans } from "../layout/rungtree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot } from "../parts/plot.tsx";
 import { chosen, studyLink } from "../route.ts";
@@ -20,7 +20,7 @@ export function Compare({ study, at }: ViewProps) {
   const tree = useAnswer<Tree>(about(study.study, "/tree", at));
   const trials = chosen.value;
   const lines = useMemo(
-    () => (tree.data ? trials.filter((trial) => trial < tree.data!.trials.node.length).map((trial, index) => ({ ...line(tree.data!, trial, index, null), width: 2 })) : []),
+    () => (tree.data ? trials.filter((trial) => trial < tree.data!.trials.node.length).map((trial, index) => ({ ...line(withMeans(tree.data!).means, trial, index, null), width: 2 })) : []),
     [tree.data, trials, palette.value],
   );
   if (trials.length < 2) {

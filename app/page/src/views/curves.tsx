@@ -4,7 +4,7 @@ import { about, useAnswer } from "../data.ts";
 import { number } from "../format.ts";
 import { bestRows } from "../layout/filter.ts";
 import { rungLines } from "../layout/rungs.ts";
-import { pathOf } from "../layout/rungtree.ts";
+import { curveOf, withMeans } from "../layout/rungtree.ts";
 import { robust } from "../layout/scales.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
@@ -25,8 +25,9 @@ export function Curves(props: ViewProps) {
   const rungs = useAnswer<Rungs>(about(study.study, "/rungs", at));
   const [near, setNear] = useState("");
   const { x, y, value } = route.value.query;
+  const means = useMemo(() => (tree.data ? withMeans(tree.data).means : null), [tree.data]);
   const shown = useMemo(() => (table.data ? wanted(table.data, study.mode, chosen.value) : []), [table.data, study.mode, chosen.value]);
-  const lines = useMemo(() => (tree.data ? shown.map((trial, index) => line(tree.data!, trial, index, study.best?.trial ?? null)) : []), [tree.data, shown, study.best?.trial, palette.value]);
+  const lines = useMemo(() => (means ? shown.map((trial, index) => line(means, trial, index, study.best?.trial ?? null)) : []), [means, shown, study.best?.trial, palette.value]);
   const drawn = useMemo(() => lines.filter((each) => each.x.length > 0), [lines]);
   const range = useMemo(() => robust(drawn.flatMap((each) => each.y), value === "all", study.mode), [drawn, value, study.mode]);
   const marks = useMemo(() => rungLines(rungs.data?.items ?? []).map((rung) => ({ x: rung.step, text: rung.name })), [rungs.data]);
@@ -77,16 +78,10 @@ function wanted(table: Table, mode: string, chosen: number[]): number[] {
   return [...new Set([...chosen.filter((row) => row < table.count), ...best, ...running])];
 }
 
-/** The curve of a trial: that of every node on its way, up to where it leaves it. */
-export function line(tree: Tree, trial: number, index: number, best: number | null): Line {
-  const path = pathOf(tree, trial).reverse();
-  const [x, y]: [number[], number[]] = [[], []];
-  path.forEach((node, place) => {
-    const next = path[place + 1];
-    const end = next === undefined ? tree.trials.steps[trial]! : tree.nodes.start[next]!;
-    tree.nodes.steps[node]!.forEach((step, number) => step <= end && (x.push(step), y.push(tree.nodes.values[node]![number]!)));
-  });
+/** The curve of a trial; means: the tree, of a study with repeats that of their means. */
+export function line(means: Tree, trial: number, index: number, best: number | null): Line {
+  const { x, y } = curveOf(means, trial);
   const isBest = trial === best;
-  const dash = tree.trials.state[trial] === "active" ? { dash: [6, 4] } : {};
+  const dash = means.trials.state[trial] === "active" ? { dash: [6, 4] } : {};
   return { label: String(trial), colour: isBest ? palette.value.accent : series(index), width: isBest ? 3 : 1.3, x, y, ...dash };
 }
