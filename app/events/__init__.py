@@ -15,6 +15,8 @@ from app.events.past import Snapshots, last_profile, packs_on_record, profiles_o
 from app.events.plans import Plans, PlanUnusable
 from app.events.records import OPTIMISTIC, Decide, Moved, Records, SqlRecords, Write, change, transact
 from app.events.rows import (
+    AT_WORK,
+    LONGEST_QUARANTINE,
     ChainFlags,
     ChainNotClaimable,
     ChainRecord,
@@ -31,6 +33,8 @@ from app.events.rows import (
 )
 
 __all__ = [
+    "AT_WORK",
+    "LONGEST_QUARANTINE",
     "OPTIMISTIC",
     "Alongside",
     "Archived",

@@ -15,6 +15,8 @@ from app.events.rows.chains import Chains
 from app.events.rows.ports import RowsPort
 from app.events.rows.sql import Schedulers, Slots, Studies, Tokens
 from app.events.rows.values import (
+    AT_WORK,
+    LONGEST_QUARANTINE,
     NOTHING_SEEN,
     ChainFlags,
     ChainNotClaimable,
@@ -68,6 +70,8 @@ class Rows(RowsPort):
 
 
 __all__ = [
+    "AT_WORK",
+    "LONGEST_QUARANTINE",
     "ChainFlags",
     "ChainNotClaimable",
     "ChainRecord",

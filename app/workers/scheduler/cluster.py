@@ -13,8 +13,7 @@ from math import inf
 from typing import Generic, TypeVar
 
 from app.domain.terms import ChainState
-from app.events import ChainRecord, SlotRecord, has_expired
-from app.events.rows.values import LONGEST_QUARANTINE
+from app.events import LONGEST_QUARANTINE, ChainRecord, SlotRecord, has_expired
 from app.scheduling.assignment import Candidates
 from app.workers.scheduler.ports import Ports
 

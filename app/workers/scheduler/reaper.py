@@ -16,8 +16,16 @@ from app.domain.decide import decide
 from app.domain.events import Event
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import ChainId, ChainOutcome, ChainState
-from app.events import ChainRecord, Fenced, PlanUnusable, RowsPort, SlotLost, VersionConflict
-from app.events.rows.values import AT_WORK, LONGEST_QUARANTINE
+from app.events import (
+    AT_WORK,
+    LONGEST_QUARANTINE,
+    ChainRecord,
+    Fenced,
+    PlanUnusable,
+    RowsPort,
+    SlotLost,
+    VersionConflict,
+)
 from app.workers.ownership import are_forks_of_one
 from app.workers.scheduler.cluster import GIVEN_UP, Cluster, longest_lease
 from app.workers.scheduler.ports import Dispatch, Ports
