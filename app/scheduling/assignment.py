@@ -119,7 +119,7 @@ def _values(plan: SearchPlan, trial: Trial, span: Span) -> Mapping[str, Any]:
     that goes as far in the node: others leave it before.
     """
     if span.node in trial.path:
-        return trial.hp
+        return trial.runs[0].hp
     others = (each for study in plan.studies.values() for each in study.trials if span.node in each.passes)
     for each in [trial] if span.node in trial.passes else others:
         if any(name == span.node and end >= span.end for name, end in plan.ends(each)):

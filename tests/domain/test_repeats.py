@@ -21,8 +21,8 @@ from app.domain.schedule import segment_at
 from app.domain.search_plan import Node
 from app.domain.terms import Refused, StudyId, TrialEventKind, TrialState
 from app.events.codec import decode, encode
-from app.scheduling.assignment import assignment_of
-from app.scheduling.frontier import Frontier
+from app.scheduling.assignment import assign, assignment_of, stages_of
+from app.scheduling.frontier import Frontier, Span
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
 from stagetree.limits import LIMITS
@@ -131,6 +131,17 @@ def test_each_repeat_is_trained_by_its_own_seed() -> None:
         stage = e.Stage(node=run.path[-1], start=21, end=25, study=study)
         hp = assignment_of(frontier, trial, (stage,), None).hp
         assert segment_at(hp, 21).values(21)["data_seed"] == number
+
+
+def test_the_first_repeat_has_a_seed_on_its_slot_as_the_others_have() -> None:
+    """It had none: a trainer that reads `data_seed` failed, but `TorchTrainer`, which takes the study's then."""
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 5), repeats=3)
+    frontier = Frontier(story.plan)
+    works = [[Span(run.path[-1], 0, 5)] for run in story.trial(study).runs]
+    hps = [assign(frontier, spans, stages_of(story.plan, spans), 0).hp for spans in works]
+    assert hps == [run.hp for run in story.trial(study).runs]
+    assert [segment_at(hp, 0).values(0)["data_seed"] for hp in hps] == [0, 1, 2]
 
 
 def test_a_seed_of_its_own_is_refused_beside_repeats() -> None:
