@@ -65,6 +65,7 @@ COST: Json = {
     "struck": 0,
     "run": 71,
     "taken": 111,
+    "spared": 40,
     "saved_by_sharing": 0.3604,
     "saved_by_stopping": 0.0,
 }

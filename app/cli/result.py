@@ -201,7 +201,7 @@ def print_cost(study: Json) -> None:
 def saved_lines(study: Json) -> Iterator[str]:
     """What sharing saved, of what the same tuner takes without it, and what early stopping did: never one number."""
     cost = study["cost"]
-    by_sharing = cost["shared"] + cost["known"]
+    by_sharing = cost.get("spared", cost["shared"] + cost["known"])  # which an older server does not say
     if cost.get("saved_by_sharing"):
         seconds = (study.get("story") or {}).get("seconds_by_sharing", 0)  # an older server says nothing
         time = f", about {duration(seconds)} of slot time" if seconds >= 1 else ""

@@ -20,8 +20,9 @@ struck         steps that were run before the study's trainer was seen not to be
 run            steps that workers ran for the study, which is all that it paid for.
 
 There are two ways to save, and each has its own baseline, so they are never one number. `by_sharing`: the same tuner
-without sharing takes `taken` steps; shared + known of them were not run. `by_stopping`: every trial to the end takes
-`taken` + stopped_early. Everything is a function of the folded plan, so of the log.
+without sharing takes `taken` steps; shared + known of them were not run, less those that sharing itself had done again,
+repeated + struck: `spared`. `by_stopping`: every trial to the end takes `taken` + stopped_early. A study that ended
+without a result saved nothing by sharing. Everything is a function of the folded plan, so of the log.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from stagetree.space import LENGTH
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """The waterfall of one study, in steps."""
+    """The waterfall of one study, in steps. is_in_vain: whether it ended without a result."""
 
     alone: int
     stopped_early: int
@@ -52,6 +53,7 @@ class Waterfall:
     lost: int
     struck: int
     run: int
+    is_in_vain: bool = False
 
     @property
     def taken(self) -> int:
@@ -61,7 +63,12 @@ class Waterfall:
     @property
     def by_sharing(self) -> float | None:
         """The part of `taken` that sharing saved; None as long as nothing was trained."""
-        return (self.shared + self.known) / self.taken if self.taken else None
+        return self.spared / self.taken if self.taken else None
+
+    @property
+    def spared(self) -> int:
+        """The steps that sharing saved, less those that had to be run again for it."""
+        return 0 if self.is_in_vain else max(0, self.shared + self.known - self.repeated - self.struck)
 
     @property
     def by_stopping(self) -> float | None:
@@ -89,6 +96,7 @@ def cost(plan: SearchPlan, study: Study) -> Waterfall:
         lost=study.lost,
         struck=study.struck,
         run=study.executed,
+        is_in_vain=study.is_final and not study.num_results,
     )
 
 

@@ -57,7 +57,10 @@ class Cost(Answer, needs=()):
     taken: int = Field(
         description="alone - stopped_early - unfinished: what the same tuner runs without sharing, each trial by itself"
     )
-    saved_by_sharing: float | None = Field(description="(shared + known) / taken; null as long as nothing is trained")
+    spared: int = Field(
+        description="what sharing saved: shared + known - repeated - struck, or 0; 0 if the study ended without a result"
+    )
+    saved_by_sharing: float | None = Field(description="spared / taken; null as long as nothing is trained")
     saved_by_stopping: float | None = Field(
         description="stopped_early / (taken + stopped_early): of every trial trained to the end"
     )
@@ -176,7 +179,7 @@ class StudyStory(Answer, needs=()):
     )
     sharers: int = Field(description="how many other trials share the `shared_beginning` of the best one")
     shared_beginning: int = Field(description="the steps of that: where most is shared, counted over these trials")
-    steps_by_sharing: int = Field(description="what sharing saved, within the study and with others")
+    steps_by_sharing: int = Field(description="as `spared` of `cost`")
     seconds_by_sharing: float = Field(description="the slot time of these steps, at the pace of the study")
     steps_by_stopping: int = Field(description="what early stopping saved")
     seconds_by_stopping: float = Field(description="the slot time of these")

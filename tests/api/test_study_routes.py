@@ -138,7 +138,7 @@ def test_a_study_with_results(http: TestClient, tuned: str, workers: Workers) ->
     assert shown["steps"] == {"requested": 80, "unique": 60, "executed": 60}
     parts = {"alone": 80, "stopped_early": 0, "unfinished": 0, "shared": 20, "known": 0, "run": 60, "taken": 80}
     again = dict.fromkeys(("repeated", "retried", "lost", "struck"), 0)
-    saved = {"saved_by_sharing": 0.25, "saved_by_stopping": 0}
+    saved = {"spared": 20, "saved_by_sharing": 0.25, "saved_by_stopping": 0}
     assert shown["cost"] == {**parts, **again, **saved}
     assert (shown["failed"], shown["failures"]) == (0, [])
     assert shown["gpu_seconds"] == 4.5

@@ -53,7 +53,7 @@ def test_notes_are_printed_with_what_they_are_about(capsys: pytest.CaptureFixtur
 def test_slot_time_of_less_than_a_second_is_not_worth_a_word(
     capsys: pytest.CaptureFixture[str], steps: int, says: str
 ) -> None:
-    cost = STUDY["cost"] | {"alone": 2 * steps, "run": steps, "shared": steps, "taken": 2 * steps}
+    cost = STUDY["cost"] | {"alone": 2 * steps, "run": steps, "shared": steps, "spared": steps, "taken": 2 * steps}
     cost |= {"saved_by_sharing": 0.5}
     story = STUDY["story"] | {"seconds_by_sharing": 2 / 3 * steps}
     print_result(STUDY | {"cost": cost, "story": story, "notes": []})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -134,6 +135,24 @@ def test_what_another_study_has_trained_is_known() -> None:
     simulated.run()
     again = cost(simulated.plan, third)
     assert (again.run, again.known + again.shared, again.by_sharing) == (0, again.taken, 1.0)
+
+
+def test_steps_that_sharing_had_run_again_are_no_savings() -> None:
+    """75 % were shown as 82 %."""
+    waterfall = Waterfall(
+        alone=100, stopped_early=0, unfinished=0, shared=70, known=10, repeated=6, retried=3, lost=2, struck=1, run=32
+    )
+    assert (waterfall.spared, waterfall.by_sharing) == (73, 0.73)
+    assert replace(waterfall, struck=99).spared == 0
+
+
+def test_a_study_that_ended_without_a_result_saved_nothing() -> None:
+    """Trials that failed in the steps that they share were 100 % saved by sharing."""
+    simulated = simulator({number: "fail" for number in range(99)})
+    study = submit(simulated, study_of([({"lr": 0.1}, 4), ({"lr": 0.1}, 8)], max_restarts=0).to_json())
+    simulated.run()
+    assert study.is_final and not study.num_results
+    assert cost(simulated.plan, study).spared == 0
 
 
 def test_a_lost_worker_costs_what_it_had_not_kept() -> None:

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { onAxis } from "../src/format.ts";
 import { icicle, savedBy } from "../src/layout/icicle.ts";
-import { commonValues, curveOf, isOn, pathOf, rungTree, wayOf, withMeans } from "../src/layout/rungtree.ts";
+import { commonValues, curveOf, isOn, pathFrom, pathOf, rungTree, wayOf, withMeans } from "../src/layout/rungtree.ts";
 import { logarithmic, logTicks, robust, robustByLog, spansOrders, steps, ticks, timeTicks } from "../src/layout/scales.ts";
 import { drawEnds, drawLines } from "../src/parts/rung_tree_painting.ts";
 import type { Tree } from "../src/types.ts";
@@ -30,6 +30,12 @@ for (const seed of SEEDS) {
     });
     for (const end of ends) assert.ok(end.step <= tree.trials.steps[end.trial]!);
     for (const each of segments) assert.ok(each.x0 <= each.x1 && each.trials > 0);
+    for (const each of segments) {
+      const way = pathFrom(tree, each.node);
+      const ends = way.map((_, index) => (index ? tree.nodes.start[way[index - 1]!]! : each.x0));
+      const isMeasured = way.some((node, index) => tree.nodes.steps[node]!.some((step) => step <= ends[index]!));
+      assert.equal(each.isGuess, !isMeasured, "a line is solid from the first measurement on");
+    }
   });
 
   test(`rung tree ${seed}: between two measurements a line is straight, whoever leaves it`, () => {

@@ -119,9 +119,11 @@ def note(study: Study, note: search_plan.Note) -> Note:
 def _cost(plan: SearchPlan, study: Study) -> Cost:
     """The waterfall of `app.domain.accounting`."""
     cost = accounting.cost(plan, study)
+    parts = {name: steps for name, steps in asdict(cost).items() if name in Cost.model_fields}
     return Cost(
-        **asdict(cost),
+        **parts,
         taken=cost.taken,
+        spared=cost.spared,
         saved_by_sharing=cost.by_sharing and round(cost.by_sharing, 4),
         saved_by_stopping=cost.by_stopping and round(cost.by_stopping, 4),
     )

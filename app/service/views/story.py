@@ -39,8 +39,7 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     shared = _beginning(plan, study, ranked[0][0]) if ranked else Beginning()
     cost = accounting.cost(plan, study)
     pace = accounting.seconds_per_step(study)
-    by_sharing = cost.shared + cost.known
-    saved = [(by_sharing, pace * by_sharing), (cost.stopped_early, pace * cost.stopped_early)]
+    saved = [(cost.spared, pace * cost.spared), (cost.stopped_early, pace * cost.stopped_early)]
     won = _won(plan, study, ranked, beside, as_far)
     lines = [
         won + _failed_too(ranked, len(order) - len(ranked)),
@@ -53,7 +52,7 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
         equal=beside,
         sharers=shared.sharers,
         shared_beginning=shared.steps,
-        steps_by_sharing=by_sharing,
+        steps_by_sharing=cost.spared,
         seconds_by_sharing=round(saved[0][1], 3),
         steps_by_stopping=cost.stopped_early,
         seconds_by_stopping=round(saved[1][1], 3),

@@ -53,20 +53,21 @@ export function rungTree(tree: Tree): Drawing {
   const exits = exitsOf(tree, children);
   const next = nextValues(tree, children);
   const lines: Point[][] = [];
+  const known: number[] = []; // for each node the step from which on something is measured on the way to it
   const drawing: Drawing = { segments: [], ends: [], points: [], links: [] };
   for (let node = 0; node < tree.count; node += 1) {
     const parent = nodes.parent[node]!;
     const above = parent < 0 ? undefined : at(lines[parent]!, nodes.start[node]!);
     const first = next[node];
     const anchor = above ?? (first && { step: nodes.start[node]!, value: first.value });
-    const known = above ? -1 : (nodes.steps[node]![0] ?? Infinity);
+    known.push(Math.min(parent >= 0 && known[parent]! <= nodes.start[node]! ? known[parent]! : Infinity, nodes.steps[node]![0] ?? Infinity));
     const line = [...(anchor ? [anchor] : []), ...pointsOf(tree, node, children[node]!, next, anchor)];
     lines.push(line);
     for (let index = 1; index < line.length; index += 1) {
       const [from, to] = [line[index - 1]!, line[index]!];
       const passing = countFrom(exits[node]!, to.step);
       if (passing > 0) {
-        drawing.segments.push({ node, x0: from.step, y0: from.value, x1: to.step, y1: to.value, trials: passing, isGuess: to.step <= known });
+        drawing.segments.push({ node, x0: from.step, y0: from.value, x1: to.step, y1: to.value, trials: passing, isGuess: to.step <= known[node]! });
       }
     }
     nodes.steps[node]!.forEach((step, index) => drawing.points.push([step, nodes.values[node]![index]!]));

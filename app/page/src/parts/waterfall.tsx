@@ -69,13 +69,12 @@ export function Waterfall({ study }: { study: Study }) {
 
 /** What sharing saved and what early stopping did: each has its own baseline, so they are two numbers. */
 function Savings({ cost }: { cost: Study["cost"] }) {
-  const shared = cost.shared + cost.known;
   return (
     <>
-      {shared > 0 && (
+      {cost.spared > 0 && (
         <p class="quiet">
-          <strong class="saved">{share(cost.saved_by_sharing)} saved by sharing</strong>: {count(shared)} of the {count(cost.taken)} steps that the trials took,
-          each counted alone
+          <strong class="saved">{share(cost.saved_by_sharing)} saved by sharing</strong>: {count(cost.spared)} of the {count(cost.taken)} steps that the trials took,
+          each counted alone{cost.repeated + cost.struck > 0 && ", less those that were run again for it"}
         </p>
       )}
       {cost.stopped_early > 0 && (
