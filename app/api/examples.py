@@ -37,6 +37,7 @@ TRIAL_DETAIL: Json = {
     "asked": [10, 40],
     "reason": {"by": "tuner"},
     "path": [NODE],
+    "repeats": [],
     "curve": [{"step": 10, "metrics": {"val_accuracy": 0.91}}],
     "not_exact": [],
     "notes": [],

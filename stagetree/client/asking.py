@@ -3,86 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from stagetree.client.http import Http, Json, path_of
+from stagetree.client.known import Hp, Known, PendingAsk, Result, key_of, last_nodes
 from stagetree.errors import Conflict, Invalid, NotFound, StagetreeError, StudyOver, TrialFailed
 from stagetree.sequences import parse
 from stagetree.space.distributions import plain
 
-Hp = Mapping[str, Any]
+__all__ = ["Asker", "Hp", "Known", "Result"]
 
 _MOST = 500
 """How many trials are asked for in one call."""
 
 _ENDINGS = {"StageFailed", "CheckpointDropped", "TrialCancelled", "TrialStopped"}
 """Events after which a trial may be over without a result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The result of a trial after `step` steps: `metrics` by name, and as `value` the study's metric."""
-
-    trial: int
-    step: int
-    value: float
-    metrics: Mapping[str, float | None]
-
-
-@dataclass(slots=True, eq=False)
-class PendingAsk:
-    """A configuration that is wanted at a step. `key` is the configuration's name with us, `node` its place there."""
-
-    key: str
-    hp: Json
-    step: int
-    result: asyncio.Future[Result]
-    trial: int = -1
-    node: str = ""
-
-
-@dataclass(slots=True)
-class Known:
-    """What the client has heard of a study."""
-
-    study: Json = field(default_factory=dict)
-    trials: dict[int, Json] = field(default_factory=dict)
-    longest: dict[str, int] = field(default_factory=dict)  # by configuration: the trial with the most steps
-    metrics: dict[tuple[str, int], Mapping[str, float | None]] = field(default_factory=dict)
-    position: int = 0
-    endings: int = 0
-
-    def take_all(self, trials: Iterable[Json]) -> None:
-        """Know how all trials stand, and of no others: they may have been struck."""
-        self.trials, self.longest = {}, {}
-        for trial in trials:
-            self.take(trial)
-
-    def asked_again(self, event: Json) -> tuple[str, str]:
-        """After all was struck, a trial is asked for again: its configuration's name with us, and its last node."""
-        number, path = event["trial"], list(event.get("path") or ())
-        before = self.trials.get(number, {"trial": number, "state": "waiting", "value": None})
-        hp: Json = event.get("hp") or before["hp"]
-        self.take({**before, "hp": hp, "steps": event["steps"], "path": [*before.get("path", ()), *path]})
-        return _key(hp), next(reversed(self.trials[number]["path"]), "")
-
-    def take(self, trial: Json) -> None:
-        """Know how a trial stands."""
-        number, key = trial["trial"], _key(trial["hp"])
-        self.trials[number] = trial
-        if trial["steps"] >= self.trials[self.longest.setdefault(key, number)]["steps"]:
-            self.longest[key] = number
-
-    def extendable(self, key: str, step: int) -> int | None:
-        """The trial that is there, or gets there by being trained on."""
-        number = self.longest.get(key)
-        if number is None or self.trials[number]["state"] not in ("waiting", "running", "completed"):
-            return None
-        return number if self.trials[number]["steps"] <= step else None
 
 
 class Asker:
@@ -93,6 +30,7 @@ class Asker:
         self._wanted: dict[tuple[str, int], PendingAsk] = {}
         self._asks: list[PendingAsk] = []
         self._pending: list[PendingAsk] = []
+        self._partly: list[PendingAsk] = []  # of several repeats, not all of which may be measured
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._is_doubtful = self._is_struck = False
 
@@ -118,7 +56,7 @@ class Asker:
     def ask(self, hp: Hp, step: int) -> PendingAsk:
         """A configuration at a step, asked for already or from now on. Raises `SequenceError`."""
         configuration = {name: parse(plain(value), name).to_json() for name, value in hp.items()}
-        place = _key(configuration), step
+        place = key_of(configuration), step
         if place not in self._wanted:
             self._wanted[place] = PendingAsk(place[0], configuration, step, asyncio.get_running_loop().create_future())
             self._wanted[place].result.add_done_callback(_look_at)
@@ -191,18 +129,41 @@ class Asker:
 
     def _asked(self, ask: PendingAsk, trial: Json) -> None:
         self.known.take(trial)
-        if _key(trial["hp"]) != ask.key:  # since it was named, all was struck, and its number is another one's
+        if key_of(trial["hp"]) != ask.key:  # since it was named, all was struck, and its number is another one's
             self.known.longest.pop(ask.key, None)
             self._asks.append(ask)
             return
-        ask.trial, ask.node = trial["trial"], trial["path"][-1]
-        measured = {point["step"]: point["metrics"] for point in trial["curve"]}
+        ask.trial, ask.nodes = trial["trial"], last_nodes(trial)
         self._pending.append(ask)
-        if ask.step in measured:
-            self._answer(ask, measured[ask.step])
-        elif (ask.node, ask.step) in self.known.metrics:
-            self._answer(ask, self.known.metrics[ask.node, ask.step])
+        if not self._answer_by(ask, trial):
+            self._measured(ask)
         self._end(ask, trial)
+
+    def _answer_by(self, ask: PendingAsk, trial: Json) -> bool:
+        """Whether the trial is measured at that step: of one with repeats, all of them."""
+        metrics = next((point["metrics"] for point in trial["curve"] if point["step"] == ask.step), None)
+        if metrics is not None:
+            self._answer(ask, metrics)
+        return metrics is not None
+
+    def _measured(self, ask: PendingAsk) -> None:
+        """What was heard may be its result; what repeats come to, the server says."""
+        if not any((node, ask.step) in self.known.metrics for node in ask.nodes):
+            return
+        if len(ask.nodes) == 1:
+            self._answer(ask, self.known.metrics[ask.nodes[0], ask.step])
+        else:
+            self._partly.append(ask)
+            self._start("means", self._look_at_means)
+
+    async def _look_at_means(self) -> None:
+        """All repeats of a trial may be measured; what another study had measured before, no event says."""
+        while self._partly:
+            ask = self._partly.pop()
+            with suppress(NotFound):  # it was struck
+                trial = await self._http.get(f"{self._path}/trials/{ask.trial}")
+                if key_of(trial["hp"]) == ask.key and ask in self._pending and not self._answer_by(ask, trial):
+                    self._end(ask, trial)  # any of them failed
 
     # Hearing
 
@@ -219,8 +180,8 @@ class Asker:
         if event["type"] == "Evaluated":
             place = data["node"], data["step"]
             self.known.metrics[place] = data["metrics"]
-            for ask in [ask for ask in self._pending if (ask.node, ask.step) == place]:
-                self._answer(ask, data["metrics"])
+            for ask in [ask for ask in self._pending if ask.step == data["step"] and data["node"] in ask.nodes]:
+                self._measured(ask)
         elif event["type"] == "StudyIsolated" and data["study"] == self.known.study["study"]:
             self._strike()
         elif self._is_struck and data.get("reason", {}).get("by") == "user" and "path" in data:
@@ -240,11 +201,10 @@ class Asker:
         self._doubt()
 
     def _asked_again(self, event: Json) -> None:
-        key, node = self.known.asked_again(event)
+        key, nodes = self.known.asked_again(event)
         for ask in [ask for ask in self._pending if (ask.key, ask.step) == (key, event["steps"])]:
-            ask.trial, ask.node = event["trial"], node
-            if (node, ask.step) in self.known.metrics:
-                self._answer(ask, self.known.metrics[node, ask.step])
+            ask.trial, ask.nodes = event["trial"], nodes
+            self._measured(ask)
 
     def _answer(self, ask: PendingAsk, metrics: Mapping[str, float | None]) -> None:
         value = metrics.get(self.known.study["metric"])
@@ -270,7 +230,7 @@ class Asker:
             trials = {trial["trial"]: trial async for trial in self._all_trials()}
             for ask in list(self._pending):
                 trial = trials.get(ask.trial)
-                if trial is not None and _key(trial["hp"]) == ask.key:  # else it was struck: another has its number
+                if trial is not None and key_of(trial["hp"]) == ask.key:  # else it was struck: another has its number
                     self.known.take(trial)
                     self._end(ask, trial)
 
@@ -287,10 +247,6 @@ class Asker:
                 self._pending.remove(ask)
             if not ask.result.done():
                 ask.result.set_exception(error)
-
-
-def _key(hp: Mapping[str, Any]) -> str:
-    return json.dumps(hp, sort_keys=True)
 
 
 def _look_at(result: asyncio.Future[Result]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stagetree.client.asking import Hp
 from stagetree.client.http import API, Http, Json, path_of
+from stagetree.client.known import Hp
 from stagetree.models import Branch, Event, Note, SamplerState, StudyAnswer, Suggestion
 
 

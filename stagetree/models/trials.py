@@ -126,8 +126,9 @@ class TrialDetail(Trial, needs=()):
 
     asked: list[int] = Field(description="the steps for which a result was asked, in order")
     reason: Json = Field(description="who wanted it, and why")
-    path: list[str] = Field(description="its nodes in the search plan, root first")
-    curve: list[Point]
+    path: list[str] = Field(description="its nodes in the search plan, root first; of its first repeat")
+    repeats: list[list[str]] = Field(default=[], description="the nodes of its other repeats, each as `path`")
+    curve: list[Point] = Field(description="of a trial with repeats, the means, where all of them are measured")
     not_exact: list[str] = Field(default=[], description="why it may differ in its last bits from a training alone")
     begins: dict[str, Any] | None = Field(default=None, description="the weights that it begins from, as of its study")
     notes: list[Note] = Field(description="what people wrote down about it, in order")

@@ -73,7 +73,8 @@ class StudyHistory:
 
     def _places(self, number: int) -> list[tuple[str, int]]:
         trial = self.trials[number]
-        return [(node, point.step) for node in trial.path for point in trial.curve]
+        nodes = {node for path in (trial.path, *trial.repeats) for node in path}
+        return [(node, point.step) for node in nodes for point in trial.curve]
 
 
 def _take(history: TrialHistory, event: Event) -> None:

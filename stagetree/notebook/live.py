@@ -16,8 +16,8 @@ from html import escape
 from types import TracebackType
 from typing import Any, Protocol
 
-from stagetree.client.asking import Known
 from stagetree.client.http import Json
+from stagetree.client.known import Known
 from stagetree.models import Decision, StudyAnswer, Trial, TrialDetail, UnderWay
 from stagetree.notebook import frames
 from stagetree.text import FINAL, decided, duration, saved_text

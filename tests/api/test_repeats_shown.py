@@ -11,7 +11,9 @@ from app.service.files import kept_state
 from app.service.plan_history import PlanHistory
 from app.service.views import documents, pictures
 from app.service.views.film import film
+from app.service.views.plans import event
 from app.simulation.simulator import Simulator
+from stagetree.notebook.frames import StudyHistory
 from tests.domain.test_accounting import simulator, submit
 from tests.domain.test_averages import STUDY, asked, trained
 from tests.plans import METRIC, Story, study_of
@@ -56,6 +58,18 @@ def test_the_film_ends_on_the_line_of_its_winner() -> None:
     [star] = [each for each in drawn if each.kind == "star"]
     [way] = [each for each in drawn if (each.kind, each.role) == ("line", "accent")]
     assert way.points[-1] == pytest.approx(star.points[0])
+
+
+def test_a_trial_ends_in_a_data_frame_when_the_last_of_its_repeats_does() -> None:
+    """It ended with the first."""
+    simulated, study, _ = repeated()
+    plan, log = simulated.plan, simulated.log()
+    trials, events = [documents.trial(plan, each) for each in study.trials], [event(each, 0) for each in log]
+    shown = StudyHistory(documents.study(plan, study.id, now=0.0), trials, events, [])
+    for trial in study.trials:
+        ends = {run.path[-1] for run in trial.runs}
+        measured = [each.at for each in log if isinstance(each.event, Evaluated) and each.event.node in ends]
+        assert shown.history(trial.number).ended == max(measured) > min(measured)
 
 
 def test_a_file_of_weights_names_its_repeat_and_the_value_that_was_measured_with_it() -> None:

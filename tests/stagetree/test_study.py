@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from app.domain import events as e
+from app.domain.terms import StudyId
 from stagetree import Constant, MultiStep
 from stagetree.client import AsyncClient, Conflict, Invalid, NotFound, StagetreeError, Unreachable
 from stagetree.models import Trial
@@ -117,6 +118,37 @@ async def test_more_steps_of_a_configuration_are_the_same_trial(server: str, wor
         fewer = asyncio.ensure_future(study.eval(hp, 7))
         assert (await fewer).trial == 1
         assert [trial.steps for trial in await trials_of(study)] == [10, 7]
+
+
+def measure(workers: Workers, study: AsyncStudy, repeat: int, value: float | None) -> None:
+    """A slot says what a repeat of the first trial comes to."""
+    [trial] = workers.plan(study.id).studies[StudyId(study.id)].trials
+    node = trial.runs[repeat].path[-1]
+    workers.record(study.id, e.Evaluated(node=node, step=trial.steps, metrics={"accuracy": value}))
+
+
+async def test_the_result_of_a_trial_with_repeats_is_their_mean(server: str, workers: Workers) -> None:
+    """It was that of the first one, as soon as that was measured."""
+    async with await AsyncStudy.create(FIELDS | {"repeats": 2}, url=server) as study:
+        result = asyncio.ensure_future(study.eval({"lr": 0.1}, 5))
+        await asked(study, 1)
+        for repeat, value in ((0, 0.25), (1, 0.75)):
+            await asyncio.sleep(0.2)
+            assert not result.done()
+            await asyncio.to_thread(measure, workers, study, repeat, value)
+        assert await result == Result(0, 5, 0.5, {"accuracy": 0.5})
+    async with await AsyncStudy.create(FIELDS | {"repeats": 3}, url=server) as study:
+        result = asyncio.ensure_future(study.eval({"lr": 0.1}, 5))
+        await asked(study, 1)
+        await asyncio.to_thread(measure, workers, study, 2, 2.0)  # no event of this study says what the others came to
+        assert await result == Result(0, 5, 1.0, {"accuracy": 1.0})
+    async with await AsyncStudy.create(FIELDS | {"repeats": 2}, url=server) as study:
+        failing = asyncio.ensure_future(study.eval({"lr": 0.2}, 5))
+        await asked(study, 1)
+        for repeat, loss in ((0, None), (1, 0.5)):
+            await asyncio.to_thread(measure, workers, study, repeat, loss)
+        with pytest.raises(TrialFailed):
+            await failing
 
 
 async def test_a_trial_that_fails_ends_its_own_eval_only(server: str, workers: Workers) -> None:

@@ -201,6 +201,7 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
         asked=trial.requested_steps,
         reason=trial.reason,
         path=list(trial.path),
+        repeats=[list(run.path) for run in trial.runs[1:]],
         curve=[point(step, metrics) for step, metrics in plan.curve(trial)],
         not_exact=json_safe(results.inexact_in_trial(plan, trial)),
         notes=[note(study, each) for each in study.notes if each.trial == trial.number],
