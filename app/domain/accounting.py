@@ -20,9 +20,9 @@ struck         steps that were run before the study's trainer was seen not to be
 run            steps that workers ran for the study, which is all that it paid for.
 
 There are two ways to save, and each has its own baseline, so they are never one number. `by_sharing`: the same tuner
-without sharing takes `taken` steps; shared + known of them were not run, less those that sharing itself had done again,
-repeated + struck: `spared`. `by_stopping`: every trial to the end takes `taken` + stopped_early. A study that ended
-without a result saved nothing by sharing. Everything is a function of the folded plan, so of the log.
+without sharing takes `taken` steps; shared + known of them were not run, less the steps that sharing itself had run
+again, repeated + struck: `spared`. `by_stopping`: every trial to the end takes `taken` + stopped_early. A study that
+ended without a result saved nothing by sharing. Everything is a function of the folded plan, so of the log.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Waterfall:
 
     @property
     def spared(self) -> int:
-        """The steps that sharing saved, less those that had to be run again for it."""
+        """The steps that sharing saved, less the ones that had to be run again for it."""
         return 0 if self.is_in_vain else max(0, self.shared + self.known - self.repeated - self.struck)
 
     @property

@@ -147,7 +147,7 @@ class Asker:
         return metrics is not None
 
     def _measured(self, ask: PendingAsk) -> None:
-        """What was heard may be its result; what repeats come to, the server says."""
+        """A measurement that was heard may be its result; the server says the mean of repeats."""
         if not any((node, ask.step) in self.known.metrics for node in ask.nodes):
             return
         if len(ask.nodes) == 1:

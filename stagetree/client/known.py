@@ -1,4 +1,4 @@
-"""What a client has asked of a study, and what it has heard of it."""
+"""The configurations that a client has asked of a study, and the events that it has heard."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def key_of(hp: Hp) -> str:
 
 
 def paths_of(trial: Json) -> list[list[str]]:
-    """The nodes on the way of each of its repeats. What was listed has none, and an older server names the first."""
+    """The nodes on the way of each of its repeats. A trial of a list has none; an older server names the first."""
     return [trial.get("path", []), *trial.get("repeats", ())]
 
 

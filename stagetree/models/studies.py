@@ -58,7 +58,8 @@ class Cost(Answer, needs=()):
         description="alone - stopped_early - unfinished: what the same tuner runs without sharing, each trial by itself"
     )
     spared: int = Field(
-        description="what sharing saved: shared + known - repeated - struck, or 0; 0 if the study ended without a result"
+        description="what sharing saved: shared + known - repeated - struck, or 0 where that is less, and for a study "
+        "that ended without a result"
     )
     saved_by_sharing: float | None = Field(description="spared / taken; null as long as nothing is trained")
     saved_by_stopping: float | None = Field(

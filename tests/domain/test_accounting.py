@@ -148,7 +148,7 @@ def test_steps_that_sharing_had_run_again_are_no_savings() -> None:
 
 def test_a_study_that_ended_without_a_result_saved_nothing() -> None:
     """Trials that failed in the steps that they share were 100 % saved by sharing."""
-    simulated = simulator({number: "fail" for number in range(99)})
+    simulated = simulator(dict.fromkeys(range(99), "fail"))
     study = submit(simulated, study_of([({"lr": 0.1}, 4), ({"lr": 0.1}, 8)], max_restarts=0).to_json())
     simulated.run()
     assert study.is_final and not study.num_results

@@ -74,7 +74,7 @@ function Savings({ cost }: { cost: Study["cost"] }) {
       {cost.spared > 0 && (
         <p class="quiet">
           <strong class="saved">{share(cost.saved_by_sharing)} saved by sharing</strong>: {count(cost.spared)} of the {count(cost.taken)} steps that the trials took,
-          each counted alone{cost.repeated + cost.struck > 0 && ", less those that were run again for it"}
+          each counted alone{cost.repeated + cost.struck > 0 && ", less the ones that were run again for it"}
         </p>
       )}
       {cost.stopped_early > 0 && (
