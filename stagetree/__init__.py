@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stagetree.client import AsyncClient, Client
     from stagetree.errors import (
         Conflict,
+        FailedStudy,
         Invalid,
         NotFound,
         ProblemError,
@@ -96,6 +97,7 @@ __all__ = [
     "EarlyTermTuner",
     "Exponential",
     "ExternalTuner",
+    "FailedStudy",
     "FunctionTrainer",
     "GridTuner",
     "HyperbandTuner",
@@ -179,6 +181,7 @@ _HOMES = {
     "space.notation": ("choice", "lograndint", "loguniform", "normal", "randint", "uniform"),
     "errors": (
         "Conflict",
+        "FailedStudy",
         "Invalid",
         "NotFound",
         "ProblemError",

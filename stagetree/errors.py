@@ -83,3 +83,11 @@ class TrialFailed(StagetreeError):
 
 class StudyOver(StagetreeError):
     """There will be no result: the study is over."""
+
+
+class FailedStudy(StagetreeError):
+    """A study that was waited for has failed. study: its id. reason: why, as in `study.answer.error`."""
+
+    def __init__(self, study: str, reason: str) -> None:
+        super().__init__(f"study {study} has failed: {reason}")
+        self.study, self.reason = study, reason

@@ -143,7 +143,7 @@ class AsyncStudy(StudyView, MadeOfTrials):
             pass
 
     async def wait(self, *, show: bool = True) -> None:
-        """Wait until the study is over, and show its progress, unless `show` is false."""
+        """Wait until the study is over, and show its progress, unless `show` is false. Raises `FailedStudy`."""
         with Showing(show) as showing:
             async for answer in self.progress():
                 showing.show(answer)
@@ -276,7 +276,7 @@ class Study(Blocking, StudyView):
     progress = blocking_iterator(AsyncStudy.progress)
 
     def wait(self, *, show: bool = True) -> Study:
-        """Wait until the study is over, and show its progress, unless `show` is false."""
+        """Wait until the study is over, and show its progress, unless `show` is false. Raises `FailedStudy`."""
         with Showing(show) as showing:
             for answer in self.progress():
                 showing.show(answer)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from stagetree.client.http import Json
 from stagetree.client.known import Known
+from stagetree.errors import FailedStudy
 from stagetree.models import Decision, StudyAnswer, Trial, TrialDetail, UnderWay
 from stagetree.notebook import frames
 from stagetree.text import FINAL, decided, duration, saved_text
@@ -189,8 +190,10 @@ class Showing:
         self._live.close()
 
     def show(self, study: StudyAnswer) -> None:
-        """Show how it stands now."""
+        """Show how it stands now. Raises `FailedStudy` where it has failed."""
         self._live.show(study)
+        if study.state == "failed":
+            raise FailedStudy(study.study, study.error or "")
 
 
 def _fitting() -> Live:

@@ -25,7 +25,13 @@ CELLS = {
     "frame": "study.dataframe()",
     "history": "study.plot.history()",
     "plot": "study.plot",
-    "wrong": f"server.create(trainer=Count, {UNMEASURED}).wait(show=False)",
+    "wrong": f"""
+wrong = server.create(trainer=Count, {UNMEASURED})
+try:
+    wrong.wait(show=False)
+except stagetree.FailedStudy as failed:
+    assert failed.reason in str(failed)
+wrong""",
     "stopped": "server.stop()\nserver",
 }
 Shown = dict[str, list[dict[str, Any]]]

@@ -15,9 +15,10 @@ import httpx2
 import numpy as np
 import pytest
 
+from app.domain import commands as c
 from app.domain import events as e
 from app.domain.terms import StudyId
-from stagetree import Constant, MultiStep
+from stagetree import Constant, FailedStudy, MultiStep
 from stagetree.client import AsyncClient, Conflict, Invalid, NotFound, StagetreeError, Unreachable
 from stagetree.models import Trial
 from stagetree.study import AsyncStudy, Result, Study, StudyOver, TrialFailed, wait_all, wait_any
@@ -318,6 +319,19 @@ async def test_waiting_for_the_end(server: str, workers: Workers, capsys: pytest
         assert (study.state, len(study.trials)) == ("cancelled", 2)
         last = capsys.readouterr().err.strip().splitlines()[-1]
         assert last.startswith(f"{study.id} cancelled · 2/2 trials · 40 steps run · best accuracy 0.5 (trial 0)")
+
+
+@pytest.mark.parametrize("show", [True, False])
+async def test_waiting_for_a_study_that_fails_raises_its_reason(server: str, workers: Workers, show: bool) -> None:
+    """It returned, and `best` was None: a program went on without a word."""
+    async with await AsyncStudy.create(changed(), url=server) as study:
+        waiting = asyncio.ensure_future(study.wait(show=show))
+        await asyncio.to_thread(
+            workers.decide, study.id, c.FailStudy(study=StudyId(study.id), error="its tuner raised", at=1.0)
+        )
+        with pytest.raises(FailedStudy, match=f"study {study.id} has failed: its tuner raised"):
+            await waiting
+        assert study.state == "failed"
 
 
 # -------------------------------------------------------------------------------------------------------------- showing
