@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from app.domain.terms import FailureKind
-from stagetree.sequences import SequenceError
+from stagetree.sequences import SequenceError, did_you_mean
 from stagetree.space.constraints import Constraint, read_constraint
 
 
@@ -83,6 +83,7 @@ def problem_of(name: str, metrics: Mapping[str, float | None], step: int) -> dic
     if name not in metrics:
         reported = ", ".join(sorted(metrics)) or "nothing"
         text = f"the trainer does not report {name!r}, the metric of the study; it reports {reported}"
+        text += did_you_mean(name, sorted(metrics))
         return {"kind": FailureKind.METRIC, "step": step, "error": text}
     value = metrics[name]
     if value is None or not math.isfinite(value):

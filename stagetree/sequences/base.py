@@ -243,6 +243,11 @@ def _listed(expected: tuple[Field[Any], ...]) -> str:
 
 
 def did_you_mean(name: Any, names: Iterable[str]) -> str:
-    """The end of a sentence that refuses `name`: the one it was probably meant to be, if any is close."""
-    close = get_close_matches(str(name), list(names), n=1)
+    """The end of a sentence that refuses `name`: the one it was probably meant to be, if any is close.
+
+    Else the only one of which it is a part: val_accuracy for acc.
+    """
+    given, known = str(name), list(names)
+    longer = [each for each in known if len(given) > 2 and given in each]
+    close = get_close_matches(given, known, n=1) or (longer if len(longer) == 1 else [])
     return f"; did you mean {close[0]}?" if close else ""

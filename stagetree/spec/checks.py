@@ -97,10 +97,17 @@ def in_our_words(written: Mapping[str, Any]) -> dict[str, Any]:
     """
     fields = dict(written)
     name_first_metric(fields)
-    problems = [*_objective(fields), *_number_of_trials(fields)]
+    problems = [*_several_metrics(fields), *_objective(fields), *_number_of_trials(fields)]
     if problems:
         raise SpecError(problems)
     return fields
+
+
+def _several_metrics(fields: Mapping[str, Any]) -> Iterator[Problem]:
+    """`directions`, and a list of metrics without their modes: others have these in two lists of one order."""
+    if "directions" in fields or isinstance(fields.get("metric"), list | tuple):
+        name = "directions" if "directions" in fields else "metric"
+        yield Problem(name, "for several, write metrics: [{name: val_acc, mode: max}, {name: seconds, mode: min}]")
 
 
 def _objective(fields: dict[str, Any]) -> Iterator[Problem]:

@@ -107,7 +107,10 @@ def _set(group: dict[str, Any], name: str, value: Any) -> None:
         group["betas"] = (value, group["betas"][1])
     elif name not in group or name == "params":
         names = ", ".join(key for key in group if key != "params")
-        raise ValueError(f"hyper-parameter {name!r} is none of the optimizer's ({names}); override `apply` for it")
+        raise ValueError(
+            f"hyper-parameter {name!r} is none of the optimizer's ({names}): read it in `build(hp)` if it shapes the "
+            "model, override `apply` if it changes while it trains; what all trials have in common is in `trainer_args`"
+        )
     elif isinstance(group[name], torch.Tensor):  # as compiled and capturable optimizers want it
         group[name].fill_(value)
     else:

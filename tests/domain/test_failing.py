@@ -9,6 +9,7 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.evolve import MAX_UNSAVED
+from app.domain.objectives import problem_of
 from app.domain.search_plan import MAX_LOST, Node
 from app.domain.stage_tree import build_stage_tree
 from app.domain.terms import ChainId, ChainOutcome, StateConflict, StudyId
@@ -75,6 +76,15 @@ def test_a_metric_that_is_not_reported_fails_all_who_would_wait_for_it(story: St
     assert error["kind"] == "metric"
     assert error["error"] == "the trainer does not report 'f1', the metric of the study; it reports accuracy, loss"
     assert results(story, study) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "meant"), [("acc", "val_accuracy"), ("val_acuracy", "val_accuracy"), ("val", None), ("f1", None)]
+)
+def test_a_metric_that_is_meant_is_named(metric: str, meant: str | None) -> None:
+    problem = problem_of(metric, {"val_accuracy": 0.5, "val_loss": 1.0}, 5)
+    assert problem is not None
+    assert problem["error"].partition("; did you mean ")[2] == (f"{meant}?" if meant else "")
 
 
 def test_a_trial_that_comes_later_meets_the_same_metric(story: Story) -> None:

@@ -399,3 +399,11 @@ def test_an_argument_has_one_place(fields: dict, field: str, problem: str) -> No
         StudySpec.from_dict({**SMALLEST, **fields})
     [found] = caught.value.problems
     assert (found.field, found.problem.startswith(problem)) == (field, True)
+
+
+@pytest.mark.parametrize("fields", [{"metric": "a", "directions": ["maximize", "minimize"]}, {"metric": ["a", "b"]}])
+def test_several_metrics_as_others_write_them_are_answered_with_ours(fields: dict[str, Any]) -> None:
+    study = {"name": "x", "trainer": "t", "space": {"lr": [0.1]}, "tuner": {"kind": "grid", "max_steps": 3}}
+    with pytest.raises(SpecError) as wrong:
+        StudySpec.from_dict(study | fields)
+    assert str(wrong.value).endswith("write metrics: [{name: val_acc, mode: max}, {name: seconds, mode: min}]")
