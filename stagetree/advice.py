@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from stagetree.sequences import Sequence, SequenceError, end_of
 from stagetree.space import LENGTH, Space
-from stagetree.space.distinct import Distinct
 from stagetree.space.distributions import Distribution, Range
 from stagetree.spec import SpecError, StudySpec
-from stagetree.spec.tuners import AshaTuner, AsyncHyperbandTuner, FixedTuner, HyperbandTuner, PbtTuner, ShaTuner
-from stagetree.spec.tuners.early_stopping import CurveTuner
-from stagetree.spec.tuners.halving import ENDLESS, LEAST_POINTS, boundary_of, most_points, sure_steps
+from stagetree.spec.tuners import FixedTuner
+from stagetree.tuner_advice import RATES, SAMPLES, afterthoughts, num_trials, of_the_tuner
 
 __all__ = ["advice", "afterthoughts"]
 
-_SAMPLES = 64
 _LOOKED_AT = 1000
 """So many trials are looked at one by one."""
 
-_RATES = ("lr", "learning_rate")
 _LISTED = 4
 """How many values we propose to list in place of a drawn one."""
 
@@ -44,131 +39,11 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
     tuner: Any = spec.tuner
     has_cooldowns = getattr(tuner, "rung_value", None) is not None
     return [
-        *_few_configurations(spec),
-        *_never_to_the_end(spec),
-        *_too_few_evaluations(spec),
+        *of_the_tuner(spec),
         *(tuner.rung_value.fallen(spec, tuner.max_steps or tuner.min_steps) if has_cooldowns else ()),
         *_trained_at_zero(spec, count_steps),
         *_unshared(spec, count_steps),
     ]
-
-
-def afterthoughts(spec: StudySpec, furthest: int) -> list[str]:
-    """Advice on a study that is over, if no trial of it was trained past step `furthest`."""
-    spec = spec.as_new()
-    most = getattr(spec.tuner, "max_steps", None)
-    if most is None or furthest >= most or not furthest > 0:
-        return []
-    finish = "; finish_best: 1 trains the best one to the end" if _can_finish(spec) else ""
-    why = list(_never_to_the_end(spec))
-    return [f"no trial was trained past step {furthest} of {most}{finish}", *why]
-
-
-def _can_finish(spec: StudySpec) -> bool:
-    return "finish_best" in type(spec.tuner).model_fields and not getattr(spec.tuner, "finish_best", None)
-
-
-def _few_configurations(spec: StudySpec) -> Iterator[str]:
-    """Where more trials are asked for than the space has different ones."""
-    trials, different = _asked_for(spec), different_configurations(spec)
-    if different is not None and trials is not None and different < trials:
-        yield (
-            f"{different} different, {trials} asked for: the space holds no more configurations, so the study has "
-            f"{different} trials"
-        )
-
-
-def different_configurations(spec: StudySpec) -> int | None:
-    """How many trials the space has for the study, none twice; None where there is no end, or repeats are drawn."""
-    tuner: Any = spec.tuner
-    if spec.space is None or not getattr(tuner, "distinct", None) or isinstance(tuner, PbtTuner):
-        return None
-    size = Distinct(spec.search_space, getattr(tuner, "max_steps", None), spec.first).size()
-    return None if size is None else size + len(spec.first)
-
-
-def _asked_for(spec: StudySpec) -> int | None:
-    """How many trials the tuner begins, were there no end of configurations."""
-    if isinstance(spec.tuner, HyperbandTuner):
-        return sum(spec.tuner.widths()) * spec.tuner.loops
-    number: int | None = getattr(spec.tuner, "num_trials", None)
-    return number
-
-
-def foretold_steps(spec: StudySpec) -> int | None:
-    """The steps that some trial is sure to come to if none fails; None where the tuner makes no such promise.
-
-    `sha`, `hyperband` and stopping rules bring one to `max_steps`; asynchronous promotion needs the trials for it.
-    """
-    trials, different = _asked_for(spec), different_configurations(spec)
-    if spec.stop_hopeless is not None or trials is None:
-        return None
-    trials = trials if different is None else min(trials, different)
-    return _reach(spec.tuner, trials)
-
-
-def _reach(tuner: Any, trials: int) -> int | None:
-    if isinstance(tuner, AsyncHyperbandTuner) or (isinstance(tuner, AshaTuner) and tuner.type == "promotion"):
-        return sure_steps(trials, tuner.ladders(), tuner.reduction_factor) if tuner.max_steps else None
-    is_sure = isinstance(tuner, ShaTuner | HyperbandTuner | AshaTuner)
-    return tuner.max_steps if is_sure else None
-
-
-def _never_to_the_end(spec: StudySpec) -> Iterator[str]:
-    """Where a tuner has too few trials to be sure to bring one to `max_steps`, and what would do it."""
-    tuner: Any = spec.tuner
-    steps, most = foretold_steps(spec), int(getattr(tuner, "max_steps", None) or 0)
-    if steps is None or steps >= most or tuner.finish_best:
-        return
-    trials = min(each for each in (_asked_for(spec), different_configurations(spec)) if each is not None)
-    ways = [f"{_trials_needed(tuner, most):,} trials"] if different_configurations(spec) is None else []
-    ways += [f"min_steps {least}" for least in _least_steps_needed(tuner, trials)]
-    ways += ["type: stopping"] if _may_stop(tuner) else []
-    yield (
-        f"with {trials} trial{'s' if trials > 1 else ''} {tuner.kind} is sure to train one only to step {steps} of "
-        f"{most}: for all {most} give {', or '.join([*ways, 'finish_best: 1'])}"
-    )
-
-
-def _trials_needed(tuner: Any, most: int) -> int:
-    """The fewest trials with which one is sure to come to the end."""
-    enough = 1
-    while _reach(tuner, enough) != most:
-        enough *= 2
-    return bisect_left(range(1, enough + 1), True, key=lambda trials: _reach(tuner, trials) == most) + 1
-
-
-def _least_steps_needed(tuner: Any, trials: int) -> Iterator[int]:
-    """The lowest `min_steps` with which so many trials would do; nothing where only max_steps would."""
-    for rungs in range(ENDLESS, 0, -1):
-        least = -(-tuner.max_steps // tuner.reduction_factor ** (getattr(tuner, "early_stopping_rate", 0) + rungs))
-        if (tuner.min_steps or 1) < least and _reach(
-            tuner.model_copy(update={"min_steps": least}), trials
-        ) == tuner.max_steps:
-            yield least
-            return
-
-
-def _may_stop(tuner: Any) -> bool:
-    return isinstance(tuner, AshaTuner) and tuner.brackets == 1 and tuner.promote_by != "predicted"
-
-
-def _too_few_evaluations(spec: StudySpec) -> Iterator[str]:
-    """Where trials come to the last decision about their curves with fewer evaluations than it needs."""
-    tuner: Any = spec.tuner
-    if spec.stop_hopeless is not None:
-        name, chosen, most = "stop_hopeless", spec.stop_hopeless.boundary, spec.stop_hopeless.end(tuner)
-    elif isinstance(spec.tuner, CurveTuner):
-        name, chosen, most = tuner.kind, tuner.boundary, tuner.max_steps
-    else:
-        return
-    points = most_points(boundary_of(chosen, most), spec.eval_every, most)
-    if points < LEAST_POINTS < most:
-        often = -(-most // 20)
-        yield (
-            f"{name} ends a trial by its curve from {LEAST_POINTS} evaluations on, and a trial has {points} when it is "
-            f"last asked about, so none would end: give eval_every: {often} and boundary: {often * 2}"
-        )
 
 
 def _trained_at_zero(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
@@ -176,7 +51,7 @@ def _trained_at_zero(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
     tuner = spec.tuner
     if spec.space is None or not isinstance(tuner, FixedTuner) or tuner.max_steps is None:
         return
-    for name in _RATES:
+    for name in RATES:
         trials = [
             (configuration[name], steps)
             for configuration, steps in islice(tuner.with_steps(spec), _LOOKED_AT)
@@ -217,7 +92,7 @@ def _drawn_beginnings(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]
     if not apart:
         return
     places = [place for name in apart for place in _drawn(spec.search_space, name) if _is_beginning(place, name)]
-    subject, number = " and ".join(places or apart), _num_trials(spec)
+    subject, number = " and ".join(places or apart), num_trials(spec)
     listed = max(2, min(_LISTED, int((number / 2) ** (1 / len(apart)))))
     trained = listed ** len(apart)
     if trained >= number:
@@ -266,7 +141,7 @@ def _half_way(entry: Any, beginnings: list[Any], steps: int) -> Any:
 def _distinct(spec: StudySpec, name: str) -> tuple[int, int]:
     """(different values at step 0, configurations that have the hyper-parameter) among some draws."""
     try:
-        drawn = [spec.search_space.sample(spec.sampling_seed, number) for number in range(_SAMPLES)]
+        drawn = [spec.search_space.sample(spec.sampling_seed, number) for number in range(SAMPLES)]
     except SequenceError:
         return 0, 0
     values = [configuration[name].at(0) for configuration in drawn if name in configuration]
@@ -289,11 +164,3 @@ def _is_beginning(place: str, name: str) -> bool:
     place = place.partition(".mix.")[0]  # all weights are of one value
     last = place.rsplit(".", 1)[-1].split("[")[0]
     return place == name or last == name or last in _BEGINNINGS
-
-
-def _num_trials(spec: StudySpec) -> int:
-    tuner: Any = spec.tuner
-    for field in ("num_trials", "population_size"):
-        if (number := getattr(tuner, field, None)) is not None:
-            return int(number)
-    return _SAMPLES

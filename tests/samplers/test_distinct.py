@@ -13,12 +13,12 @@ from app.domain.schedule import path
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
-from app.tuning.samplers.optuna_sampler import ENOUGH
 from app.tuning.tuners import sampler_of
 from stagetree import StudySpec
 from stagetree.space import Space
 from stagetree.space import distinct as module
 from stagetree.space.distinct import Distinct
+from stagetree.spec.tuners.base import DRAWN_FIRST
 from tests.plans import tried
 from tests.tuners.worlds import STUDY, losses, numbered, simulator, spec
 
@@ -85,7 +85,7 @@ def test_the_tuner_random_too(space: Any, seed: int) -> None:
 def test_every_sampler_under_every_tuner(kind: str, sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if sampler in ("tpe", "cmaes", "gp"):
         pytest.importorskip("optuna")
-    monkeypatch.setitem(ENOUGH, "gp", 10)  # of eight trials; its models take seconds where little is left
+    monkeypatch.setitem(DRAWN_FIRST, "gp", 10)  # of eight trials; its models take seconds where little is left
     fields: dict[str, Any] = {"max_steps": STEPS, "sampler": sampler, "distinct": True}
     if kind != "hyperband":
         fields |= {"num_trials": 30}

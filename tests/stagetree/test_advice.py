@@ -14,7 +14,8 @@ from app.domain.terms import StudyId
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from stagetree import Exponential, StudySpec, choice, loguniform, uniform
-from stagetree.advice import advice, afterthoughts, foretold_steps
+from stagetree.advice import advice, afterthoughts
+from stagetree.tuner_advice import foretold_steps
 from tests.plans import tried
 
 FIELDS = {"name": "x", "trainer": "x", "metric": "x", "mode": "max"}
@@ -211,3 +212,35 @@ def test_repeats_and_few_trials_are_said_together() -> None:
     assert afterthoughts(again, 3)[1] == short
     assert few.startswith("8 different, 12 asked for: the space holds no more configurations")
     assert short.startswith("with 8 trials asha is sure to train one only to step 3 of 100") and "243" not in short
+
+
+MULTISTEP: dict[str, Any] = {"family": "multistep", "init": 0.1, "gamma": 0.1}
+RUNGS = {"kind": "asha", "num_trials": 27, "min_steps": 4, "max_steps": 36, "reduction_factor": 3}
+
+
+def test_a_rung_before_trials_differ_promotes_by_chance() -> None:
+    """A third of equal trials went on, and nobody was told."""
+    late = {"lr": choice([MULTISTEP | {"milestones": [at]} for at in range(10, 60)])}
+    [said] = advice(spec(late, tuner=RUNGS))
+    found = re.fullmatch(
+        "at the rung at step 4 all trials are equal, since values change later, and one of 3 is promoted: which of "
+        r"equal ones goes on is chance: give min_steps: (\d+) or more",
+        said,
+    )
+    assert found is not None and 12 <= int(found[1]) <= 20
+    assert advice(spec(late, tuner=RUNGS | {"min_steps": int(found[1]), "max_steps": 9 * int(found[1])})) == []
+    assert not any("chance" in each for each in advice(spec({"lr": choice([0.1, 0.2, 0.3])}, tuner=RUNGS)))
+
+
+def test_a_rate_that_is_zero_before_the_last_rung() -> None:
+    falling = MULTISTEP | {"gamma": 0.0, "milestones": [10]}
+    said = [each for each in advice(spec({"lr": choice([falling, 0.1, 0.2])}, tuner=RUNGS)) if "lr is 0" in each]
+    assert [each[:27] for each in said] == ["lr is 0 from step 10 on in "]
+    assert said[0].endswith("its schedule end there, such as period: 36")
+
+
+@pytest.mark.parametrize(("sampler", "trials", "learns"), [("tpe", 8, False), ("tpe", 12, True), ("gp", 4, False)])
+def test_a_sampler_that_ends_before_it_learns(sampler: str, trials: int, learns: bool) -> None:
+    tuner = RUNGS | {"sampler": sampler, "num_trials": trials}
+    said = advice(spec({"lr": choice([0.1, 0.2, 0.3, 0.4]), "bs": choice([1, 2, 3, 4])}, tuner=tuner))
+    assert any("draws by chance" in each for each in said) != learns

@@ -4,7 +4,7 @@ Optuna is told what the history says, and asked for one configuration at a time.
 file and of the history: every one gets a sampler of its own, seeded by the study's seed and the proposal's number, on
 an Optuna study that can be made again from the history at any time. None of it is done before a proposal is needed.
 
-Optuna knows a trial by the study's metric at one step for all, the highest with `ENOUGH` results: each rung has a model
+Optuna knows a trial by the study's metric at one step for all, the highest with results enough: each rung has a model
 of its own (Falkner et al. 2018, BOHB, §3.2). Studies from before there was a choice, and studies that say `per_rung:
 false`, tell the metric at the highest step a trial reached, where a result at a higher step replaces the one before it;
 CMA-ES, which uses up each generation once, keeps the first. A trial that is not measured there, failed, or ended
@@ -27,6 +27,7 @@ from app.tuning.samplers.base import Knowledge, Maker, Proposal, Values, to_json
 from app.tuning.samplers.learning import Learned
 from stagetree.space import Choice, Choose, Distribution
 from stagetree.spec import StudySpec
+from stagetree.spec.tuners.base import DRAWN_FIRST
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -39,11 +40,6 @@ ATTEMPTS = 50
 
 REPEATS = 10
 """How often it is asked again for what was drawn before: a model that is sure of its best names it again and again."""
-
-ENOUGH = {"tpe": 10, "gp": 4, "cmaes": 1}
-"""With fewer results a sampler draws by chance. Optuna's own number is ten for `gp`, too: of a budget of twelve trials
-that leaves the model two.
-"""
 
 _ENDS = frozenset({"result", "fail", "stop", "cancel"})
 
@@ -108,7 +104,7 @@ class OptunaSampler:
 
     def knowledge(self) -> Knowledge:
         mirror = self._caught_up()
-        return Knowledge(mirror.level, mirror.results(), ENOUGH[self._kind])
+        return Knowledge(mirror.level, mirror.results(), DRAWN_FIRST[self._kind])
 
     def _drawn(self, number: int, asked: int) -> Proposal | None:
         """A configuration by chance; None where none is left."""
@@ -203,7 +199,7 @@ class OptunaMirror:
         """The highest step with enough results; else the one with the most, of equal ones the lowest; None for none."""
         measured = chain(self._results.values(), (results for _, results in self._learned))
         counts = Counter(step for results in measured for step, value in results.items() if value is not None)
-        enough = [step for step, count in counts.items() if count >= ENOUGH[self._kind]]
+        enough = [step for step, count in counts.items() if count >= DRAWN_FIRST[self._kind]]
         return max(enough) if enough else min(counts, key=lambda step: (-counts[step], step), default=None)
 
     def _is_stale(self, news: Sequence[TrialEvent]) -> bool:
@@ -263,11 +259,11 @@ def _sampler(kind: str, seed: int) -> BaseSampler:
     match kind:
         case "tpe":
             # each parameter by itself, whatever the library's default: the better of the two on recorded curves
-            return TPESampler(seed=seed, n_startup_trials=ENOUGH[kind], multivariate=False, constant_liar=True)
+            return TPESampler(seed=seed, n_startup_trials=DRAWN_FIRST[kind], multivariate=False, constant_liar=True)
         case "cmaes":
             return CmaEsSampler(seed=seed, warn_independent_sampling=False)
         case _:
-            return GPSampler(seed=seed, n_startup_trials=ENOUGH[kind], warn_independent_sampling=False)
+            return GPSampler(seed=seed, n_startup_trials=DRAWN_FIRST[kind], warn_independent_sampling=False)
 
 
 def _suggest(trial: Trial, place: str, free: Distribution) -> Any:

@@ -61,6 +61,11 @@ class TunerSpec(SpecPart):
 MODELLING = ("tpe", "gp")
 """The samplers that can model each rung by itself, or all results as one."""
 
+DRAWN_FIRST = {"tpe": 10, "gp": 4, "cmaes": 1}
+"""With fewer results a sampler draws by chance. Optuna's own number is ten for `gp`, too: of a budget of twelve trials
+that leaves the model two.
+"""
+
 
 class SamplingTuner(TunerSpec):
     """What tuners have in common that take configurations one by one from a sampler."""

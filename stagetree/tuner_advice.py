@@ -1,0 +1,238 @@
+"""What a tuner will not do as it stands, and what would do it: sentences for people, from the study file alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice, takewhile
+from typing import Any
+
+from stagetree.sequences import Sequence, SequenceError, end_of
+from stagetree.sequences.forms import Piece
+from stagetree.space.distinct import Distinct
+from stagetree.spec import StudySpec
+from stagetree.spec.tuners import AshaTuner, AsyncHyperbandTuner, FixedTuner, HyperbandTuner, PbtTuner, ShaTuner
+from stagetree.spec.tuners.base import DRAWN_FIRST
+from stagetree.spec.tuners.early_stopping import CurveTuner
+from stagetree.spec.tuners.halving import ENDLESS, LEAST_POINTS, boundary_of, most_points, rung_steps, sure_steps
+
+SAMPLES = 64
+"""So many configurations are drawn to compare them."""
+RATES = ("lr", "learning_rate")
+_MOST_PIECES = 200
+
+
+def of_the_tuner(spec: StudySpec) -> Iterator[str]:
+    """Fields that would have the tuner do more of its task. spec: as `StudySpec.as_new`."""
+    yield from _few_configurations(spec)
+    yield from _never_to_the_end(spec)
+    yield from _too_few_evaluations(spec)
+    yield from _never_learns(spec)
+    yield from _idle_at_the_end(spec)
+    yield from _compares_equals(spec)
+
+
+def afterthoughts(spec: StudySpec, furthest: int) -> list[str]:
+    """Advice on a study that is over, if no trial of it was trained past step `furthest`."""
+    spec = spec.as_new()
+    most = getattr(spec.tuner, "max_steps", None)
+    if most is None or furthest >= most or not furthest > 0:
+        return []
+    finish = "; finish_best: 1 trains the best one to the end" if _can_finish(spec) else ""
+    why = list(_never_to_the_end(spec))
+    return [f"no trial was trained past step {furthest} of {most}{finish}", *why]
+
+
+def _can_finish(spec: StudySpec) -> bool:
+    return "finish_best" in type(spec.tuner).model_fields and not getattr(spec.tuner, "finish_best", None)
+
+
+def _few_configurations(spec: StudySpec) -> Iterator[str]:
+    """Where more trials are asked for than the space has different ones."""
+    trials, different = _asked_for(spec), different_configurations(spec)
+    if different is not None and trials is not None and different < trials:
+        yield (
+            f"{different} different, {trials} asked for: the space holds no more configurations, so the study has "
+            f"{different} trials"
+        )
+
+
+def different_configurations(spec: StudySpec) -> int | None:
+    """How many trials the space has for the study, none twice; None where there is no end, or repeats are drawn."""
+    tuner: Any = spec.tuner
+    if spec.space is None or not getattr(tuner, "distinct", None) or isinstance(tuner, PbtTuner):
+        return None
+    size = Distinct(spec.search_space, getattr(tuner, "max_steps", None), spec.first).size()
+    return None if size is None else size + len(spec.first)
+
+
+def _asked_for(spec: StudySpec) -> int | None:
+    """How many trials the tuner begins, were there no end of configurations."""
+    if isinstance(spec.tuner, HyperbandTuner):
+        return sum(spec.tuner.widths()) * spec.tuner.loops
+    number: int | None = getattr(spec.tuner, "num_trials", None)
+    return number
+
+
+def foretold_steps(spec: StudySpec) -> int | None:
+    """The steps that some trial is sure to come to if none fails; None where the tuner makes no such promise.
+
+    `sha`, `hyperband` and stopping rules bring one to `max_steps`; asynchronous promotion needs the trials for it.
+    """
+    trials, different = _asked_for(spec), different_configurations(spec)
+    if spec.stop_hopeless is not None or trials is None:
+        return None
+    trials = trials if different is None else min(trials, different)
+    return _reach(spec.tuner, trials)
+
+
+def _reach(tuner: Any, trials: int) -> int | None:
+    if isinstance(tuner, AsyncHyperbandTuner) or (isinstance(tuner, AshaTuner) and tuner.type == "promotion"):
+        return sure_steps(trials, tuner.ladders(), tuner.reduction_factor) if tuner.max_steps else None
+    is_sure = isinstance(tuner, ShaTuner | HyperbandTuner | AshaTuner)
+    return tuner.max_steps if is_sure else None
+
+
+def _never_to_the_end(spec: StudySpec) -> Iterator[str]:
+    """Where a tuner has too few trials to be sure to bring one to `max_steps`, and what would do it."""
+    tuner: Any = spec.tuner
+    steps, most = foretold_steps(spec), int(getattr(tuner, "max_steps", None) or 0)
+    if steps is None or steps >= most or tuner.finish_best:
+        return
+    trials = min(each for each in (_asked_for(spec), different_configurations(spec)) if each is not None)
+    ways = [f"{_trials_needed(tuner, most):,} trials"] if different_configurations(spec) is None else []
+    ways += [f"min_steps {least}" for least in _least_steps_needed(tuner, trials)]
+    ways += ["type: stopping"] if _may_stop(tuner) else []
+    yield (
+        f"with {trials} trial{'s' if trials > 1 else ''} {tuner.kind} is sure to train one only to step {steps} of "
+        f"{most}: for all {most} give {', or '.join([*ways, 'finish_best: 1'])}"
+    )
+
+
+def _trials_needed(tuner: Any, most: int) -> int:
+    """The fewest trials with which one is sure to come to the end."""
+    enough = 1
+    while _reach(tuner, enough) != most:
+        enough *= 2
+    return bisect_left(range(1, enough + 1), True, key=lambda trials: _reach(tuner, trials) == most) + 1
+
+
+def _least_steps_needed(tuner: Any, trials: int) -> Iterator[int]:
+    """The lowest `min_steps` with which so many trials would do; nothing where only max_steps would."""
+    for rungs in range(ENDLESS, 0, -1):
+        least = -(-tuner.max_steps // tuner.reduction_factor ** (getattr(tuner, "early_stopping_rate", 0) + rungs))
+        if (tuner.min_steps or 1) < least and _reach(
+            tuner.model_copy(update={"min_steps": least}), trials
+        ) == tuner.max_steps:
+            yield least
+            return
+
+
+def _may_stop(tuner: Any) -> bool:
+    return isinstance(tuner, AshaTuner) and tuner.brackets == 1 and tuner.promote_by != "predicted"
+
+
+def _too_few_evaluations(spec: StudySpec) -> Iterator[str]:
+    """Where trials come to the last decision about their curves with fewer evaluations than it needs."""
+    tuner: Any = spec.tuner
+    if spec.stop_hopeless is not None:
+        name, chosen, most = "stop_hopeless", spec.stop_hopeless.boundary, spec.stop_hopeless.end(tuner)
+    elif isinstance(spec.tuner, CurveTuner):
+        name, chosen, most = tuner.kind, tuner.boundary, tuner.max_steps
+    else:
+        return
+    points = most_points(boundary_of(chosen, most), spec.eval_every, most)
+    if points < LEAST_POINTS < most:
+        often = -(-most // 20)
+        yield (
+            f"{name} ends a trial by its curve from {LEAST_POINTS} evaluations on, and a trial has {points} when it is "
+            f"last asked about, so none would end: give eval_every: {often} and boundary: {often * 2}"
+        )
+
+
+def _never_learns(spec: StudySpec) -> Iterator[str]:
+    """Where the study ends before its sampler has results enough to go by."""
+    name, trials = str(getattr(spec.tuner, "sampler", "")), _asked_for(spec)
+    enough = DRAWN_FIRST.get(name, 0)
+    if trials is not None and trials <= enough:
+        yield (
+            f"{name} draws by chance until it has {enough} results, and the study has {trials} "
+            f"trial{'s' if trials > 1 else ''}, so it learns nothing: sampler: sobol covers the space better then"
+        )
+
+
+def _idle_at_the_end(spec: StudySpec) -> Iterator[str]:
+    """Where trials that come to the last rung have trained at a learning rate of 0 before."""
+    most = getattr(spec.tuner, "max_steps", None)
+    if spec.space is None or isinstance(spec.tuner, FixedTuner) or not most:
+        return
+    drawn = _drawn_configurations(spec)
+    for name in RATES:
+        rates = [configuration[name] for configuration in drawn if name in configuration]
+        ends = [end_of(rate) for rate in rates if rate.at(most - 1) == 0]
+        idle = [end for end in ends if end is not None and end < most - 1]
+        if idle:
+            yield (
+                f"{name} is 0 from step {min(idle)} on in {len(idle)} of {len(rates)} configurations, and a trial that "
+                f"comes to step {most} trains on without learning: let its schedule end there, such as period: {most}"
+            )
+
+
+def _compares_equals(spec: StudySpec) -> Iterator[str]:
+    """Where trials do not differ yet at the lowest rung, so that it promotes some of equal ones."""
+    step, factor = _lowest_rung(spec.tuner), getattr(spec.tuner, "reduction_factor", 0)
+    trials = _asked_for(spec)
+    if spec.space is None or step is None or not trials:
+        return
+    drawn = _drawn_configurations(spec, trials)
+    if len(drawn) < factor or _different(drawn, step) >= factor:
+        return
+    last = getattr(spec.tuner, "max_steps", None) or step * factor**ENDLESS
+    later = next((at for at in _changes(drawn, step, last) if _different(drawn, at + 1) >= factor), None)
+    cure = f": give min_steps: {later + 1} or more" if later is not None else ""
+    number = _different(drawn, step)
+    they = "all trials are equal" if number == 1 else f"there are only {number} different trials"
+    yield (
+        f"at the rung at step {step} {they}, since values change later, and one of {factor} is promoted: which of "
+        f"equal ones goes on is chance{cure}"
+    )
+
+
+def _lowest_rung(tuner: Any) -> int | None:
+    """The step at which trials are compared first; None where they are not, in this way."""
+    if isinstance(tuner, AshaTuner | AsyncHyperbandTuner):
+        return tuner.ladders()[0][0]
+    if isinstance(tuner, ShaTuner):
+        return rung_steps(tuner.min_steps, tuner.max_steps, tuner.reduction_factor, tuner.early_stopping_rate)[0]
+    return None
+
+
+def _drawn_configurations(spec: StudySpec, most: int = SAMPLES) -> list[dict[str, Sequence]]:
+    try:
+        return [spec.search_space.sample(spec.sampling_seed, number) for number in range(min(most, SAMPLES))]
+    except SequenceError:
+        return []
+
+
+def _different(drawn: list[dict[str, Sequence]], step: int) -> int:
+    """How many of some configurations differ before a step: trials are named by the pieces that begin until then."""
+    return len({tuple((name, *_until(each[name], step)) for name in sorted(each)) for each in drawn})
+
+
+def _until(sequence: Sequence, step: int) -> list[Piece]:
+    return list(islice(takewhile(lambda piece: piece.start < step, sequence.pieces()), _MOST_PIECES))
+
+
+def _changes(drawn: list[dict[str, Sequence]], begin: int, end: int) -> list[int]:
+    """The steps from `begin` on, before `end`, at which a value of some configuration changes its form."""
+    pieces = (piece for each in drawn for sequence in each.values() for piece in _until(sequence, end))
+    return sorted({piece.start for piece in pieces if piece.start >= begin})
+
+
+def num_trials(spec: StudySpec) -> int:
+    """How many trials a tuner begins; as many as are drawn to look at, where it does not say."""
+    tuner: Any = spec.tuner
+    for field in ("num_trials", "population_size"):
+        if (number := getattr(tuner, field, None)) is not None:
+            return int(number)
+    return SAMPLES
