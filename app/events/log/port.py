@@ -10,8 +10,7 @@ from app.away import LostRace
 from app.domain import events as e
 from app.domain.events import Event
 from app.domain.terms import StudyId, StudyState
-from app.events.rows.ports import RowsPort
-from app.events.rows.values import StudyRecord
+from app.events.rows import RowsPort, StudyRecord
 
 Alongside = Callable[[RowsPort], None]
 
