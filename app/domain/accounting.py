@@ -100,9 +100,13 @@ def cost(plan: SearchPlan, study: Study) -> Waterfall:
     )
 
 
+ENOUGH_STEPS = 10
+"""The pace of a study is known once so many steps were run in processes that had begun before."""
+
+
 def seconds_per_step(study: Study) -> float:
-    """Of a slot, for each step that was run for the study; 0 where none was."""
-    return study.gpu_seconds / study.executed if study.executed else 0.0
+    """Of a slot, for a step of the study, without starts of processes, proofs and failures; 0 while too few tell."""
+    return study.paced_seconds / study.paced_steps if study.paced_steps >= ENOUGH_STEPS else 0.0
 
 
 def horizon(study: Study, trial: Trial) -> int:

@@ -23,7 +23,9 @@ class SideBySide(Answer):
     """The study as it was, and as its trials would have been trained alone, which is computed."""
 
     slots: int = Field(description="rows: the most slots that trained for it at once")
-    seconds_per_step: float = Field(description="of a slot, by which `alone` is computed")
+    seconds_per_step: float = Field(
+        description="of a slot, by which `alone` is computed; 0 as long as that is not known"
+    )
     shared: Blocks = Field(description="as it happened")
     alone: Blocks = Field(description="computed: the same trials and decisions, each trial trained from its first step")
     text: str = Field(description="both in words")

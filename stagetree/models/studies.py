@@ -181,7 +181,9 @@ class StudyStory(Answer, needs=()):
     sharers: int = Field(description="how many other trials share the `shared_beginning` of the best one")
     shared_beginning: int = Field(description="the steps of that: where most is shared, counted over these trials")
     steps_by_sharing: int = Field(description="as `spared` of `cost`")
-    seconds_by_sharing: float = Field(description="the slot time of these steps, at the pace of the study")
+    seconds_by_sharing: float = Field(
+        description="the slot time of these steps, at the pace of the study; 0 as long as that is not known"
+    )
     steps_by_stopping: int = Field(description="what early stopping saved")
     seconds_by_stopping: float = Field(description="the slot time of these")
 

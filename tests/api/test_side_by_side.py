@@ -47,6 +47,18 @@ def test_both_sides_add_up_to_the_waterfall(trials: list[Trial], turns: int, acc
         assert abs(sum(end - begin for begin, end, is_again in again if is_again) - cost.shared * pace) <= rounding
 
 
+def test_without_a_pace_it_says_only_how_many_steps_there_are() -> None:
+    """A second that two processes took to begin was the time of eight steps."""
+    simulated = simulator(slots=1)
+    study = submit(simulated, study_of([({"lr": 0.1}, 8), ({"lr": 0.1}, 8)]).to_json())
+    simulated.run()
+    history = PlanHistory()
+    history.take_all(simulated.log())
+    both = side_by_side(simulated.plan, study, history, simulated.plan.version)
+    assert both.text.startswith("8 steps were run with sharing; without, the same trials take 16. How long")
+    assert (both.seconds_per_step, both.alone.seconds, both.alone.steps) == (0, 0, 16)
+
+
 def test_it_says_which_side_is_computed() -> None:
     simulated = simulator()
     study = submit(simulated, asha())

@@ -131,6 +131,14 @@ def test_what_was_shared_and_stopped_is_told_with_its_time() -> None:
     )
 
 
+def test_no_time_is_claimed_by_the_pace_of_a_process_that_begins() -> None:
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 8), ({"lr": DECAY}, 8), ({"lr": 0.1}, 8))
+    story.train(story.assign((story.path(study)[0], 0, 8)), seconds=4.0)
+    assert told(story.plan, study)["lines"][1].endswith("sharing has saved 16 steps so far.")
+    assert told(story.plan, study)["seconds_by_sharing"] == 0
+
+
 def test_means_averages_and_cooldowns_say_what_they_are() -> None:
     story = Story()
     study = story.submit(({"lr": 0.1}, 4), ({"lr": 0.2}, 4))

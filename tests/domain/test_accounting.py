@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.accounting import Waterfall, cost, horizon
+from app.domain.accounting import Waterfall, cost, horizon, seconds_per_step
 from app.domain.search_plan import Node, SearchPlan, Study
 from app.domain.terms import StudyId, StudyState
 from app.simulation.pace import Fault
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
-from tests.plans import METRIC, OPENED, study_of, tried
+from tests.plans import METRIC, OPENED, Story, study_of, tried
 from tests.strategies import Trial, spaces
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
@@ -153,6 +153,29 @@ def test_a_study_that_ended_without_a_result_saved_nothing() -> None:
     simulated.run()
     assert study.is_final and not study.num_results
     assert cost(simulated.plan, study).spared == 0
+
+
+def test_the_start_of_a_process_is_no_pace() -> None:
+    """A study of eight steps, run in a second in which two processes began, saved 64 steps: \"about 7 s\"."""
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 8), ({"lr": 0.2}, 12), ({"lr": 0.3}, 90))
+    found, [first], [second], [third] = story.plan.studies[study], *(story.path(study, number) for number in range(3))
+    story.train(story.assign((first, 0, 8)), seconds=4.0)
+    assert (found.gpu_seconds, seconds_per_step(found)) == (4.0, 0.0)
+    chain = story.assign((second, 0, 4), (second, 4, 12))
+    story.train(chain, seconds=0.4)
+    assert seconds_per_step(found) == 0.0, "of four steps"
+    story.train(chain, seconds=0.8)
+    assert seconds_per_step(found) == pytest.approx(0.1)
+    story.train(story.assign((third, 0, 90)), seconds=9.0)
+    assert seconds_per_step(found) == pytest.approx(0.1)
+
+
+def test_a_long_stage_is_a_pace_though_its_process_began_with_it() -> None:
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 80))
+    story.train(story.assign((story.path(study)[0], 0, 80)), seconds=80.0)
+    assert seconds_per_step(story.plan.studies[study]) == 1.0
 
 
 def test_a_lost_worker_costs_what_it_had_not_kept() -> None:

@@ -55,12 +55,26 @@ def complete(plan: SearchPlan, event: e.StageCompleted) -> None:
     if stage.end not in node.checkpoints:
         node.saving[stage.end] = chain.id
     _charge(plan, chain, stage, stage.end - stage.start, event.seconds)
+    _take_pace(plan.studies[stage.study], chain, event)
     if event.peak_bytes and not chain.members:
         where = (gpu_of(chain.kind), stage.start, stage.end)
         node.peaks[where] = max(event.peak_bytes, node.peaks.get(where, 0))
     _record(node, stage.end)
     _forgive(node, stage)
     plan.touched.add(node.id)
+
+
+LONG = 60.0
+"""Seconds. Of a stage that takes so long, the start of its process is a small part."""
+
+
+def _take_pace(study: Study, chain: Chain, event: e.StageCompleted) -> None:
+    """The stage tells how long a step takes, unless most of it may be the start of a process: the slot's first one."""
+    stage = chain.stages[event.index]
+    if event.index > 0 or chain.slot in study.begun_on or event.seconds >= LONG:
+        study.paced_steps += stage.end - stage.start
+        study.paced_seconds += event.seconds * chain.ranks
+    study.begun_on.add(chain.slot)
 
 
 def _forgive(node: Node, stage: e.Stage) -> None:

@@ -28,6 +28,8 @@ class Study:
     submitted_version: of the plan, with the event that submitted it: what happened to the study is counted from there.
     ending: what ended it before its tuner did; empty where nothing did. deleted: it is not listed any more, and
     nothing is kept for it. isolated: why each of its trials is trained alone; empty where they may share.
+    begun_on: the slots that have trained for it. paced_steps, paced_seconds: of the stages that tell how long a step
+    takes, see `app.domain.evolve.chains`.
     is_audited: whether a user wants all of it proven, and it is not yet. proof_steps: trained again for it, to compare.
     begin, inputs: as in `StudySubmitted`; of inputs that the server does not see, what the
     first slot saw. other_inputs: the paths of those of which a later slot saw something else.
@@ -63,6 +65,9 @@ class Study:
     lost: int = 0
     struck: int = 0
     gpu_seconds: float = 0.0
+    begun_on: set[str] = field(default_factory=set)
+    paced_steps: int = 0
+    paced_seconds: float = 0.0
     idle_seconds: float = 0.0
     deleted: bool = False
     isolated: str = ""

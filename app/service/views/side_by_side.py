@@ -48,7 +48,7 @@ def side_by_side(plan: SearchPlan, study: Study, history: PlanHistory, version: 
     slots = max((block.slot for block in shared), default=-1) + 1
     pieces = list(_pieces(plan, study, history.decisions(study.id, version)))
     pace = accounting.seconds_per_step(study)
-    alone = list(_alone(pieces, slots, pace)) if slots else []
+    alone = list(_alone(pieces, slots, pace)) if slots and pace else []
     steps = sum(end - start for piece in pieces for _, start, end in piece.parts)
     before, after = _blocks(shared, study.executed), _blocks(alone, steps)
     text = _text(slots, before, after, pace)
@@ -56,8 +56,13 @@ def side_by_side(plan: SearchPlan, study: Study, history: PlanHistory, version: 
 
 
 def _text(slots: int, shared: Blocks, alone: Blocks, pace: float) -> str:
-    if not alone.seconds:
+    if not shared.seconds:
         return "Nothing was trained for this study yet."
+    if not pace:
+        return (
+            f"{shared.steps:,} steps were run with sharing; without, the same trials take {alone.steps:,}. How long a "
+            "step takes is not known yet: most of what was measured may be the start of processes."
+        )
     less = 1 - shared.seconds / alone.seconds
     saved = f", {percent(less)} less" if less > 0 else ""
     on = "one slot" if slots == 1 else f"{slots} slots"
