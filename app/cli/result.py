@@ -27,6 +27,7 @@ PARTS = {
     "lost": "trained again: lost with a worker",
     "struck": "struck, since the trainer is not exact, and done again",
 }
+OF_ISOLATED = {"repeated": "repeated: the trainer is not exact, so that a trial that is asked for more begins anew"}
 AGAIN = ("repeated", "retried", "lost", "struck")
 """These are added; the others are taken away."""
 
@@ -189,7 +190,8 @@ def print_cost(study: Json) -> None:
     cost = study["cost"]
     width = len(str(cost["alone"])) + 2
     print(f"steps   {cost['alone']:>{width}}  if every trial were trained alone to the end")
-    for name, words in PARTS.items():
+    is_isolated = (study.get("exactness") or {}).get("isolated")
+    for name, words in (PARTS | (OF_ISOLATED if is_isolated else {})).items():
         if cost.get(name):
             signed = f"{'+' if name in AGAIN else '-'} {cost[name]}"
             print(f"        {signed:>{width}}  {words}")

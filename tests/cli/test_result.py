@@ -77,6 +77,9 @@ def test_what_was_trained_again_has_its_reason(capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     assert "+ 45  retried after errors\n" in said and "+ 7  trained again: lost with a worker\n" in said
     assert "+ 3  repeated: a later trial parts where no state was kept\n" in said
+    alone = STUDY["exactness"] | {"isolated": True}
+    print_result(STUDY | {"cost": STUDY["cost"] | {"repeated": 3}, "notes": [], "exactness": alone})
+    assert "+ 3  repeated: the trainer is not exact, so that a trial" in capsys.readouterr().out
 
 
 FAILED: dict[str, Any] = {

@@ -166,6 +166,8 @@ test("events and reasons in words", () => {
   assert.equal(sentence({ ...event, type: "TrialExtended", data: { ...event.data, steps: 8 } } as unknown as LoggedEvent), "trial 3 continues to step 8 (rung 0: rank 7 of 12, the best 3 are promoted)");
   assert.equal(sentence({ ...event, type: "SomethingNew" } as unknown as LoggedEvent), "SomethingNew");
   assert.equal(reason({}), "");
+  const median = { best: 0.9, median: 0.8 };
+  assert.deepEqual([reason(median), reason(median, true)], ["its best 0.9 is worse than the median 0.8", "its best 0.9 is no worse than the median 0.8"]);
 });
 
 test("numbers and durations are short", () => {

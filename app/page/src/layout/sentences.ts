@@ -82,7 +82,7 @@ export function reason(given: Data, isPromotion = false): string {
     return `${number(given["value"] as number)} is worse than the threshold ${number(given["kill_threshold"] as number)}`;
   }
   if (given["median"] !== undefined) {
-    return `its best ${number(given["best"] as number)} is worse than the median ${number(given["median"] as number)}`;
+    return `its best ${number(given["best"] as number)} is ${isPromotion ? "no worse" : "worse"} than the median ${number(given["median"] as number)}`;
   }
   if (typeof given["suggestion"] === "number") return `${at ? `${at}, ` : ""}suggestion ${given["suggestion"]}`;
   if (given["by"] === "user") return "asked for by a user";

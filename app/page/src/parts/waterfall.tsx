@@ -10,14 +10,17 @@ export interface Bar {
   kind: "total" | "saved" | "plain" | "again" | "run";
 }
 
+/** Why steps are repeated where each trial is trained alone. */
+const ALONE = "the trainer is not exact, so that a trial that is asked for more begins anew";
+
 /** The bars, from what training alone would take down to what was run; those of no steps are left out. */
-export function bars(cost: Study["cost"]): Bar[] {
+export function bars(cost: Study["cost"], isIsolated = false): Bar[] {
   const parts: [string, string, number, Bar["kind"]][] = [
     ["stopped early", "what the tuner decided not to train", -cost.stopped_early, "saved"],
     ["unfinished", "what is not trained, or not yet, and is no saving either", -cost.unfinished, "plain"],
     ["shared", "what several trials need, trained once", -cost.shared, "saved"],
     ["known", "what another study had trained", -cost.known, "saved"],
-    ["repeated", "trained again, because a later trial branches where no state was kept", cost.repeated, "again"],
+    ["repeated", `trained again, because ${isIsolated ? ALONE : "a later trial branches where no state was kept"}`, cost.repeated, "again"],
     ["retried", "trained again after errors of the trainer", cost.retried, "again"],
     ["lost", "trained again, because it was lost with a worker", cost.lost, "again"],
     ["struck", "done again, because the trainer is not exact", cost.struck, "again"],
@@ -33,12 +36,13 @@ export function bars(cost: Study["cost"]): Bar[] {
 
 export function Waterfall({ study }: { study: Study }) {
   const most = Math.max(1, study.cost.alone, study.cost.run);
+  const isIsolated = study.exactness.isolated;
   return (
     <>
       <table class="waterfall">
         <caption class="hidden">What the study would have cost, and what it did</caption>
         <tbody>
-          {bars(study.cost).map((bar) => (
+          {bars(study.cost, isIsolated).map((bar) => (
             <tr key={bar.name} class={bar.kind}>
               <th scope="row" title={bar.title}>
                 {bar.name}
@@ -56,7 +60,7 @@ export function Waterfall({ study }: { study: Study }) {
       <Savings cost={study.cost} />
       {study.cost.repeated > 0 && (
         <p class="quiet">
-          {plural(study.cost.repeated, "step")} repeated: a later trial branches where no state was kept, and was trained from the state before it.
+          {plural(study.cost.repeated, "step")} repeated: {isIsolated ? ALONE : "a later trial branches where no state was kept, and was trained from the state before it"}.
         </p>
       )}
       {study.cost.retried > 0 && (
