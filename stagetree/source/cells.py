@@ -96,7 +96,7 @@ class Gathered:
             return f"{name} = {text}"
         kind = type(value).__name__
         raise StagetreeError(
-            f"{user} uses {name}, a {kind} that cannot be written into its source: make it inside {user}, "
+            f"{user} uses {name} of type {kind}, which cannot be written into its source: make it inside {user}, "
             "or hand it over in trainer_args"
         )
 

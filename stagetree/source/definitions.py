@@ -58,7 +58,8 @@ def home_of(value: Any, name: str) -> str:
     if is_plain(value):
         return ""
     module = pickle.whichmodule(value, name)  # type: ignore[attr-defined]
-    return "" if module == "__main__" or getattr(sys.modules.get(module), "__file__", None) is None else module
+    is_there = getattr(sys.modules.get(module), name, None) is value  # a tensor says that it is of torch
+    return module if is_there and module != "__main__" and getattr(sys.modules[module], "__file__", None) else ""
 
 
 def is_plain(value: Any) -> bool:

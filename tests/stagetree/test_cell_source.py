@@ -211,8 +211,13 @@ def test_functions_of_a_cell_make_a_trainer(cell: Cell, tmp_path: Path, monkeypa
     ("text", "problem"),
     [
         (
+            CELL.replace("LIMITS = {", "import torch\nLIMITS = torch.tensor(2.0) if True else {"),
+            "Walk uses LIMITS of type Tensor, which cannot be written into its source: make it inside Walk, "
+            "or hand it over in trainer_args",
+        ),
+        (
             CELL.replace("LIMITS = {", "LIMITS = object() or {"),
-            "Walk uses LIMITS, a object that cannot be written into its source: make it inside Walk, "
+            "Walk uses LIMITS of type object, which cannot be written into its source: make it inside Walk, "
             "or hand it over in trainer_args",
         ),
         (
