@@ -50,9 +50,14 @@ class _Preparing(MetaPathFinder):
             _declare_operators()
 
 
-def _declare_operators() -> None:
+def lacks_operators() -> bool:
+    """Whether torchvision is installed, and its build is not one for this torch: a plain import of it fails."""
     spec = PathFinder.find_spec("torchvision")
-    if _DECLARED or spec is None or spec.origin is None or _has_operators(Path(spec.origin).parent):
+    return spec is not None and spec.origin is not None and not _has_operators(Path(spec.origin).parent)
+
+
+def _declare_operators() -> None:
+    if _DECLARED or not lacks_operators():
         return
     library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):

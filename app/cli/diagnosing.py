@@ -184,9 +184,15 @@ def _torch() -> str:
 
 
 def _torchvision() -> str:
-    from stagetree.vision import import_torchvision
+    from stagetree.vision import import_torchvision, lacks_operators
 
-    return str(import_torchvision().__version__)
+    version = str(import_torchvision().__version__)
+    if not lacks_operators():
+        return version
+    return (
+        f"{version}, a build for another torch: slots import it without its compiled operators, and a program of your "
+        "own does by stagetree.vision.import_torchvision()"
+    )
 
 
 def _redis() -> str:

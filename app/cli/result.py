@@ -27,6 +27,9 @@ PARTS = {
     "lost": "trained again: lost with a worker",
     "struck": "struck, since the trainer is not exact, and done again",
 }
+PROVEN_TO = "proven to step "
+"""How a verdict begins that does not cover all steps: up to there shared training was compared with one alone."""
+
 OF_ISOLATED = {"repeated": "repeated: the trainer is not exact, so that a trial that is asked for more begins anew"}
 AGAIN = ("repeated", "retried", "lost", "struck")
 """These are added; the others are taken away."""
@@ -63,8 +66,9 @@ def print_result(study: Json) -> None:
 def print_exactness(study: Json) -> None:
     """What is proven of the trainer, and what stands beside the numbers of trials that differ from that."""
     exactness = study.get("exactness") or {}
-    if exactness.get("text"):
-        print(f"exact   {one_line(exactness['text'])}")
+    if text := exactness.get("text"):
+        audit = f"; stagetree audit {study['study']} trains the rest again, too" if text.startswith(PROVEN_TO) else ""
+        print(f"exact   {one_line(text)}{audit}")
     for each in exactness.get("stray", ()) if exactness.get("mark") else ():
         if each not in exactness["text"]:
             print(f"        {one_line(each)}")

@@ -77,3 +77,11 @@ def test_a_store_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and not mode & os.W_OK)  # as root may all
     finding = found("store")
     assert not finding.ok and "cannot be written by this user" in finding.detail
+
+
+@pytest.mark.parametrize("lacks", [True, False])
+def test_a_torchvision_for_another_torch_is_told(monkeypatch: pytest.MonkeyPatch, lacks: bool) -> None:
+    """`import lightning` failed in a program of a user's own, and nothing said why."""
+    monkeypatch.setattr("stagetree.vision.lacks_operators", lambda: lacks)
+    [found] = [each for each in examine(None, DEFAULT_DIR) if each.what == "torchvision"]
+    assert found.ok and ("import_torchvision()" in found.detail) == lacks

@@ -20,7 +20,10 @@ def test_a_study_says_why_it_is_not_exact(capsys: pytest.CaptureFixture[str]) ->
     print_result(STUDY | {"not_exact": [TORCH, "1 stage used put_\x1b[2J"], "notes": []})
     said = capsys.readouterr().out.splitlines()
     assert said[-3:-1] == [f"not exact: {TORCH}", "not exact: 1 stage used put_\\x1b[2J"]
-    assert said[-1] == f"exact   {STUDY['exactness']['text']}"
+    audit = f"stagetree audit {STUDY['study']} trains the rest again, too"
+    assert said[-1] == f"exact   {STUDY['exactness']['text']}; {audit}"
+    print_result(STUDY | {"exactness": STUDY["exactness"] | {"text": "proven", "mark": ""}})
+    assert capsys.readouterr().out.splitlines()[-1] == "exact   proven"
 
 
 def test_what_came_of_it_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:

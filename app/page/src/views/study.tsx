@@ -146,7 +146,7 @@ function Head({ study }: { study: Study }) {
         ))}
         {study.exactness.audited && <p class="quiet">An audit is under way: all that the study shares is being proven.</p>}
         {study.exactness.text && (
-          <p class={study.exactness.verdict === "inexact" ? "trouble" : "quiet"} title={study.exactness.stray.join("; ")}>
+          <p class={study.exactness.verdict === "inexact" ? "trouble" : "quiet"} title={study.exactness.stray.join("; ") || PROVEN}>
             Exactness: {study.exactness.text}
           </p>
         )}
@@ -155,6 +155,9 @@ function Head({ study }: { study: Study }) {
     </header>
   );
 }
+
+/** What a verdict on exactness stands for. */
+const PROVEN = "Up to a proven step, training that shares was done again without sharing, and all bits were equal. An audit does so to the end.";
 
 /** How far a study is that is not over: its steps as a bar, its trials, what reached each rung, and the time left. */
 function ProgressStrip({ study: { progress } }: { study: Study }) {
