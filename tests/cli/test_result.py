@@ -22,7 +22,7 @@ def test_a_study_says_why_it_is_not_exact(capsys: pytest.CaptureFixture[str]) ->
     assert said[-3:-1] == [f"not exact: {TORCH}", "not exact: 1 stage used put_\\x1b[2J"]
     audit = f"stagetree audit {STUDY['study']} trains the rest again, too"
     assert said[-1] == f"exact   {STUDY['exactness']['text']}; {audit}"
-    print_result(STUDY | {"exactness": STUDY["exactness"] | {"text": "proven", "mark": ""}})
+    print_result(STUDY | {"exactness": STUDY["exactness"] | {"text": "proven", "mark": ""}, "notes": []})
     assert capsys.readouterr().out.splitlines()[-1] == "exact   proven"
 
 
