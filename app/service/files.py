@@ -7,9 +7,9 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from stagetree.whole_file import whole_file
 class KeptState:
     """The state of a trial after `step` steps, and what was measured there; of a trial with repeats, of the first one.
 
-    repeats: how many of them differ there.
+    repeats: how many of them differ there. means: of all of them, where all are measured.
     """
 
     trial: int
@@ -40,12 +40,15 @@ class KeptState:
     metrics: dict[str, float | None]
     has_failed: bool
     repeats: int = 1
+    means: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
         """Which one it is, and what the trainer's `evaluate` measured there, for people."""
-        pairs = ", ".join(f"{name} {value}" for name, value in sorted(self.metrics.items()))
+        pairs = _pairs(self.metrics)
         measured = f"its evaluate measured {pairs}" if pairs else "not measured there"
+        if self.repeats > 1 and self.means:
+            measured += f"; the trial's result there is the mean of all {self.repeats}: {_pairs(self.means)}"
         which = f", the first of its {self.repeats} repeats" if self.repeats > 1 else ""
         which += ", which failed later" if self.has_failed else ""
         return f"trial {self.trial}{which}{',' if which else ''} after step {self.step}: {measured}"
@@ -53,6 +56,10 @@ class KeptState:
     def file_name(self, *, whole: bool) -> str:
         """What to call a file with it, or with its weights alone, behind the study's name."""
         return f"trial-{self.trial}-step-{self.step}{'-state' if whole else ''}.safetensors"
+
+
+def _pairs(metrics: Mapping[str, float | None]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(metrics.items()))
 
 
 def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | None) -> KeptState:
@@ -75,7 +82,7 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
         raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}")
     metrics = dict(plan.nodes[there[step].node].metrics.get(step) or {})
     has_failed, repeats = of.state == TrialState.FAILED, len(plan.nodes_of(of, step))
-    return KeptState(trial, step, there[step].checkpoint, metrics, has_failed, repeats)
+    return KeptState(trial, step, there[step].checkpoint, metrics, has_failed, repeats, plan.metrics(of, step) or {})
 
 
 def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool) -> Iterator[memoryview]:

@@ -78,8 +78,12 @@ def test_a_file_of_weights_names_its_repeat_and_the_value_that_was_measured_with
     lr = {"family": "multistep", "init": 0.1, "milestones": [3], "gamma": 0.1}
     study = story.submit(({"lr": lr}, 5), repeats={"seeds": 2, "from": "branch"})
     trial = story.plan.studies[study].trials[0]
+    before = story.plan.nodes_of(trial, 3)[0].id
+    story.happen(CheckpointKept(node=before, step=3, key="shared", sha256="", size=1))
     for value, node in enumerate(story.plan.nodes_of(trial, 5)):
         story.happen(Evaluated(node=node.id, step=5, metrics={METRIC: float(value)}))
         story.happen(CheckpointKept(node=node.id, step=5, key=node.id, sha256="", size=1))
     said = kept_state(story.plan, story.plan.studies[study], 0, 5).text
-    assert said == f"trial 0, the first of its 2 repeats, after step 5: its evaluate measured {METRIC} 0.0"
+    measured = f"its evaluate measured {METRIC} 0.0; the trial's result there is the mean of all 2: {METRIC} 0.5"
+    assert said == f"trial 0, the first of its 2 repeats, after step 5: {measured}"
+    assert "repeats" not in kept_state(story.plan, story.plan.studies[study], 0, 3).text, "before they part"

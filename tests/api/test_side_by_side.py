@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import accounting
+from app.domain.events import Stage
 from app.service.plan_history import PlanHistory
 from app.service.views.side_by_side import side_by_side
+from app.simulation.simulator import Simulator
 from stagetree.models.sharing import Blocks
-from tests.domain.test_accounting import asha, simulator, submit
+from tests.domain.test_accounting import asha, by_chance, simulator, submit
 from tests.plans import study_of, tried
 from tests.strategies import Trial, spaces
 
@@ -57,6 +59,23 @@ def test_without_a_pace_it_says_only_how_many_steps_there_are() -> None:
     both = side_by_side(simulated.plan, study, history, simulated.plan.version)
     assert both.text.startswith("8 steps were run with sharing; without, the same trials take 16. How long")
     assert (both.seconds_per_step, both.alone.seconds, both.alone.steps) == (0, 0, 16)
+
+
+@pytest.mark.parametrize(("start", "compares"), [(0.0, True), (45.0, False)])
+def test_where_most_of_the_time_was_the_start_of_a_process_times_do_not_compare(start: float, compares: bool) -> None:
+    """With sharing took longer than without, since only its slots had a process to begin."""
+
+    def seconds(stage: Stage, number: int) -> float:
+        return 0.5 * (stage.end - stage.start) + (start if number == 0 else 0.0)
+
+    simulated = Simulator(slots=1, measure=by_chance, seconds=seconds)
+    study = submit(simulated, study_of([({"lr": lr, "bs": 1}, 20) for lr in (0.1, 0.1, 0.2, 0.3)]).to_json())
+    simulated.run()
+    history = PlanHistory()
+    history.take_all(simulated.log())
+    both = side_by_side(simulated.plan, study, history, simulated.plan.version)
+    assert (both.alone.seconds > 0) is compares
+    assert both.text.startswith("With sharing" if compares else "60 steps were run with sharing")
 
 
 def test_it_says_which_side_is_computed() -> None:

@@ -131,7 +131,9 @@ def test_the_head_takes_little_of_a_phone(open_page: Callable[..., Page], stack:
     assert complaints(page, axe) == []
 
 
-def test_with_and_without_sharing_are_on_one_clock(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+def test_with_and_without_sharing_are_on_one_clock(open_page: Callable[..., Page], stack: Service) -> None:
+    """Of steps that take longer than processes take to begin."""
+    study = str(stack.run(grid("page-both", seconds=0.1))["study"])
     cost = stack.client.study(study)["cost"]
     page = open_page(f"{stack.url}/#/studies/{study}")
     both = page.get_by_role("region", name="With and without sharing")

@@ -21,6 +21,9 @@ from stagetree.models.sharing import Blocks
 from stagetree.models.sharing import SideBySide as SideBySide
 from stagetree.text import duration, percent
 
+LEAST = 0.5
+"""Where steps are less of what slots did, most of it was the start of processes, and times do not compare."""
+
 
 class Block(NamedTuple):
     """Some time of a slot."""
@@ -48,6 +51,8 @@ def side_by_side(plan: SearchPlan, study: Study, history: PlanHistory, version: 
     slots = max((block.slot for block in shared), default=-1) + 1
     pieces = list(_pieces(plan, study, history.decisions(study.id, version)))
     pace = accounting.seconds_per_step(study)
+    if pace * study.executed < LEAST * sum(block.ended - block.begun for block in shared):
+        pace = 0.0
     alone = list(_alone(pieces, slots, pace)) if slots and pace else []
     steps = sum(end - start for piece in pieces for _, start, end in piece.parts)
     before, after = _blocks(shared, study.executed), _blocks(alone, steps)
@@ -61,7 +66,7 @@ def _text(slots: int, shared: Blocks, alone: Blocks, pace: float) -> str:
     if not pace:
         return (
             f"{shared.steps:,} steps were run with sharing; without, the same trials take {alone.steps:,}. How long a "
-            "step takes is not known yet: most of what was measured may be the start of processes."
+            "step takes is not known: most of what was measured may be the start of processes."
         )
     less = 1 - shared.seconds / alone.seconds
     saved = f", {percent(less)} less" if less > 0 else ""

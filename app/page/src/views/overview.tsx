@@ -74,7 +74,7 @@ function Winner({ study, at }: ViewProps) {
       </p>
       <Pictures study={study.study} trial={best.trial} marks={[best.best?.step, best.last?.step]} />
       {(study.metrics ?? []).length < 2 && <RunnersUp study={study} at={at} />}
-      {!isReport && <Take study={study.study} trial={best.trial} />}
+      {!isReport && <Take study={study.study} trial={best.trial} repeats={resultOf(study, best)?.repeats ?? 1} />}
     </Panel>
   );
 }
@@ -102,7 +102,7 @@ export function Pictures({ study, trial, marks }: { study: string; trial: number
   );
 }
 
-function Take({ study, trial }: { study: string; trial: number }) {
+function Take({ study, trial, repeats }: { study: string; trial: number; repeats: number }) {
   const weights = address(`studies/${encodeURIComponent(study)}/checkpoint?trial=${trial}`);
   const server = address("").replace(/\/api\/v1\/$/, "");
   const code = `import stagetree\n\nfile = stagetree.Study.open("${study}", url="${server}").checkpoint("weights", trial=${trial})\n`;
@@ -112,6 +112,7 @@ function Take({ study, trial }: { study: string; trial: number }) {
         Weights
       </a>
       <CopyButton text={code}>Copy the Python code that loads them</CopyButton>
+      {repeats > 1 && <span class="quiet">weights of the first of its {repeats} repeats</span>}
     </p>
   );
 }

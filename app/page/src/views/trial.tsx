@@ -147,6 +147,7 @@ function TrialActs({ study, trial }: { study: Study; trial: TrialDetail }) {
   const close = () => setAsked(null);
   const path = `studies/${encodeURIComponent(study.study)}/trials/${trial.trial}`;
   const weights = address(`studies/${encodeURIComponent(study.study)}/checkpoint?trial=${trial.trial}`);
+  const repeats = resultOf(study, trial)?.repeats ?? 1;
   const canCancel = !study.finished_at && !["stopped", "failed", "cancelled"].includes(trial.state);
   return (
     <p class="buttons">
@@ -155,6 +156,7 @@ function TrialActs({ study, trial }: { study: Study; trial: TrialDetail }) {
           Weights
         </a>
       )}
+      {trial.value !== null && repeats > 1 && <span class="quiet">weights of the first of its {repeats} repeats</span>}
       {mayChange.value && <button onClick={() => setAsked("note")}>Note</button>}
       {canCancel && mayChange.value && <button onClick={() => setAsked("cancel")}>Cancel this trial</button>}
       {asked === "note" && <AddNote study={study} trial={trial.trial} close={close} />}
