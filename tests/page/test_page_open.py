@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +23,11 @@ COMMAND = "import sys; from app.cli import main; sys.argv = ['stagetree', 'open'
 def opened(tmp_path: Path, built: Path) -> Iterator[tuple[str, str]]:
     """The address of an opened store, and the id of its study. Ctrl-C ends it in order."""
     study = still_store(tmp_path / ".stagetree")
+    with contextlib.closing(sqlite3.connect(tmp_path / ".stagetree" / "stagetree.db")) as database:
+        slot = ("gpu0", "gone", "cuda:0", "here", 1, 1.0, "{}")
+        fields = "name, owner, device, host, pid, seen_at, trainers"
+        database.execute(f"INSERT INTO slots ({fields}) VALUES (?, ?, ?, ?, ?, ?, ?)", slot)
+        database.commit()
     command = [sys.executable, "-c", COMMAND, str(tmp_path), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -44,6 +51,15 @@ def test_an_opened_store_shows_its_studies_and_offers_no_change(
     for name in ("Resume", "Pause", "Note", "Delete", "Cancel"):
         expect(page.get_by_role("button", name=name)).to_have_count(0)
     expect(page.get_by_role("link", name="New study")).to_have_count(0)
+
+
+@pytest.mark.slow
+def test_slots_that_are_gone_are_said_to_be_of_a_stack_that_ended(
+    open_page: Callable[..., Page], opened: tuple[str, str]
+) -> None:
+    """They were listed as lost, as if something had gone wrong."""
+    page = open_page(f"{opened[0]}/#/slots")
+    expect(page.get_by_text("No worker is at work")).to_be_visible()
 
 
 @pytest.mark.slow

@@ -26,6 +26,9 @@ export function AllSlots() {
             <p class="quiet">No worker has registered yet. Start one with `stagetree up`, or with `stagetree worker gpu0` on a machine of a cluster.</p>
           ) : (
             <div class="scroll">
+              {items.every((slot) => slot.state === "lost") && (
+                <p class="quiet">No worker is at work: each of these was last heard of when its stack ended. `stagetree up` on this store starts new ones.</p>
+              )}
               <table class="list">
                 <thead>
                   <tr>
