@@ -6,7 +6,7 @@ there have the same names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -17,7 +17,7 @@ from app.domain.remarks import SuggestionWithdrawn
 from app.domain.schedule import path, path_from
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, Refused, StateConflict, StudyId, Unknown
-from stagetree.limits import DATA_SEED, Limits, check_changes, check_trial
+from stagetree.limits import DATA_SEED, Limits, check_trial
 from stagetree.sequences import SequenceError, did_you_mean, first_parts, parse_for
 
 Json = dict[str, Any]
@@ -154,8 +154,9 @@ class Trials:
             raise Refused(f"steps: must be at least 1, got {steps}")
         if not hp:
             raise Refused("hp: must name at least one hyper-parameter")
-        self._check(hp, steps)
-        seeds = self._data_seeds(hp, steps, reason) if way is None else []
+        horizon = max(steps, (self._study.max_steps or 0) if reason.get("by") == "tuner" else 0)
+        self._check(hp, horizon)  # so far its tuner may have it trained
+        seeds = self._data_seeds(hp, horizon) if way is None else []
         hps = [hp | {DATA_SEED: seed} for seed in seeds] or [hp]
         paths = [path(each, steps, self._study.root_of(number, run)) for run, each in enumerate(hps)]
         way, *others = map(self._new_in, paths if way is None else [way])
@@ -171,14 +172,9 @@ class Trials:
             repeats=others,
         )
 
-    def _data_seeds(self, hp: Json, steps: int, reason: Json) -> list[Json]:
+    def _data_seeds(self, hp: Json, horizon: int) -> list[Json]:
         if DATA_SEED in hp and self._study.repeats[0] > 1:
             raise Refused(f"hp.{DATA_SEED}: must be left out, since each of the study's repeats has its own")
-        most = self._study.max_steps if reason.get("by") == "tuner" else None
-        horizon = max(steps, most or 0)
-        if horizon > steps:
-            with refusing("hp"):
-                check_changes(hp, horizon, self._study.eval_every, self._limits)
         return data_seeds(self._study, hp, horizon)
 
     def steps(self, number: int) -> int:
@@ -191,7 +187,9 @@ class Trials:
         before, lasts = self._asked.get(number, (trial.steps, [run.path[-1] for run in trial.runs]))
         ways = [self._onward(run.hp, before, steps, last) for run, last in zip(trial.runs, lasts, strict=True)]
         self._asked[number] = steps, [next(reversed(way), last) for way, last in zip(ways, lasts, strict=True)]
-        return self.longer(number, trial.hp, steps, reason, *ways)
+        if trial.reason.get("by") != "tuner" or steps > (self._study.max_steps or 0):  # else it was when it was added
+            self._check(trial.hp, steps)
+        return self._longer(number, steps, reason, ways)
 
     def _onward(self, hp: Mapping[str, Any], before: int, steps: int, last: NodeId) -> dict[NodeId, int]:
         """The nodes of more steps; an average has none of its own."""
@@ -202,6 +200,9 @@ class Trials:
     def longer(self, number: int, hp: Json, steps: int, reason: Json, *ways: dict[NodeId, int]) -> e.TrialExtended:
         """More steps of a trial, which pass these nodes in each of its runs. Raises `Refused`."""
         self._check(hp, steps)
+        return self._longer(number, steps, reason, ways)
+
+    def _longer(self, number: int, steps: int, reason: Json, ways: Sequence[dict[NodeId, int]]) -> e.TrialExtended:
         way, *others = map(self._new_in, ways)
         return e.TrialExtended(study=self._study.id, trial=number, steps=steps, reason=reason, path=way, repeats=others)
 
