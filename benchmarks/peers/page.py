@@ -20,8 +20,10 @@ has a program as somebody who knows it would write it, and an environment of its
 the same module, `benchmarks/peers/model.py`, so that equal steps give equal bits, and evaluate as often.
 `python -m benchmarks.peers` makes the environments, runs the programs in turn, and writes this page.
 
-This run was of {date}, on {cores} cores ({cpu}), Python {python}, torch {torch}, without a GPU. {load} Rounds:
-{rounds}. A figure is the middle of the rounds, and "times" are the middle of what it was in each of them.
+This run was of {date}, on {cores} cores ({cpu}), Python {python}, torch {torch}, without a GPU. {load}
+
+Rounds: {rounds}. A figure is the middle of a tool's rounds, and "times" the middle of what it was beside
+stagetree in each: where two were run in other rounds, only "times" compares them.
 
 | column | meaning |
 |---|---|
@@ -59,7 +61,8 @@ configurations in the same order.
 
 {asha}
 
-stagetree and NePS promote: a trial waits at its rung, and is resumed when it is among the best third. Optuna, Ray
+stagetree and NePS promote: a trial waits at its rung, and is resumed when it is among the best third: of all that came
+there, or with NePS of those that were not promoted before, so that few are left behind in the end. Optuna, Ray
 Tune and Syne Tune stop: it is decided once, when a trial comes to its rung, and the first ones there continue in any
 case. stagetree has that rule, too, as `type: stopping`. Which configuration comes to the target first is also a matter
 of luck, for which these rounds are few.
@@ -115,20 +118,32 @@ def text_of(kept: Json) -> str:
     rounds = {
         task: 1 + max(run["round"] for run in runs if run["task"] == task) for task in TASK_NAMES if of(runs, task)
     }
-    loads = [run["load"] for run in runs]
-    noise = "The machine was not quiet: its load" if max(loads) > 3 else "The load of the machine, these runs included,"
     steps = [run["processor_seconds"] / run["steps"] for run in runs if run["steps"]]
     return TEXT.format(
         **{name: kept[name] for name in ("date", "cores", "cpu", "python", "target")},
         rounds=", ".join(f"{count} of {TASK_NAMES[task]}" for task, count in rounds.items()),
         torch=kept["versions"]["torch"],
-        load=f"{noise} was {min(loads):.1f} to {max(loads):.1f} when programs were started.",
+        load=quiet_or_not(runs),
         wins=wins(runs),
         **{task: section(runs, task) for task in TASK_NAMES},
         lines=table(["tool", "lines"], [[NAMES[name], str(lines_of(name))] for name in (OURS, *PEERS)]),
         shared=python_lines(HERE / "tasks.py"),
         step=f"{median(steps):.2f}",
         versions=", ".join(versions(kept["versions"])),
+    )
+
+
+def quiet_or_not(runs: list[Json]) -> str:
+    """What else ran on the machine, and how much that changed the same run from round to round."""
+    loads = [run["load"] for run in runs]
+    text = f"was {min(loads):.1f} to {max(loads):.1f} when programs were started."
+    if max(loads) <= 3:
+        return f"The load of the machine, these runs included, {text}"
+    walls = [[run["wall"] for run in of(runs, task, program)] for task in ("ladder", "grid") for program in NAMES]
+    spread = max((max(each) / min(each) for each in walls if each), default=1.0)
+    return (
+        f"**The machine was not quiet**: its load {text} The same program took up to {spread:.1f} times as long in one "
+        "round as in another, so steps and the processor's time are the steadier figures."
     )
 
 
@@ -176,9 +191,11 @@ def section(runs: list[Json], task: str) -> str:
 
 
 def failures(runs: list[Json], task: str) -> list[str]:
-    """A sentence about the programs that did not come to their end."""
+    """Sentences about the programs that did not come to their end, and those that were not run."""
     failed = [NAMES[run["program"]] for run in runs if run["task"] == task and run["failed"]]
-    return [f"Failed, and left out: {', '.join(failed)}, once for each time it is named."] if failed else []
+    without = [name for program, name in PEERS.items() if not of(runs, task, program) and name not in failed]
+    lines = [f"Failed, and left out: {', '.join(failed)}, once for each time it is named."] if failed else []
+    return lines + ([f"Not run here: {', '.join(without)}."] if without else [])
 
 
 def reached(found: list[Json]) -> int:
@@ -186,11 +203,11 @@ def reached(found: list[Json]) -> int:
 
 
 def first_of(runs: list[Json], task: str) -> str:
-    """A sentence about who ended first, and what the others took."""
-    walls = {program: wall for program in NAMES if (wall := middle(of(runs, task, program), "wall")) is not None}
+    """A sentence about who ended first, by what each took beside stagetree in the same rounds."""
+    walls = {program: took for program in NAMES if (took := times(runs, task, program, "wall")) is not None}
     ranked = sorted(walls, key=lambda program: walls[program])
-    others = ", ".join(f"{NAMES[each]} {walls[each]:.0f}" for each in ranked[1:])
-    text = f"**{NAMES[ranked[0]]} was first**, after {walls[ranked[0]]:.0f} s; {others}."
+    took = ", ".join(f"{NAMES[each]} {walls[each]:.1f}" for each in ranked)
+    text = f"**{NAMES[ranked[0]]} was first**: times stagetree's wall in the same rounds, {took}."
     steps = {program: middle(of(runs, task, program), "steps") or 0.0 for program in walls}
     if task != "asha" and OURS in steps:
         most = max(steps.values())

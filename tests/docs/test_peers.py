@@ -39,13 +39,22 @@ def test_a_page_of_one_task_says_that_the_others_were_left_out() -> None:
 def test_a_peer_that_is_faster_is_named() -> None:
     runs = [run(OURS, 0, wall=20.0, to_target=18.0), run("optuna", 0, wall=10.0, to_target=9.0)]
     assert "**The time to the end**, stagetree's being 1: Optuna on ASHA (0.50 times)" in page.wins(runs)
-    assert "**Optuna was first**, after 10 s; stagetree 20." in page.first_of(runs, "asha")
+    assert (
+        "**Optuna was first**: times stagetree's wall in the same rounds, Optuna 0.5, stagetree 1.0."
+        in page.first_of(runs, "asha")
+    )
 
 
 def test_times_are_of_the_same_round_and_a_failed_run_has_none() -> None:
     runs = [run(OURS, 0, wall=10.0), run("neps", 0, wall=20.0), run(OURS, 1, wall=100.0), run("neps", 1, wall=300.0)]
     assert page.times(runs, "asha", "neps", "wall") == 2.5
     assert page.times([*runs[:3], runs[3] | {"failed": True}], "asha", "neps", "wall") == 2.0
+
+
+def test_a_machine_that_is_not_quiet_is_said() -> None:
+    quiet = [run(OURS, number, task="grid", wall=wall) for number, wall in enumerate((10.0, 25.0))]
+    assert page.quiet_or_not(quiet).startswith("The load of the machine, these runs included, was 1.0 to 1.0")
+    assert "up to 2.5 times as long" in page.quiet_or_not([quiet[0] | {"load": 6.0}, quiet[1]])
 
 
 def test_a_program_that_failed_is_named() -> None:

@@ -18,6 +18,8 @@ import torch
 from benchmarks.peers.model import Model
 from benchmarks.peers.tasks import ETA, LEAST_STEPS, MOST_STEPS, SLOTS, TARGET, TASKS, Task
 
+RUNGS = 4
+
 
 class Drawn(neps.PipelineSpace):
     lr = neps.Float(0.0003, 1.0, log=True)
@@ -29,7 +31,8 @@ class Drawn(neps.PipelineSpace):
 def space(task: Task) -> neps.PipelineSpace:
     if not task.choices:
         return Drawn()
-    choices = {name: neps.Categorical(tuple(values)) for name, values in task.choices.items()}
+    # By their places: a worker that comes second finds a space of strings unlike its own.
+    choices = {name: neps.Categorical(tuple(range(len(values)))) for name, values in task.choices.items()}
     return type("Grid", (neps.PipelineSpace,), choices)()
 
 
@@ -37,6 +40,7 @@ def train(
     task: Task, folder: Path, pipeline_directory: Path, previous_pipeline_directory: Path | None = None, **config: Any
 ) -> float:
     model, loss = Model(), float("inf")
+    config |= {name: values[config[name]] for name, values in task.choices.items()}
     steps = config.pop("steps", None) or task.steps(config)
     if previous_pipeline_directory is not None:  # promoted: what it was trained to is there
         model.load_state_dict(torch.load(previous_pipeline_directory / "state.pt"))
@@ -53,9 +57,9 @@ def train(
 def work(task: Task, folder: Path, seed: int) -> None:
     """One of the processes."""
     random.seed(seed), numpy.random.seed(seed), torch.manual_seed(seed)
-    trainings = configurations = len(task.configurations(seed))
-    if task.name == "asha":  # a promotion is a training, too: a third of those at each rung
-        trainings += sum(configurations // ETA**rung for rung in range(1, 4))
+    trainings = len(task.configurations(seed))
+    if task.name == "asha":
+        trainings *= RUNGS  # a promotion is a training, too, and all but two of a rung are promoted in the end
     neps.run(
         partial(train, task, folder),
         space(task),
