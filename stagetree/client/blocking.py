@@ -56,7 +56,10 @@ class Blocking:
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self._portal, self._is_open = _portal(os.getpid()), True
-        self._core = self._run(make())
+        try:
+            self._core = self._run(make())
+        except StagetreeError as error:  # a sentence about what was asked for: none of the user's code ran meanwhile
+            raise error.with_traceback(None) from None
 
     def __enter__(self) -> Self:
         return self

@@ -19,10 +19,16 @@ from anyio.from_thread import BlockingPortal
 
 from stagetree.client import Unreachable
 from stagetree.client.blocking import _close_all, _Items
-from stagetree.errors import StagetreeError
+from stagetree.errors import Invalid, StagetreeError
 from stagetree.study import AsyncStudy, Study
 
 FIELDS: dict[str, Any] = {"name": "mine", "trainer": "digits", "metric": "accuracy", "mode": "max"}
+
+
+def test_a_study_that_is_refused_says_so_without_the_frames_of_the_client(server: str) -> None:
+    with pytest.raises(Invalid, match="mode: must be max or min") as refused:
+        Study.create(FIELDS | {"mode": "maxx"}, url=server)
+    assert len(refused.traceback) <= 3 and refused.value.__suppress_context__
 
 
 def test_whoever_is_interrupted_while_waiting_ends_the_call(server: str) -> None:
