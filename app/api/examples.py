@@ -36,6 +36,7 @@ TRIAL_DETAIL: Json = {
     **TRIAL,
     "asked": [10, 40],
     "reason": {"by": "tuner"},
+    "decisions": ["asked for step 40: rank 1 of 9, the best 3 are promoted"],
     "path": [NODE],
     "repeats": [],
     "curve": [{"step": 10, "metrics": {"val_accuracy": 0.91}}],

@@ -120,7 +120,7 @@ def _is_unproven(prediction: Json) -> bool:
 def trial(
     id: StudyId, number: TrialNumber, server: Server = None, dir: Store = None, output: Output = Format.table
 ) -> None:
-    """Show one trial: its standing, its curve and, if it failed, the traceback.
+    """Show one trial: its standing, why it was promoted or stopped, its curve and, if it failed, the traceback.
 
     \b
     Example:  stagetree trial last 3
@@ -130,6 +130,10 @@ def trial(
     with stacks.reading_study(id, server, dir) as (service, name):
         document = service.client.trial(name, number)
     print_json(document) if output is Format.json else print_trial(name, document)
+
+
+DECISIONS = 5
+"""So many of a trial are printed, the last ones: a stopping rule decides after each evaluation."""
 
 
 def print_trial(study: str, trial: Json) -> None:
@@ -148,6 +152,8 @@ def print_trial(study: str, trial: Json) -> None:
         print(f"begins    {one_line(trial['begins']['text'].removeprefix('begins '))}")
     if reason := {name: value for name, value in trial["reason"].items() if name != "sample"}:
         print(f"reason    {one_line('  '.join(f'{name} {value}' for name, value in reason.items()))}")
+    for each in trial.get("decisions", ())[-DECISIONS:]:
+        print(f"why       {one_line(each)}")
     for each in trial.get("not_exact", ()):
         print(f"not exact: {one_line(each)}")
     if trial.get("exactness"):

@@ -235,17 +235,32 @@ def _cut(study: Study, rung: RungRanking) -> str:
     return f", {len(rung.promoted)} promoted"
 
 
-def _why(reason: Mapping[str, object]) -> str:
-    """Why the tuner stopped a trial."""
+def decisions(study: Study, number: int) -> list[str]:
+    """The decisions about a trial after its start, in order, with the reasons, for people.
+
+    That it was asked for more is left out where no reason is on record.
+    """
+    said = []
+    for event in study.history:
+        if event.trial == number and event.kind == TrialEventKind.STOP:
+            said.append(f"stopped after step {event.steps}{_why(event.reason)}")
+        elif event.trial == number and event.kind == TrialEventKind.PROMOTE:
+            said += [f"asked for step {event.steps}{why}" for why in (_why(event.reason, goes_on=True),) if why]
+    return said
+
+
+def _why(reason: Mapping[str, object], *, goes_on: bool = False) -> str:
+    """Why the tuner stopped a trial, or let it continue."""
     if ranked := rank_text(reason):
         return f": {ranked}"
     if {"best", "median"} <= reason.keys():
-        return f": its best {_number(reason['best'])} is worse than the median {_number(reason['median'])}"
-    if {"best", "best_of_all"} <= reason.keys():
+        worse = "no worse" if goes_on else "worse"
+        return f": its best {_number(reason['best'])} is {worse} than the median {_number(reason['median'])}"
+    if {"best", "best_of_all"} <= reason.keys() and not goes_on:
         return f": its best {_number(reason['best'])} is too far from the best of all, {_number(reason['best_of_all'])}"
-    if "p" in reason:
+    if "p" in reason and not goes_on:
         return f": it is unlikely to reach {_number(reason.get('target', reason.get('best_of_all')))}, p {reason['p']}"
-    if "kill_threshold" in reason:
+    if "kill_threshold" in reason and not goes_on:
         return f": {_number(reason['value'])} is worse than the threshold {_number(reason['kill_threshold'])}"
     return OVER.get(str(reason.get("over")), "")
 

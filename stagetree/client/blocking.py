@@ -58,7 +58,7 @@ class Blocking:
         self._portal, self._is_open = _portal(os.getpid()), True
         try:
             self._core = self._run(make())
-        except StagetreeError as error:  # a sentence about what was asked for: none of the user's code ran meanwhile
+        except StagetreeError as error:  # a sentence about the call: no code of the user ran meanwhile
             raise error.with_traceback(None) from None
 
     def __enter__(self) -> Self:

@@ -126,6 +126,7 @@ class TrialDetail(Trial, needs=()):
 
     asked: list[int] = Field(description="the steps for which a result was asked, in order")
     reason: Json = Field(description="who wanted it, and why")
+    decisions: list[str] = Field(default=[], description="decisions after its start, in order, each with the reason")
     path: list[str] = Field(description="its nodes in the search plan, root first; of its first repeat")
     repeats: list[list[str]] = Field(default=[], description="the nodes of its other repeats, each as `path`")
     curve: list[Point] = Field(description="of a trial with repeats, the means, where all of them are measured")

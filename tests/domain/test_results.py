@@ -9,7 +9,7 @@ import pytest
 from app.domain import commands as c
 from app.domain import results
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
-from app.domain.standing import meaning, prediction, standing
+from app.domain.standing import decisions, meaning, prediction, standing
 from app.domain.terms import TrialEventKind, TrialState
 from app.service.views.ordering import ordered
 from app.service.views.story import story as told
@@ -119,6 +119,23 @@ def test_a_trial_that_was_passed_over_waits_at_its_rung_and_then_stayed_there() 
     assert meaning(study, study.trials[last], "completed", stands) == "stayed at rung 0: rank 9 of 9, 3 promoted"
     best = next(iter(ladder[2].values))
     assert meaning(study, study.trials[best], "completed", stands) == "trained to step 18"
+
+
+def test_each_decision_about_a_trial_has_its_reason() -> None:
+    simulated = simulator()
+    study = submit(simulated, asha())
+    simulated.run()
+    best = next(iter(standing(study).ladder()[2].values))
+    first, last = decisions(study, best)
+    assert first.startswith("asked for step 6: rank 1 of ") and last.startswith("asked for step 18: rank 1 of ")
+    study = judged()
+    reason = {"best": 0.4, "median": 0.5}
+    kinds = (TrialEventKind.PROMOTE, TrialEventKind.STOP)
+    study.history += [TrialEvent(kind, 0, 5 + at, reason=reason) for at, kind in enumerate(kinds)]
+    assert decisions(study, 0) == [
+        "asked for step 5: its best 0.4 is no worse than the median 0.5",
+        "stopped after step 6: its best 0.4 is worse than the median 0.5",
+    ]
 
 
 def test_a_trial_that_was_cancelled_has_no_rank() -> None:

@@ -17,7 +17,7 @@ from app.domain.events import Stage
 from app.domain.failures import Group, group_text, groups
 from app.domain.remarks import learned_text
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.standing import Standing, meaning, prediction, standing
+from app.domain.standing import Standing, decisions, meaning, prediction, standing
 from app.domain.terms import ChainId, ChainState, NodeId, ShownTrialState, StudyId, StudyState, TrialState
 from app.events import ChainRecord, StudyRecord
 from app.service.views import outcomes
@@ -200,6 +200,7 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
         **shown,
         asked=trial.requested_steps,
         reason=trial.reason,
+        decisions=json_safe(decisions(study, trial.number)),
         path=list(trial.path),
         repeats=[list(run.path) for run in trial.runs[1:]],
         curve=[point(step, metrics) for step, metrics in plan.curve(trial)],
