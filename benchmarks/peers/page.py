@@ -104,6 +104,9 @@ MEASURES = {
     "slot_seconds": "slot seconds",
     "first_step": "the time to the first step",
 }
+HELD_UP = 5
+"""A run that waited for the processor for so many times what it got of it is no measurement of the tool."""
+
 TASK_NAMES = {"ladder": "the ladder", "grid": "the grid", "asha": "ASHA"}
 
 
@@ -191,10 +194,18 @@ def section(runs: list[Json], task: str) -> str:
 
 
 def failures(runs: list[Json], task: str) -> list[str]:
-    """Sentences about the programs that did not come to their end, and those that were not run."""
+    """Sentences about programs that did not come to their end, that other work held up, and that were not run."""
     failed = [NAMES[run["program"]] for run in runs if run["task"] == task and run["failed"]]
     without = [name for program, name in PEERS.items() if not of(runs, task, program) and name not in failed]
     lines = [f"Failed, and left out: {', '.join(failed)}, once for each time it is named."] if failed else []
+    for program in NAMES:
+        held = [run for run in of(runs, task, program) if run["slot_seconds"] > HELD_UP * run["processor_seconds"]]
+        if len(held) * 2 > len(of(runs, task, program)):
+            slots, processor = (f"{held[0][each]:.0f}" for each in ("slot_seconds", "processor_seconds"))
+            lines.append(
+                f"Other work held {NAMES[program]} up: of {slots} slot seconds the processor worked {processor}. "
+                "**Its wall and slot seconds here say nothing about it.**"
+            )
     return lines + ([f"Not run here: {', '.join(without)}."] if without else [])
 
 

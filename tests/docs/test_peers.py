@@ -62,6 +62,12 @@ def test_a_program_that_failed_is_named() -> None:
     assert "Failed, and left out: NePS, NePS, once for each" in page.section(runs, "asha")
 
 
+def test_a_run_that_other_work_held_up_is_no_measurement() -> None:
+    runs = [run(OURS, 0, wall=1.0, to_target=4.0), run("neps", 0, wall=9.0, to_target=8.0, slot_seconds=60.0)]
+    text = page.section([each | {"processor_seconds": 8.0} for each in runs], "asha")
+    assert "Other work held NePS up: of 60 slot seconds the processor worked 8." in text and "stagetree up" not in text
+
+
 def test_one_round_without_the_target_leaves_no_time_to_it() -> None:
     runs = [run(OURS, 0, wall=1.0, to_target=4.0), run(OURS, 1, wall=1.0, to_target=None)]
     assert page.middle(runs, "to_target") is None
