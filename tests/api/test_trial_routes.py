@@ -47,6 +47,7 @@ def test_a_trial_with_its_curve(http: TestClient, tuned: str, workers: Workers) 
         "hp": {"bs": {"family": "constant", "value": 64}, "lr": HP["lr"]},
         "asked": [40],
         "reason": {"by": "tuner"},
+        "decisions": [],
         "repeats": [],
         "not_exact": [],
         "exactness": "not proven to be exact: no state was compared yet",
