@@ -7,7 +7,8 @@ StagetreeError
 │   ├── Conflict          409, 412
 │   └── Invalid           400, 422
 ├── TrialFailed           a trial failed, or was stopped or cancelled
-└── StudyOver             nothing more comes: the study is over
+├── StudyOver             nothing more comes: the study is over
+└── FailedStudy           a study that was waited for has failed
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 __all__ = [
     "Conflict",
+    "FailedStudy",
     "Invalid",
     "NotFound",
     "ProblemError",
