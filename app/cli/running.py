@@ -261,38 +261,9 @@ def _until(timeout: float | None, service: AnyService) -> Any:
 
 def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
     from app.cli.following import Show
+    from app.cli.resuming import unfinished
 
-    study = _unfinished(service, spec) or submitted(service.client.submit(spec), is_quiet=show is Show.quiet)
+    study = unfinished(service, spec) or submitted(service.client.submit(spec), is_quiet=show is Show.quiet)
     if show is not Show.quiet:
         print(f"In a browser: {without_secrets(service.client.url)}/#/studies/{study}", file=sys.stderr)
     return until_end(service, study, show)
-
-
-def _is_the_same(written: StudySpec, document: Json) -> bool:
-    """Whether a study on record is written so, and what it reads has not changed since."""
-    from app import inputs
-
-    if not written.is_written_as(document["spec"]):
-        return False
-    begins = document.get("begins") or {}
-    try:
-        stamped = [each for each in document.get("inputs") or [] if "stamp" in each]
-        is_other = "file" in begins and inputs.hash_of(begins["file"]) != begins["sha256"]
-        return not is_other and not any(inputs.changed(each) for each in stamped)
-    except inputs.InputMissing:  # which is said when it is submitted
-        return False
-
-
-def _unfinished(service: Service[Documents], spec: Json) -> str | None:
-    """In an embedded stack: the same study, if an earlier run in the folder was interrupted."""
-    from stagetree.spec import StudySpec
-
-    written = StudySpec.from_dict(spec, limits=None)
-    if service.folder is not None:
-        for listed in service.client.studies():
-            is_open = listed["state"] in ("running", "paused")
-            if is_open and _is_the_same(written, service.client.study(listed["study"])):
-                print(f"Resuming {listed['study']}, which was interrupted.", file=sys.stderr)
-                service.client.resume(listed["study"])
-                return str(listed["study"])
-    return None

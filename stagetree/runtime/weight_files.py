@@ -15,11 +15,8 @@ from typing import Any, BinaryIO, Literal
 
 from stagetree.runtime import dcp
 
-LENGTH = 8
-"""A safetensors file begins with the length of its header, in so many bytes."""
-
-MOST_HEADER = 2**27
-"""A safetensors header of more bytes is none."""
+LENGTH, MOST_HEADER = 8, 2**27
+"""A safetensors file begins with the length of its header, in so many bytes; one of more bytes than that is none."""
 
 WRAPPED = ("state_dict", "model", "model_state_dict")
 """The names under which scripts keep a state dict among other things."""
@@ -55,7 +52,7 @@ def weight_parts(image: Image) -> list[memoryview]:
 def like_the_model(image: Image) -> list[str]:
     """The parts of a checkpoint that hold tensors of its model's names and shapes, such as an average of one's own."""
     header, like = header_of(image)[0], list[str]()
-    parts = _items(_trainer(header))
+    parts = _with_model(_trainer(header))
     model = {name: header[stored]["shape"] for name, stored in _tensors(parts.get("model"), ())}
     for part in parts.keys() - {"model", "average", "optimizer"}:
         shapes = {name.removeprefix("module."): header[stored]["shape"] for name, stored in _tensors(parts[part], ())}
@@ -220,12 +217,9 @@ def entries_of(header: Mapping[str, Any]) -> dict[str, Entry]:
 def _names(header: Mapping[str, Any]) -> dict[str, str]:
     """The names under which the tensors of a checkpoint are stored, by the model's own names for them."""
     trainer = _trainer(header)
-    parts = _items(trainer)
-    model = dict(_tensors(parts.get("model"), ()))
-    average = dict(_tensors(parts.get("average"), ()))
-    if model:
-        return model | {name: stored for name, stored in average.items() if name in model}
-    return dict(_tensors(trainer, ()))
+    parts = _with_model(trainer)
+    model, average = (dict(_tensors(parts.get(part), ())) for part in ("model", "average"))
+    return model | {name: average[name] for name in model.keys() & average.keys()} or dict(_tensors(trainer, ()))
 
 
 def _trainer(header: Mapping[str, Any]) -> Any:
@@ -234,6 +228,12 @@ def _trainer(header: Mapping[str, Any]) -> Any:
     if tree is None:
         raise ValueError("that is no checkpoint")
     return _items(json.loads(tree)).get("trainer")
+
+
+def _with_model(trainer: Any) -> dict[Any, Any]:
+    """The parts of a state among which the model is: a script's are its `state`, beside the places of its streams."""
+    parts = _items(trainer)
+    return _with_model(parts["state"]) if "model" not in parts and "state" in parts else parts
 
 
 def _items(tree: Any) -> dict[Any, Any]:

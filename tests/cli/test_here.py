@@ -268,6 +268,28 @@ def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, write: 
     assert stagetree("replay", "last").out.splitlines()[-1].startswith("identical: ")
 
 
+@pytest.mark.slow
+def test_a_trainer_that_was_changed_begins_a_new_study(stagetree: Stagetree, here: Path, write: Write) -> None:
+    """The same command resumed the old one, which waited for ever for a version that no slot had."""
+    file, text = here / "brittle.py", BRITTLE.format(folder=here)
+    file.write_text(text)
+    (here / "broken").touch()
+    spec = {"name": "brittle", "trainer": "brittle", "metric": "sum", "mode": "max", "space": {"lr": [1, 2]}}
+    study = write(spec | {"tuner": {"kind": "grid", "max_steps": 2}})
+    command = "run", study, "--slots", 1, "--trainers", file, "--no-check", "-o", "json"
+    before = stagetree(*command).json
+    stagetree("retry", "last", 1)  # it is open, and nobody is at work
+    (here / "broken").unlink()
+    file.write_text(text.replace("self.sum += self.lr", "self.sum -= self.lr"))
+    ran = stagetree(*command)
+    assert ran.json["study"] != before["study"] and sorted(trial["value"] for trial in ran.json["trials"]) == [-4, -2]
+    assert f"{before['study']} was interrupted and is paused: its trainer has changed since" in ran.err
+    file.write_text(text)
+    again = stagetree(*command)
+    assert f"Resuming {before['study']}, which was interrupted" in again.err
+    assert sorted(trial["value"] for trial in again.json["trials"]) == [2, 4]
+
+
 @pytest.mark.parametrize("command", ["trials last", "events last", "weights last", "gc"])
 def test_a_log_that_this_version_cannot_read(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], command: str

@@ -102,6 +102,18 @@ def test_a_trainer_without_a_model_gives_all_its_tensors() -> None:
     assert {name: tensor.shape for name, tensor in load(image).items()} == {"net.0": (2,), "net.1.b": (3,)}
 
 
+@pytest.mark.parametrize(
+    "wrap", [lambda saved: {"state": saved}, lambda saved: {"state": {"state": saved, "streams": []}}]
+)
+def test_the_model_of_a_script_has_its_own_names(wrap: Any) -> None:
+    """They began with state.model., and with state.state.model. where the script reads a stream."""
+    model, shadow = {"0.weight": torch.ones(2, 2)}, {"0.weight": torch.zeros(2, 2)}
+    image = checkpoint_of(wrap({"model": model, "optimizer": {"state": model}, "shadow": shadow}))
+    assert list(load(export_weights(image))) == ["0.weight"]
+    assert like_the_model(image) == ["shadow"]
+    assert list(load(export_weights(checkpoint_of(wrap({"net": model}))))) != ["0.weight"]
+
+
 def test_an_average_of_ones_own_is_told_from_the_model() -> None:
     """Its `evaluate` may measure that, and then the value is not of the weights that are written."""
     model = {"0.weight": torch.ones(2, 2), "0.bias": torch.ones(2)}

@@ -105,7 +105,7 @@ export function Pictures({ study, trial, marks }: { study: string; trial: number
 function Take({ study, trial, repeats }: { study: string; trial: number; repeats: number }) {
   const weights = address(`studies/${encodeURIComponent(study)}/checkpoint?trial=${trial}`);
   const server = address("").replace(/\/api\/v1\/$/, "");
-  const code = `import stagetree\n\nfile = stagetree.Study.open("${study}", url="${server}").checkpoint("weights", trial=${trial})\n`;
+  const code = `import stagetree\nfrom safetensors.torch import load_file\n\nfile = stagetree.Study.open("${study}", url="${server}").checkpoint("weights", trial=${trial})\nweights = load_file(file)  # for load_state_dict of the model\n`;
   return (
     <p class="buttons">
       <a class="button main" href={weights} download>

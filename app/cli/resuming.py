@@ -1,0 +1,62 @@
+"""`stagetree run`, once more with the same file: it resumes the study that was interrupted.
+
+Where its inputs or its trainer have changed since, that is another study.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from app.cli.finding import Documents
+from app.cli.stacks import Service
+from stagetree.client.http import Json
+from stagetree.spec import StudySpec
+
+
+def unfinished(service: Service[Documents], spec: Json) -> str | None:
+    """In an embedded stack: the same study, if an earlier run in the folder was interrupted."""
+    written = StudySpec.from_dict(spec, limits=None)
+    if service.folder is not None:
+        for listed in service.client.studies():
+            is_open = listed["state"] in ("running", "paused")
+            if not is_open or not _is_the_same(written, service.client.study(listed["study"])):
+                continue
+            if _is_of_another_version(service, listed["study"]):
+                _set_aside(service, listed["study"], is_paused=listed["state"] == "paused")
+            else:
+                print(f"Resuming {listed['study']}, which was interrupted.", file=sys.stderr)
+                service.client.resume(listed["study"])
+                return str(listed["study"])
+    return None
+
+
+def _is_the_same(written: StudySpec, document: Json) -> bool:
+    """Whether a study on record is written so, and what it reads has not changed since."""
+    from app import inputs
+
+    if not written.is_written_as(document["spec"]):
+        return False
+    begins = document.get("begins") or {}
+    try:
+        stamped = [each for each in document.get("inputs") or [] if "stamp" in each]
+        is_other = "file" in begins and inputs.hash_of(begins["file"]) != begins["sha256"]
+        return not is_other and not any(inputs.changed(each) for each in stamped)
+    except inputs.InputMissing:  # which is said when it is submitted
+        return False
+
+
+def _is_of_another_version(service: Service[Documents], study: str) -> bool:
+    """Whether its trainer's files have changed since it was submitted: no slot of this command has that version."""
+    plan, versions = service.client.plan(study), {each["name"]: each["version"] for each in service.client.trainers()}
+    return bool(versions.get(plan["trainer"], plan["trainer_version"]) != plan["trainer_version"])
+
+
+def _set_aside(service: Service[Documents], study: str, *, is_paused: bool) -> None:
+    """It wants no slot from here on, and says what resumes it."""
+    if not is_paused:
+        service.client.pause(study)
+    print(
+        f"{study} was interrupted and is paused: its trainer has changed since, so this is a new study; with the files "
+        "as they were, the same command resumes it.",
+        file=sys.stderr,
+    )
