@@ -26,13 +26,20 @@ Json = dict[str, Any]
 def trainer_here(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSource | None:
     """The trainer of a study, which takes its arguments. Where it is not here, it says that they were not looked at.
 
-    Raises `SpecError` for arguments that it does not take, and `TrainerFileError` for a file that was named.
+    Raises `SpecError` for arguments that it does not take, and where files were named and it is in none of them;
+    `TrainerFileError` for a file that was named.
     """
     from app.cli import stacks
     from app.registry import Catalogue, TrainerFileError, check_arguments
+    from stagetree.sequences import did_you_mean
+    from stagetree.spec import Problem, SpecError
 
     try:
-        source = Catalogue(stacks.trainer_files(trainers, folder=study.parent)).describe().get(spec.trainer)
+        known = Catalogue(stacks.trainer_files(trainers, folder=study.parent)).describe()
+        source = known.get(spec.trainer)
+        if trainers and source is None:
+            text = f"is in none of the files that are named, which have {', '.join(sorted(known)) or 'none'}"
+            raise SpecError([Problem("trainer", text + did_you_mean(spec.trainer, known))])
         why = f"it is not in {stacks.ENTRY} beside the study file; --trainers names another file"
     except TrainerFileError as error:
         if trainers:

@@ -73,6 +73,11 @@ class Stream:
     """
 
     def __init__(self, data: Resumable, seed: int) -> None:
+        if not all(callable(getattr(data, name, None)) for name in ("state_dict", "load_state_dict")):
+            raise TypeError(
+                f"a stream must be an iterable that says where it is, by state_dict and load_state_dict, got a "
+                f"{type(data).__name__}: torchdata's StatefulDataLoader takes the place of a DataLoader"
+            )
         self._data, self._seed = data, seed
         self.is_loader, self.kind = gives_batches(data), type(data).__name__
         self.epoch = self.offset = 0

@@ -320,6 +320,13 @@ def test_preview_needs_no_server_and_no_trainer(stagetree: Stagetree, write: Wri
     assert said.err.startswith("The arguments of trainer nobody-has-this were not checked: it is not in trainer.py")
 
 
+def test_preview_refuses_a_trainer_that_is_in_no_file_that_is_named(stagetree: Stagetree, write: Write) -> None:
+    """It said that another file can be named."""
+    said = stagetree("preview", write(grid("preview", trainer="toi")), "--trainers", TOYS[0])
+    assert said.code == 2 and "trainer: is in none of the files that are named" in said.err
+    assert "did you mean toy?" in said.err
+
+
 def test_preview_looks_at_the_arguments_of_a_trainer_that_is_named(
     stagetree: Stagetree, write: Write, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from resuming import assert_equal, assert_plain, one_thread, seed_generators
 from torch import Generator, Tensor, nn
 from torch.optim import SGD, Optimizer
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from stagetree import TorchTrainer
 from stagetree.packing.refusals import NotPackable, refuse
@@ -263,3 +263,11 @@ def test_a_stream_by_itself_goes_on_where_it_was() -> None:
     other.load_state_dict(half.state_dict())
     assert other.state_dict() == half.state_dict()
     assert first + [next(other).tolist() for _ in range(8)] == numbers
+
+
+def test_data_that_cannot_say_where_it_is_are_no_stream() -> None:
+    """A script by itself trained on, and in a study it ended in an AttributeError."""
+    with pytest.raises(
+        TypeError, match="got a DataLoader: torchdata's StatefulDataLoader takes the place of a DataLoader"
+    ):
+        Stream(DataLoader([1, 2, 3]), 0)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 /** The slots of the whole service: what each does, and whether its worker is there. */
 import { useEffect } from "preact/hooks";
-import { happened, useAnswer } from "../data.ts";
+import { happened, mayChange, useAnswer } from "../data.ts";
 import { ago, percent, plural, time } from "../format.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { formatRoute } from "../route.ts";
@@ -23,7 +23,11 @@ export function AllSlots() {
       <Loaded answer={answer}>
         {({ items }) =>
           items.length === 0 ? (
-            <p class="quiet">No worker has registered yet. Start one with `stagetree up`, or with `stagetree worker gpu0` on a machine of a cluster.</p>
+            <p class="quiet">
+              {mayChange.value
+                ? "No worker has registered yet. Start one with “stagetree up”, or with “stagetree worker gpu0” on a machine of a cluster."
+                : "No worker is at work: this store is only looked at. “stagetree up” on it starts some."}
+            </p>
           ) : (
             <div class="scroll">
               {items.every((slot) => slot.state === "lost") && (
