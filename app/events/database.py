@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import psycopg
-from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy import Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -199,6 +199,13 @@ class Database:
         """A transaction for reading. Raises `LostRace`, on a standby only, and `DatabaseUnavailable`."""
         return self._transaction(self.engine)
 
+    def schema(self) -> str | None:
+        """Of which migration it is; None before the first. Raises as `read`."""
+        with self.read() as session:
+            if not inspect(session.connection()).has_table("alembic_version"):
+                return None
+            return session.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+
     def create(self) -> None:
         """Bring the schema up to date. May run in many processes at once.
 
@@ -267,12 +274,21 @@ def migration_config(connection: Connection) -> Any:
     """Alembic's settings for the migrations that lie beside the package, or inside it once it is installed."""
     from alembic.config import Config
 
-    package = Path(__file__).parent.parent
-    inside = package / "migrations"
     config = Config()
-    config.set_main_option("script_location", str(inside if inside.is_dir() else package.parent / "migrations"))
+    config.set_main_option("script_location", str(_migrations()))
     config.attributes["connection"] = connection
     return config
+
+
+def newest_schema() -> str:
+    """The number of the last migration, by the names of their files: Alembic is slow to import."""
+    return max(file.stem.partition("_")[0] for file in (_migrations() / "versions").glob("[0-9]*.py"))
+
+
+def _migrations() -> Path:
+    package = Path(__file__).parent.parent
+    inside = package / "migrations"
+    return inside if inside.is_dir() else package.parent / "migrations"
 
 
 def _with_driver(url: str) -> URL:

@@ -14,7 +14,7 @@ from threading import Lock, Thread
 
 from app.domain.assignment import is_one_of
 from app.events import Database, Records, SlotRecord
-from app.events.database import migration_config
+from app.events.database import newest_schema
 from stagetree.models.pages import Demand
 
 PATIENCE_SECONDS = 1.0
@@ -94,13 +94,7 @@ def check_space(path: Path) -> None:
 
 def check_schema(database: Database) -> None:
     """Raises `NotReady` when migrations have not been run, or others have."""
-    from alembic.migration import MigrationContext  # slow to import
-    from alembic.script import ScriptDirectory
-
-    with database.read() as session:
-        connection = session.connection()
-        newest = ScriptDirectory.from_config(migration_config(connection)).get_current_head()
-        current = MigrationContext.configure(connection).get_current_revision()
+    newest, current = newest_schema(), database.schema()
     if current != newest:
         raise NotReady(f"the database's schema is at {current or 'nothing'}, and must be at {newest}")
 

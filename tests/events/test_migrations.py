@@ -15,7 +15,7 @@ from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.terms import StudyId
-from app.events.database import Database, migration_config
+from app.events.database import Database, migration_config, newest_schema
 from app.events.plans import Plans
 from app.events.records import SqlRecords, Write, transact
 
@@ -121,3 +121,14 @@ def test_a_store_that_goes_back_to_an_earlier_version_loses_no_event(empty_url: 
     records = SqlRecords(database)
     assert "s1" in Plans(records.log).get(STREAM).studies
     records.close()
+
+
+def test_the_newest_schema_is_known_without_alembic(empty_url: str) -> None:
+    """Commands that read a store imported all of it, for a number that stands in the name of a file."""
+    database = Database(empty_url)
+    assert database.schema() is None
+    database.create()
+    with database.engine.begin() as connection:
+        head = ScriptDirectory.from_config(migration_config(connection)).get_current_head()
+    assert database.schema() == newest_schema() == head
+    database.dispose()
