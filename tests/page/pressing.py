@@ -24,8 +24,22 @@ CanvasRenderingContext2D.prototype.arc = function (x, y, ...rest) {
   Object.assign(this.canvas.dataset, { x, y });
   return arc.call(this, x, y, ...rest);
 };
+const ask = window.fetch;
+window.asked = 0;
+window.fetch = async function (...request) {
+  window.asked += 1;
+  try {
+    const answer = await ask.apply(this, request);
+    await answer.clone().arrayBuffer();
+    return answer;
+  } finally {
+    window.asked -= 1;
+  }
+};
 """
-"""Marks whatever hears clicks or keys, and where the last ring of a drawing is. To run before the page does."""
+"""Marks whatever hears clicks or keys, and where the last ring of a drawing is, and counts what the server has not
+answered yet. To run before the page does.
+"""
 
 FIND = """() => {
   const words = (text) => (text ?? "").replace(/\\s+/g, " ").trim();
@@ -61,6 +75,8 @@ IS_SETTLED = """() => new Promise((told) => requestAnimationFrame(() => requestA
   told(document.querySelector("main .panel, main .empty") && !document.body.innerText.includes("Loading …"));
 })))"""
 
+
+IS_ANSWERED = "() => window.asked === 0"
 
 CALM_MILLISECONDS, MOST_LOOKS = 100, 50
 NUMBERS = count()
@@ -102,14 +118,15 @@ def things(page: Page, studies: Sequence[str]) -> dict[Thing, Found]:
 
 
 def all_things(page: Page, studies: Sequence[str]) -> dict[Thing, Found]:
-    """When no more come: what was asked for of the server is there."""
+    """When no more come: what was asked for of the server is there, however slow the server is."""
     there = things(page, studies)
     for _ in range(MOST_LOOKS):
         page.wait_for_timeout(CALM_MILLISECONDS)
+        page.wait_for_function(IS_ANSWERED)
         before, there = there, things(page, studies)
-        if before.keys() == there.keys():
-            break
-    return there
+        if before.keys() == there.keys() and page.evaluate(IS_ANSWERED):
+            return there
+    raise AssertionError("the view does not come to rest")
 
 
 def found_again(page: Page, thing: Thing, studies: Sequence[str]) -> Found:
