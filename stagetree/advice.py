@@ -11,7 +11,7 @@ from stagetree.space import LENGTH, Space
 from stagetree.space.distributions import Distribution, Range
 from stagetree.spec import SpecError, StudySpec
 from stagetree.spec.tuners import FixedTuner
-from stagetree.tuner_advice import RATES, SAMPLES, afterthoughts, num_trials, of_the_tuner
+from stagetree.tuner_advice import RATES, afterthoughts, drawn_configurations, num_trials, of_the_tuner
 
 __all__ = ["advice", "afterthoughts"]
 
@@ -140,11 +140,7 @@ def _half_way(entry: Any, beginnings: list[Any], steps: int) -> Any:
 
 def _distinct(spec: StudySpec, name: str) -> tuple[int, int]:
     """(different values at step 0, configurations that have the hyper-parameter) among some draws."""
-    try:
-        drawn = [spec.search_space.sample(spec.sampling_seed, number) for number in range(SAMPLES)]
-    except SequenceError:
-        return 0, 0
-    values = [configuration[name].at(0) for configuration in drawn if name in configuration]
+    values = [configuration[name].at(0) for configuration in drawn_configurations(spec) if name in configuration]
     return len(set(values)), len(values)
 
 

@@ -166,7 +166,7 @@ def _idle_at_the_end(spec: StudySpec) -> Iterator[str]:
     most = getattr(spec.tuner, "max_steps", None)
     if spec.space is None or isinstance(spec.tuner, FixedTuner) or not most:
         return
-    drawn = _drawn_configurations(spec)
+    drawn = drawn_configurations(spec)
     for name in RATES:
         rates = [configuration[name] for configuration in drawn if name in configuration]
         ends = [end_of(rate) for rate in rates if rate.at(most - 1) == 0]
@@ -184,17 +184,18 @@ def _compares_equals(spec: StudySpec) -> Iterator[str]:
     trials = _asked_for(spec)
     if spec.space is None or step is None or not trials:
         return
-    drawn = _drawn_configurations(spec, trials)
+    drawn = drawn_configurations(spec, trials)
     if len(drawn) < factor or _different(drawn, step) >= factor:
         return
     last = getattr(spec.tuner, "max_steps", None) or step * factor**ENDLESS
     later = next((at for at in _changes(drawn, step, last) if _different(drawn, at + 1) >= factor), None)
-    cure = f": give min_steps: {later + 1} or more" if later is not None else ""
+    if later is None:  # the space has no more: that is another remark
+        return
     number = _different(drawn, step)
     they = "all trials are equal" if number == 1 else f"there are only {number} different trials"
     yield (
         f"at the rung at step {step} {they}, since values change later, and one of {factor} is promoted: which of "
-        f"equal ones goes on is chance{cure}"
+        f"equal ones goes on is chance: give min_steps: {later + 1} or more"
     )
 
 
@@ -207,7 +208,8 @@ def _lowest_rung(tuner: Any) -> int | None:
     return None
 
 
-def _drawn_configurations(spec: StudySpec, most: int = SAMPLES) -> list[dict[str, Sequence]]:
+def drawn_configurations(spec: StudySpec, most: int = SAMPLES) -> list[dict[str, Sequence]]:
+    """Some of the space; none where it cannot be drawn from."""
     try:
         return [spec.search_space.sample(spec.sampling_seed, number) for number in range(min(most, SAMPLES))]
     except SequenceError:

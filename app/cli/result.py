@@ -28,7 +28,7 @@ PARTS = {
     "struck": "struck, since the trainer is not exact, and done again",
 }
 PROVEN_TO = "proven to step "
-"""How a verdict begins that does not cover all steps: up to there shared training was compared with one alone."""
+"""How a mark begins where a proof does not cover all steps: up to there shared training was compared with one alone."""
 
 OF_ISOLATED = {"repeated": "repeated: the trainer is not exact, so that a trial that is asked for more begins anew"}
 AGAIN = ("repeated", "retried", "lost", "struck")
@@ -67,7 +67,8 @@ def print_exactness(study: Json) -> None:
     """What is proven of the trainer, and what stands beside the numbers of trials that differ from that."""
     exactness = study.get("exactness") or {}
     if text := exactness.get("text"):
-        audit = f"; stagetree audit {study['study']} trains the rest again, too" if text.startswith(PROVEN_TO) else ""
+        has_rest = str(exactness.get("mark") or "").startswith(PROVEN_TO)
+        audit = f"; stagetree audit {study['study']} trains the rest again, too" if has_rest else ""
         print(f"exact   {one_line(text)}{audit}")
     for each in exactness.get("stray", ()) if exactness.get("mark") else ():
         if each not in exactness["text"]:

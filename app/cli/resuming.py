@@ -52,11 +52,11 @@ def _is_of_another_version(service: Service[Documents], study: str) -> bool:
 
 
 def _set_aside(service: Service[Documents], study: str, *, is_paused: bool) -> None:
-    """It wants no slot from here on, and says what resumes it."""
+    """Pause it, so that it waits for no slot, and say what resumes it."""
     if not is_paused:
         service.client.pause(study)
     print(
-        f"{study} was interrupted and is paused: its trainer has changed since, so this is a new study; with the files "
-        "as they were, the same command resumes it.",
+        f"{study} was interrupted and is paused: its trainer has changed since; with the files as they were, the same "
+        "command resumes it.",
         file=sys.stderr,
     )

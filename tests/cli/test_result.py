@@ -22,8 +22,8 @@ def test_a_study_says_why_it_is_not_exact(capsys: pytest.CaptureFixture[str]) ->
     assert said[-3:-1] == [f"not exact: {TORCH}", "not exact: 1 stage used put_\\x1b[2J"]
     audit = f"stagetree audit {STUDY['study']} trains the rest again, too"
     assert said[-1] == f"exact   {STUDY['exactness']['text']}; {audit}"
-    print_result(STUDY | {"exactness": STUDY["exactness"] | {"text": "proven", "mark": ""}, "notes": []})
-    assert capsys.readouterr().out.splitlines()[-1] == "exact   proven"
+    print_result(STUDY | {"exactness": STUDY["exactness"] | {"text": "proven to step 40", "mark": ""}, "notes": []})
+    assert capsys.readouterr().out.splitlines()[-1] == "exact   proven to step 40", "nothing is left to audit"
 
 
 def test_what_came_of_it_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:

@@ -230,6 +230,8 @@ def test_a_rung_before_trials_differ_promotes_by_chance() -> None:
     assert found is not None and 12 <= int(found[1]) <= 20
     assert advice(spec(late, tuner=RUNGS | {"min_steps": int(found[1]), "max_steps": 9 * int(found[1])})) == []
     assert not any("chance" in each for each in advice(spec({"lr": choice([0.1, 0.2, 0.3])}, tuner=RUNGS)))
+    few = advice(spec({"lr": choice([0.1, 0.2])}, tuner=RUNGS))
+    assert not any("chance" in each for each in few), "they never differ more, and it was said that they would later"
 
 
 def test_a_rate_that_is_zero_before_the_last_rung() -> None:

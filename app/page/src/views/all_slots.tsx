@@ -31,7 +31,7 @@ export function AllSlots() {
           ) : (
             <div class="scroll">
               {items.every((slot) => slot.state === "lost") && (
-                <p class="quiet">No worker is at work: each of these was last heard of when its stack ended. `stagetree up` on this store starts new ones.</p>
+                <p class="quiet">No worker is at work: each of these was last heard of when its stack ended. “stagetree up” on this store starts new ones.</p>
               )}
               <table class="list">
                 <thead>
