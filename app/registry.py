@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
+from typing import Any
 
 from app.tuning.tuners.base import REGISTERED, Registered, Tuner
 from stagetree.sequences import did_you_mean
@@ -46,7 +47,7 @@ class TrainerSource:
     which it certainly has not.
 
     single_rank: why several devices cannot train it, as far as its source tells; empty where nothing is known.
-    launched: whether a launcher of its own starts its processes.
+    script: whether it is a script that owns its loop. launched: whether a launcher of its own starts its processes.
     """
 
     path: str
@@ -55,6 +56,7 @@ class TrainerSource:
     single_rank: str = ""
     launched: bool = False
     lacks: frozenset[str] = frozenset()
+    script: bool = False
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ class _File:
     takes: Mapping[str, Arguments] = field(default_factory=dict)
     without: Mapping[str, frozenset[str]] = field(default_factory=dict)
     single_rank: Mapping[str, str] = field(default_factory=dict)
-    launched: frozenset[str] = frozenset()
+    scripts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Catalogue:
@@ -87,7 +89,9 @@ class Catalogue:
             for name, version in file.versions.items():
                 takes, single = file.takes.get(name, Arguments()), file.single_rank.get(name, "")
                 lacks = frozenset(method for method, names in file.without.items() if name in names)
-                sources.setdefault(name, TrainerSource(path, version, takes, single, name in file.launched, lacks))
+                launched = bool(file.scripts.get(name, {}).get("launch"))
+                source = TrainerSource(path, version, takes, single, launched, lacks, script=name in file.scripts)
+                sources.setdefault(name, source)
         return sources
 
     def problems(self) -> dict[str, str]:
@@ -186,7 +190,7 @@ def _read(path: str, names: frozenset[str]) -> _File:
             takes=arguments(path, again),
             without={method: without(path, again, method) for method in ("begin", "average")},
             single_rank=single_rank(path, again),
-            launched=frozenset(name for name, told in scripts(path, again).items() if told.get("launch")),
+            scripts=scripts(path, again),
         )
     except (SourceError, TrainerFileError) as error:
         return _File(_stamps(watched), is_settled=False, versions={}, names=names, problem=str(error))

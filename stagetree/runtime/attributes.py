@@ -26,6 +26,12 @@ MOST_ITEMS = 20_000
 MOST_BYTES, SAMPLES = 2**18, 2**14
 """Of a longer array, so many of its numbers are looked at."""
 
+MOST_OBJECTS = 2_000
+"""In so many objects generators are looked for, from one attribute on."""
+
+LONGEST_LIST = 100
+"""They are in no longer list."""
+
 DEEPEST = 6
 MOST_SECONDS = 2.0
 LONGEST_VALUE = 40
@@ -35,6 +41,10 @@ LIBRARIES = frozenset({"torch", "numpy", "stagetree", "torchvision", "scipy", "p
 """Of objects of their classes, and of Python's own, only plain values are looked at: the rest is their business."""
 
 Scalar = bool | int | float | complex | str | bytes | None
+Generator = np.random.Generator | np.random.RandomState | random.Random | torch.Generator
+CODE = (type, ModuleType, FunctionType, MethodType, property, classmethod, staticmethod)
+Place = tuple[str, str, str, Any]
+"""A value that is looked at: its own name, the name that users are told, its file or class, and the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +59,40 @@ def of_trainer(trainer: object) -> dict[str, Seen]:
     """Its attributes, by names like `self.count` and `self.env.count`; without those that its `caches` name.
 
     Of an optimizer, a module or whatever else has a `state_dict`, that is looked at, and of other objects their own
-    attributes. What cannot be compared is left out.
+    attributes; of a library's object, such as a loader, also the generators that are anywhere in it. What cannot be
+    compared is left out.
     """
-    left_out, ends = OURS | caches(trainer), time.monotonic() + MOST_SECONDS
-    seen: dict[str, Seen] = {}
-    for name, value in vars(trainer).items():
-        if name not in left_out and time.monotonic() < ends:
-            seen |= _seen(f"self.{name}", value)
-    return seen
+    return _of_all(trainer, [(name, f"self.{name}", "", value) for name, value in vars(trainer).items()])
 
 
 def of_code(trainer: object, modules: Sequence[ModuleType]) -> dict[str, Seen]:
-    """The globals of these modules, and the attributes of the classes in them, by names that say which they are."""
-    left_out, ends = OURS | caches(trainer), time.monotonic() + MOST_SECONDS
-    seen: dict[str, Seen] = {}
+    """The globals of these modules, and the attributes of the classes in them, by names that say which they are.
+
+    And the generators among the variables of a script's functions that are being run.
+    """
+    seen = _of_all(trainer, list(_in_code(modules)))
+    for function, variables in getattr(trainer, "running", dict[str, Any])().items():
+        for name, value in variables.items():
+            if name not in caches(trainer):
+                seen |= _generators_in(name, value, f" (a variable of {function}())", frozenset(), is_hidden=True)
+    return seen
+
+
+def _in_code(modules: Sequence[ModuleType]) -> Iterator[Place]:
     for module in modules:
         file = (getattr(module, "__file__", None) or module.__name__).rpartition("/")[2]
-        for name, value in _data(vars(module)):
-            if name not in left_out and time.monotonic() < ends:
-                seen |= _seen(name, value, f" (a global of {file})")
+        yield from ((name, name, f" (a global of {file})", value) for name, value in _data(vars(module)))
         for kind in [each for each in vars(module).values() if isinstance(each, type)]:
-            if kind.__module__ == module.__name__:
-                for name, value in _data(vars(kind)):
-                    if name not in left_out and time.monotonic() < ends:
-                        seen |= _seen(f"{kind.__name__}.{name}", value, " (of the class)")
+            own = vars(kind) if kind.__module__ == module.__name__ else {}
+            yield from ((name, f"{kind.__name__}.{name}", " (of the class)", value) for name, value in _data(own))
+
+
+def _of_all(trainer: object, places: Sequence[Place]) -> dict[str, Seen]:
+    left_out, ends = OURS | caches(trainer), time.monotonic() + MOST_SECONDS
+    seen, known = dict[str, Seen](), frozenset(id(value) for *_, value in places)
+    for own, name, where, value in places:
+        if own not in left_out and time.monotonic() < ends:
+            seen |= _seen(name, value, where) | _generators_in(name, value, where, known)
     return seen
 
 
@@ -89,9 +109,8 @@ def differing(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> list[str]:
 
 def _data(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """What is no code: neither function, class, module nor descriptor."""
-    code = (type, ModuleType, FunctionType, MethodType, property, classmethod, staticmethod)
     for name, value in namespace.items():
-        if not (name.startswith("__") or isinstance(value, code) or hasattr(type(value), "__get__")):
+        if not (name.startswith("__") or isinstance(value, CODE) or hasattr(type(value), "__get__")):
             yield name, value
 
 
@@ -105,6 +124,41 @@ def _seen(name: str, value: Any, origin: str = "") -> dict[str, Seen]:
         return inside
     digest = _look(value, 0)
     return {} if digest is None else {f"{name}{origin}": digest}
+
+
+def _generators_in(
+    name: str, value: Any, origin: str, known: frozenset[int], *, is_hidden: bool = False
+) -> dict[str, Seen]:
+    """The generators in a library's object, where the rest is that library's business, or in one with a `state_dict`.
+
+    known: the ids of values that are looked at by themselves. is_hidden: whether the value is in such an object.
+    """
+    seen, met, waiting = dict[str, Seen](), {*known, id(value)}, deque([(name, value, is_hidden)])
+    while waiting and len(met) - len(known) < MOST_OBJECTS:
+        place, each, is_hidden = waiting.popleft()
+        if isinstance(each, Generator):
+            if is_hidden and (digest := _look(each, 0)) is not None:
+                seen[f"{place}{origin}"] = digest
+            continue
+        is_hidden |= hasattr(each, "__dict__") and (_has_state(each) or not _is_users(each))
+        for part, inner in _inside(each):
+            if id(inner) not in met and not isinstance(inner, Scalar):
+                met.add(id(inner))
+                waiting.append((f"{place}{part}", inner, is_hidden))
+    return seen
+
+
+def _inside(value: Any) -> list[tuple[str, Any]]:
+    """The parts of an object or a short collection, by names that go on after its own."""
+    if isinstance(value, dict) and len(value) <= LONGEST_LIST:
+        return [(f"[{key!r}]", inner) for key, inner in value.items()]
+    if isinstance(value, list | tuple | deque) and len(value) <= LONGEST_LIST:
+        return [(f"[{number}]", inner) for number, inner in enumerate(value)]
+    is_ours = type(value).__module__.partition(".")[0] == "stagetree"
+    if is_ours or isinstance(value, (*CODE, torch.Tensor)) or not isinstance(getattr(value, "__dict__", None), dict):
+        return []
+    parts = vars(value) | (value._modules if isinstance(value, torch.nn.Module) else {})
+    return [(f".{name}", inner) for name, inner in parts.items() if name not in ("_parameters", "_buffers", "_modules")]
 
 
 def _look(value: Any, depth: int) -> Seen | None:

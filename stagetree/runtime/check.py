@@ -22,10 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import attributes, inexact, machine, state_format, suspects
+from stagetree.runtime import inexact, machine, state_format, suspects
+from stagetree.runtime.comparing import Look
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.forks import Way, forked, forked_ranks
-from stagetree.runtime.loading import load_trainer
+from stagetree.runtime.loading import is_script, load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.warm import import_before_forking
@@ -96,6 +97,8 @@ def check(job: Job) -> Report:
             _compare(ways, report)
         except TrainerFailed as failed:
             report.failed = failed.error
+    if report.differences and is_script(job.file, job.name):
+        report.differences = {way: inexact.in_words_of_scripts(text) for way, text in report.differences.items()}
     return report
 
 
@@ -144,6 +147,7 @@ class _Ways:
         self._job, self._folder = job, folder
         self._timeline = HpTimeline(job.hp)
         self.worlds, self.device = [each for each in job.ranks if each > 1], job.device
+        self._fresh: dict[str, str] = {}
 
     def forked(self, way: Way) -> dict[str, Any]:
         """What a training found, in a fork, or in one of each rank where their number is part of the results."""
@@ -224,7 +228,7 @@ class _Ways:
 
     def _first(self, model: Model) -> dict[str, Any]:
         self._keep(model, "first")
-        return {"attributes": _attributes(model)}
+        return {"attributes": self._attributes(model), "fresh": self._fresh}
 
     def _built(self) -> Model:
         job, here = self._job, ranks.here()
@@ -233,7 +237,9 @@ class _Ways:
         Machine(device, None, job.threads, job.determinism).prepare()
         with user_code():
             kind = load_trainer(job.file, job.name)
-        return Model.build(kind, job.args, job.seed, device)
+        model = Model.build(kind, job.args, job.seed, device)
+        self._fresh = self._attributes(model)
+        return model
 
     def _train(self, model: Model, until: int) -> list[float]:
         seconds = []
@@ -248,13 +254,18 @@ class _Ways:
         """modes: of the modules as they were trained before."""
         begun_at = time.monotonic()
         model.load(self._kept("first"), self._timeline, self._job.broken)
-        result = {"load_seconds": time.monotonic() - begun_at, "attributes": _attributes(model)}
+        result = {"load_seconds": time.monotonic() - begun_at, "attributes": self._attributes(model)}
         self._train(model, self._job.steps)
         changed = suspects.changed_modes(modes or {}, suspects.modes(model.trainer))
         self._keep(model, way)
         metrics = model.evaluate()
         again = bool(inexact.other_metrics(metrics, model.evaluate()))
-        return result | {"modes": changed, "metrics": metrics, "again": again, "loaders": suspects.loaders()}
+        result |= {"modes": changed, "metrics": metrics, "again": again, "loaders": suspects.loaders()}
+        return result | {"fresh": self._fresh}
+
+    def _attributes(self, model: Model) -> dict[str, str]:
+        """A hash of each thing that the trainer has beside its state."""
+        return {name: seen.digest for name, seen in Look.at(model, self._job.file).seen.items()}
 
     def _keep(self, model: Model, name: str) -> tuple[int, float]:
         """Save the state under a name; its size, and how long it took. Of ranks, each saves its part."""
@@ -274,11 +285,6 @@ class _Ways:
         """The state under a name, of all ranks that saved some of it."""
         files = [self._folder / name, *sorted(self._folder.glob(f"{glob.escape(name)}.*"))]
         return state_format.unpack(*(file.read_bytes() for file in files))
-
-
-def _attributes(model: Model) -> dict[str, str]:
-    """A hash of each."""
-    return {name: fingerprint.digest for name, fingerprint in attributes.of_trainer(model.trainer).items()}
 
 
 def main() -> None:

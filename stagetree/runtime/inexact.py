@@ -36,6 +36,25 @@ MEASURING_OTHERWISE = (
 )
 """Causes of a metric that differs where no weight does, by what was seen when it was measured again."""
 
+STATE_LOADED = "after load_state_dict not what it was"
+
+OF_SCRIPTS = {
+    LOST: "Likely: the loop reads something that load() of run.state does not bring back as it was",
+    WATCHED: "Likely: evaluate() or save() of run.state changes what the loop reads",
+    SAVING: "Likely: saving changes what the loop reads: save() of run.state does, or it reads addresses or times",
+    MEASURING_SAVED: "Likely: save() of run.state changes what evaluate() reads",
+    MEASURING_LOADED: (
+        "Likely: evaluate() reads something that load() of run.state does not bring back as it was: it has fewer "
+        "digits in what save() returns, or is not in it"
+    ),
+    MEASURING_OTHERWISE: (
+        "Possible: evaluate() reads something that load() of run.state does not bring back as it was, or that save() "
+        "changes"
+    ),
+    STATE_LOADED: "after load() of run.state not what it was",
+}
+"""The same in words of scripts that own their loop, which have none of a class's methods."""
+
 _MEASURED = "of equal weights, "
 _SIGN = "does not have a deterministic"
 _MORE = ("deterministic algorithm", "non-deterministic")
@@ -119,7 +138,7 @@ def is_of_metrics(difference: str) -> bool:
 def not_in_state(names: Iterable[str]) -> str:
     """The likely cause that these attributes are; nothing if there are none."""
     named = ", ".join(list(names)[:3])
-    return f"Likely: {named} not in the state: after load_state_dict not what it was" if named else ""
+    return f"Likely: {named} not in the state: {STATE_LOADED}" if named else ""
 
 
 def of_metrics(difference: str, stray: Iterable[str] = ()) -> str:
@@ -128,3 +147,10 @@ def of_metrics(difference: str, stray: Iterable[str] = ()) -> str:
     stray: attributes that do not come back with the state.
     """
     return difference or not_in_state(stray) or MEASURING_OTHERWISE
+
+
+def in_words_of_scripts(text: str) -> str:
+    """A difference with its cause, as it is said of a script that owns its loop."""
+    for words, others in OF_SCRIPTS.items():
+        text = text.replace(words, others)
+    return text

@@ -60,6 +60,11 @@ def load_trainer(path: str | Path, name: str) -> type[Trainer]:
     raise TrainerFileError(f"{path} holds no subclass of Trainer whose name is {name!r}")
 
 
+def is_script(path: str | Path, name: str) -> bool:
+    """Whether the trainer of that name is a script that owns its loop. Nothing is run. Raises `SourceError`."""
+    return name in scripts(path, module_files(path))
+
+
 @cache
 def imports_of(file: Path) -> Imports:
     """What this process imports of a trainer's code: as it was when it was first asked. Raises `TrainerFileError`."""
@@ -121,6 +126,10 @@ class ScriptTrainer(Trainer):
         if not self._script.dead:
             self._script.throw(GreenletExit)
 
+    def running(self) -> dict[str, dict[str, Any]]:
+        """The variables of each function of the script that is being run, such as `main`, by the function's name."""
+        return self._script.running(str(self.file))
+
 
 def script_trainer(name: str, imports: Imports) -> type[ScriptTrainer]:
     """The trainer of that name that a script is, by its `attach`; in this process, however it is launched."""
@@ -166,6 +175,17 @@ class _Script(greenlet):
         """Which classes of torch's schedules the script has an object of."""
         kinds = (type(each) for each in vars(self._module).values())
         return {each.__name__ for each in kinds if any(base.__name__ == "LRScheduler" for base in each.__mro__)}
+
+    def running(self, file: str) -> dict[str, dict[str, Any]]:
+        """The variables of each function of a file that the script has begun and not ended, by the function's name."""
+        found, frame = dict[str, dict[str, Any]](), self.gr_frame
+        while frame is not None:
+            if frame.f_code.co_filename == file and frame.f_code.co_name != "<module>":
+                found[frame.f_code.co_name] = dict(frame.f_locals)
+                if isinstance(frame.f_locals, dict):
+                    frame.f_locals.clear()  # before Python 3.13 a copy, which would keep old tensors alive
+            frame = frame.f_back
+        return found
 
     def attached(self, args: Mapping[str, Any]) -> Run:
         for name in self._trainer.trainer_args:

@@ -178,7 +178,8 @@ def cause(way: str, is_unrepeatable: bool, first: Mapping[str, Any], other: Mapp
     """The likeliest reason that a way differs, in a sentence. first: what was seen before the break.
 
     other: of the way; `modes_matter` says whether the difference went away once modes were put back, if that was tried.
-    attributes: a hash of each, in `first` and in `other`; or, of what was found there, the `stray` ones among them.
+    attributes: a hash of each, in `first` and in `other`, and `fresh` ones of a model that was just built; or, of what
+    was found there, the `stray` ones among them.
     Where several reasons could not be told apart, all are named as possible.
     """
     possible = []
@@ -199,9 +200,7 @@ def cause(way: str, is_unrepeatable: bool, first: Mapping[str, Any], other: Mapp
         return f"Likely: {possible[0]}"
     if way == "again" or is_unrepeatable:
         return inexact.UNREPEATABLE
-    before, now = first.get("attributes", {}), other.get("attributes", {})
-    stray = other.get("stray") or [name for name in before if name in now and now[name] != before[name]]
-    if stray:
+    if stray := other.get("stray") or _stray(first, other):
         return inexact.not_in_state(stray)
     return inexact.WATCHED if way == "watched" else inexact.LOST
 
@@ -210,9 +209,18 @@ def cause_of_metrics(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The same of a metric that differs where no leaf does. `again`, of what was found: whether it did when it was
     measured once more.
     """
-    before, now = first["attributes"], other.get("attributes", {})
-    stray = (name for name in before if name in now and now[name] != before[name])
-    return inexact.of_metrics(inexact.MEASURING if other["again"] else "", stray)
+    return inexact.of_metrics(inexact.MEASURING if other["again"] else "", _stray(first, other))
+
+
+def _stray(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The names whose values differ; without values that each process begins anew, such as a time."""
+    before, now = first.get("attributes", {}), other.get("attributes", {})
+    begun, again = first.get("fresh", {}), other.get("fresh", {})
+    return [
+        name
+        for name in before
+        if name in now and now[name] != before[name] and begun.get(name) == again.get(name, begun.get(name))
+    ]
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:

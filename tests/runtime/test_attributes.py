@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from stagetree.runtime import attributes
 from stagetree.runtime.attributes import differing, of_code, of_trainer
@@ -139,3 +140,60 @@ def test_attributes_of_classes_are_looked_at() -> None:
     before = of_code(object(), [module])
     kind.made = 1  # type: ignore[attr-defined]
     assert differing(before, of_code(object(), [module])) == ["Model.made (of the class)"]
+
+
+class Drawing(Dataset[float]):
+    """A data set with a generator of its own."""
+
+    def __init__(self) -> None:
+        self.rng, self.cache = np.random.default_rng(0), dict[int, float]()
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> float:
+        self.cache[index] = float(self.rng.normal())
+        return self.cache[index]
+
+
+class Noise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = torch.Generator().manual_seed(0)
+
+
+def drawn(value: Any) -> None:
+    """One sample of a loader's data set, however it is wrapped."""
+    value.dataset[0]
+
+
+LOADERS: list[tuple[str, Any, Callable[[Any], object]]] = [
+    ("loader.dataset.rng", DataLoader(Drawing()), drawn),
+    ("loader.dataset.dataset.rng", DataLoader(Subset(Drawing(), [1, 2])), drawn),
+    ("loader.dataset.datasets[0].rng", DataLoader(ConcatDataset([Drawing(), Drawing()])), drawn),
+    (
+        "loader['train'].dataset.rng",
+        {"train": DataLoader(Drawing()), "valid": DataLoader(Drawing())},
+        lambda each: drawn(each["train"]),
+    ),
+    ("loader.0.rng", nn.Sequential(Noise()), lambda each: torch.rand(1, generator=each[0].rng)),
+]
+
+
+@pytest.mark.parametrize(("name", "loader", "draw"), LOADERS, ids=[name for name, *_ in LOADERS])
+def test_a_generator_in_a_librarys_object_is_named(name: str, loader: Any, draw: Callable[[Any], object]) -> None:
+    """What else is in there, such as what a data set keeps, is not: it need not matter."""
+    module = ModuleType("user")
+    vars(module).update(loader=loader)
+    before = of_code(object(), [module])
+    assert differing(before, of_code(object(), [module])) == []
+    draw(loader)
+    assert differing(before, of_code(object(), [module])) == [f"{name} (a global of user)"]
+
+
+def test_a_generator_is_named_once() -> None:
+    data = Drawing()
+    trainer = SimpleNamespace(data=data, loader=DataLoader(data), again=DataLoader(data))
+    before = of_trainer(trainer)
+    data[0]
+    assert differing(before, of_trainer(trainer)) == ["self.data.rng", "self.data.cache"]

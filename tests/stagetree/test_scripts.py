@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from built_models import advanced, image
+from forks import checked
 
 from app.registry import Catalogue
-from stagetree.runtime import state_format
+from stagetree.runtime import inexact, state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import HpTimeline, Model
@@ -231,6 +232,87 @@ def test_a_script_that_forgets_is_found(tmp_path: Path, forgotten: str, cause: s
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert "leaves differ, the first is trainer.state" in done.stdout
+
+
+DRAWING = """
+import numpy
+import stagetree
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Drawing(Dataset):
+    def __init__(self):
+        self.rng = numpy.random.default_rng(0)
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return float(self.rng.normal())
+
+run = stagetree.attach("walk")
+loader = DataLoader(Drawing(), batch_size=2)
+where = 0.0
+
+def load(state):
+    global where
+    where = state["where"]
+
+run.state(save=lambda: {"where": where}, load=load, evaluate=lambda: {"where": where})
+for step, hp in run.steps():
+    for batch in loader:
+        where += hp["lr"] * float(batch.sum())
+"""
+
+IN_MAIN = """
+import random
+import stagetree
+
+def main():
+    run = stagetree.attach("walk")
+    chance, where = random.Random(0), [0.0]
+
+    def load(state):
+        where[0] = state["where"]
+
+    run.state(save=lambda: {"where": where[0]}, load=load, evaluate=lambda: {"where": where[0]})
+    for step, hp in run.steps():
+        where[0] += hp["lr"] * chance.random()
+
+main()
+"""
+
+NOT_RESTORED = {
+    "a data set's": (DRAWING, "loader.dataset.rng (a global of walk.py)"),
+    "a function's": (IN_MAIN, "chance (a variable of main())"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "place"), NOT_RESTORED.values(), ids=NOT_RESTORED)
+def test_the_place_of_a_generator_is_named_in_words_of_a_script(tmp_path: Path, text: str, place: str) -> None:
+    (tmp_path / "walk.py").write_text(text)
+    report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
+    assert report["differences"].keys() == {"split", "used"}
+    for difference in report["differences"].values():
+        assert difference.endswith(f"Likely: {place} not in the state: after load() of run.state not what it was")
+
+
+@pytest.mark.slow
+def test_what_has_no_place_is_told_in_words_of_a_script(tmp_path: Path) -> None:
+    """Of an iterator nobody can say where it is."""
+    text = SCRIPT.replace("where = 0.0", "import itertools; count = itertools.count(); where = 0.0")
+    (tmp_path / "walk.py").write_text(text.replace("random.random()", "next(count)"))
+    report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
+    assert report["differences"].keys() == {"split", "used"}
+    for difference in report["differences"].values():
+        assert difference.endswith("the loop reads something that load() of run.state does not bring back as it was")
+
+
+def test_each_cause_has_words_for_scripts() -> None:
+    causes = [each for name, each in vars(inexact).items() if name.isupper() and isinstance(each, str)]
+    for words in map(inexact.in_words_of_scripts, [*causes, inexact.not_in_state(["x"])]):
+        assert not any(word in words for word in ("train()", "load_state_dict", "setup()", "state_dict()")), words
 
 
 # ------------------------------------------------------------------------------------------------ by hand, the example

@@ -14,7 +14,7 @@ from toys import switch
 from app.domain import events as e
 from app.domain.terms import StudyId
 from app.events.database import Database
-from app.registry import TrainerSource
+from app.registry import Catalogue, TrainerSource
 from app.tuning.replay import replay
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
@@ -138,6 +138,39 @@ def test_a_check_names_the_causes_that_peoples_trainers_have(
     [check] = found(proving, "check")
     assert difference in check.difference and bool(difference) == bool(check.difference), check
     assert list(check.stray) == stray and not check.unproven, check
+
+
+SCRIPT = """
+import numpy
+import stagetree
+
+class Data:
+    def __init__(self):
+        self.rng = numpy.random.default_rng(0)
+
+run = stagetree.attach("script")
+data, where = Data(), 0.0
+
+def load(state):
+    global where
+    where = state["where"]
+
+run.state(save=lambda: {"where": where}, load=load, evaluate=lambda: {"score": where})
+for step, hp in run.steps():
+    where += hp["lr"] * data.rng.random()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_is_told_of_in_words_of_its_own(proving: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT)
+    proving.sources = Catalogue([str(file)]).describe()
+    proving.run(proving.submit(study("script", inexact="refuse")))
+    [check] = found(proving, "check")
+    assert check.difference.endswith(
+        "Likely: data.rng (a global of script.py) not in the state: after load() of run.state not what it was"
+    )
 
 
 @pytest.mark.slow

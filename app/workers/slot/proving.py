@@ -21,7 +21,7 @@ from app.workers.slot.lane import Lane, Stage
 from app.workers.slot.outbox import End, Finish, RowChange
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.inexact import LOST, is_of_metrics, of_metrics
+from stagetree.runtime.inexact import LOST, in_words_of_scripts, is_of_metrics, of_metrics
 
 NEW = "in a new one"
 
@@ -114,14 +114,18 @@ class ProofLane(Lane):
             signature=failed.signature,
         )
 
-    def _tested(self, at: Comparison | None = None, **found: object) -> e.ExactnessTested:
+    def _tested(self, at: Comparison | None = None, difference: str = "", **found: object) -> e.ExactnessTested:
         """What was found where both ways end, which by default is the next of those places."""
+        source = self._slot.given.sources().get(self.work.trainer)
+        if source is not None and source.script:
+            difference = in_words_of_scripts(difference)
         at, stage = at or next(iter(self._waiting), None), self.work.stages[-1]
         place = {"node": NodeId(stage.node), "step": stage.end}
         if at is not None:
             place = {"node": NodeId(at.node), "step": at.step, "since": at.since}
         about = {"chain": self.claim.chain, "proof": self._kind, "device": self._slot.me.kind or self._slot.device}
-        return e.ExactnessTested(**about, **place, begin=self._begin, **found)  # type: ignore[arg-type]
+        found |= {"begin": self._begin, "difference": difference}
+        return e.ExactnessTested(**about, **place, **found)  # type: ignore[arg-type]
 
     # ------------------------------------------------------------------------------------------------ what it does
 
