@@ -76,6 +76,7 @@ NOTE |= {"corrected_at": None}
 TOLD = "Trial 3 leads so far because its val_accuracy of 0.9889 at step 40 is the highest of 2 results."
 SAVED = "1 other trial shares its first 20 steps; sharing has saved about 4 s of slot time so far (40 steps)."
 STORY: Json = {"lines": [TOLD, SAVED], "results": 2, "as_far": 2, "equal": [], "sharers": 1, "shared_beginning": 20}
+STORY |= {"within_noise": [], "noise": ""}
 STORY |= {"steps_by_sharing": 40, "seconds_by_sharing": 4.06, "steps_by_stopping": 0, "seconds_by_stopping": 0.0}
 STUDY: Json = {
     "study": "digits-grid-3f9c1a",

@@ -67,6 +67,7 @@ def trials(
     print_list(shown, output, *_table(study, shown, every))
     if output is ListFormat.table:
         _print_marks(shown)
+        _print_noise(study)
     if output is ListFormat.table and study["counts"]["failed"]:
         print()
         for line in failure_lines(study):
@@ -82,6 +83,12 @@ def _print_marks(trials: list[Json]) -> None:
     for text, numbers in marked.items():
         of = f"trials {ranges(numbers)}" if len(numbers) < len(trials) else "all of them"
         print(f"{of}: {one_line(text)}")
+
+
+def _print_noise(study: Json) -> None:
+    """That others may be as good as the best trial, where the study says so."""
+    if noise := (study.get("story") or {}).get("noise"):  # an older server says nothing
+        print(one_line(noise))
 
 
 PREDICTED = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}

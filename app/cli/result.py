@@ -36,7 +36,7 @@ AGAIN = ("repeated", "retried", "lost", "struck")
 
 
 def print_result(study: Json) -> None:
-    """What came of it in two lines, the best trials, the waterfall of their cost, and in what they are not exact."""
+    """Its story in lines, the best trials, the waterfall of their cost, and in what they are not exact."""
     if lines := (study.get("story") or {}).get("lines"):  # an older server tells none
         print(*map(one_line, lines), sep="\n", end="\n\n")
     print_best(study)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import hypot, sqrt
 from statistics import stdev
 from typing import Any, NamedTuple
 
@@ -121,6 +122,25 @@ def _measured(plan: SearchPlan, study: Study, number: int) -> tuple[Trial, Measu
     value = result(plan, study, trial)
     assert value is not None
     return trial, value
+
+
+STANDARD_ERRORS = 2
+"""The best trial is told from another one where their means differ by so many standard errors of that difference."""
+
+
+def within_noise(order: Sequence[tuple[Trial, MeasuredValue]]) -> list[int]:
+    """Of `ranked`, the trials that their repeats do not tell from the best one, by the error of the difference.
+
+    Trials without repeats are never among them: nothing is known of their noise.
+    """
+    return [trial.number for trial, value in order[1:] if _is_within_noise(order[0][1], value)]
+
+
+def _is_within_noise(one: MeasuredValue, other: MeasuredValue) -> bool:
+    if one.deviation is None or other.deviation is None:
+        return False
+    error = hypot(one.deviation / sqrt(one.repeats), other.deviation / sqrt(other.repeats))
+    return abs(one.value - other.value) < STANDARD_ERRORS * error
 
 
 def best(plan: SearchPlan, study: Study) -> tuple[Trial, MeasuredValue] | None:

@@ -92,7 +92,7 @@ def picture_beside(url: str, study: str) -> tuple[str, str]:
 
 
 def _preview(by_path: Mapping[str, Any], row: StudyRecord, url: str, picture: str) -> str:
-    """The title, and what a link to the file is shown with: its title, the story in two lines, and a picture.
+    """The title, and what a link to the file is shown with: its title, the lines of its story, and a picture.
 
     A picture must have a whole address, and a file does not know its own: without `url` the link has no picture.
     """

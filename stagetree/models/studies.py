@@ -170,13 +170,21 @@ class Exactness(Answer, needs=()):
 
 
 class StudyStory(Answer, needs=()):
-    """What came of a study, in two lines for people, and the numbers in them."""
+    """What came of a study, in two lines or three for people, and the numbers in them."""
 
-    lines: list[str] = Field(description="why the best trial won, or leads; and what sharing and early stopping saved")
+    lines: list[str] = Field(
+        description="why the best trial won, or leads; what sharing and early stopping saved; and the `noise`, if any"
+    )
     results: int = Field(description="how many trials have a result, of those that are ranked")
     as_far: int = Field(description="how many of them were trained as far as the best one was when it had its value")
     equal: list[int] = Field(
         description="the other trials with the same value; of several metrics, the rest of its front"
+    )
+    within_noise: list[int] = Field(
+        default=[], description="trials whose repeats do not tell them from the best: fewer than 2 standard errors off"
+    )
+    noise: str = Field(
+        default="", description="a sentence on these or, of equal results without repeats, that `repeats` would tell"
     )
     sharers: int = Field(description="how many other trials share the `shared_beginning` of the best one")
     shared_beginning: int = Field(description="the steps of that: where most is shared, counted over these trials")

@@ -94,6 +94,59 @@ def test_why_the_best_one_won(values: list[Any], fields: dict[str, Any], line: s
     assert tell(values, **fields)[0] == line
 
 
+EQUAL = "Which of the equal ones is better is not known: `repeats` in the study file would tell how much is chance."
+
+
+@pytest.mark.parametrize(
+    ("values", "fields", "lines"),
+    [
+        ([0.5, 0.1], {}, []),
+        ([0.5, 0.1, 0.5], {"end": "completed"}, [EQUAL]),
+        ([0.9, 0.9, 0.4], BELOW, []),
+        ([{METRIC: 0.5, "size": 1.0}, {METRIC: 0.5, "size": 1.0}], TWO, []),
+    ],
+)
+def test_nobody_knows_which_of_equal_results_is_better(
+    values: list[Any], fields: dict[str, Any], lines: list[str]
+) -> None:
+    """The lowest number won, as if it were better, and nothing pointed to `repeats`."""
+    assert tell(values, **fields)[2:] == lines
+
+
+def test_equal_results_of_one_training_are_no_chance() -> None:
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 4), ({"lr": 0.1}, 4))
+    story.evaluate(story.path(study)[-1].id, 4)
+    assert told(story.plan, study)["equal"] == [1]
+    assert told(story.plan, study)["noise"] == ""
+
+
+@pytest.mark.parametrize(
+    ("measured", "close", "line"),
+    [
+        ([(0.70, 0.72, 0.74), (0.69, 0.71, 0.73), (0.10, 0.12, 0.14)], [1], "Trial 1 may be as good: it differs from "),
+        ([(0.70, 0.72), (0.69, 0.71), (0.68, 0.71)], [1, 2], "Trials 1 and 2 may be as good: they differ from "),
+        ([(0.70, 0.72), (0.40, 0.42)], [], None),
+        ([(0.70, 0.70), (0.70, 0.70)], [], None),
+    ],
+)
+def test_what_is_within_the_noise_of_its_repeats_is_said(
+    measured: list[tuple[float, ...]], close: list[int], line: str | None
+) -> None:
+    """The first won because its value was the highest, however little that said."""
+    story = Story()
+    configurations = (({"lr": (number + 1) / 10}, 4) for number in range(len(measured)))
+    study = story.submit(*configurations, repeats=len(measured[0]))
+    for trial, values in zip(story.plan.studies[study].trials, measured, strict=True):
+        for node, value in zip(story.plan.nodes_of(trial, 4), values, strict=True):
+            story.evaluate(node.id, 4, value)
+    shown = told(story.plan, study)
+    assert shown["within_noise"] == close
+    than = "trial 0 by less than 2 standard errors, by their repeats; more `repeats` would tell."
+    assert shown["lines"][2:] == [shown["noise"]] * bool(close)
+    assert shown["noise"] == (line + than if line else "")
+
+
 @pytest.mark.parametrize(
     ("values", "fields", "line"),
     [
@@ -164,6 +217,7 @@ def numbers_of(shown: Any) -> set[str]:
     best, story = shown["best"], shown["story"]
     found = [best["trial"], best["steps"], shown["failed"], len(shown["trials"])] if best else [shown["failed"]]
     found += [len(shown["trials"]), story["results"], story["as_far"], story["sharers"], story["shared_beginning"]]
+    found += [*story["within_noise"], len(story["within_noise"]) - 3, 2]
     found += [*story["equal"], len(story["equal"]) - 3, shown["cost"]["shared"] + shown["cost"]["known"]]
     texts = {f"{number:,}" for number in [*found, shown["cost"]["stopped_early"]]} | {str(number) for number in found}
     texts |= {rough(story[name]).split()[0] for name in ("seconds_by_sharing", "seconds_by_stopping")}

@@ -144,6 +144,13 @@ def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:
     assert stagetree("trials", done["study"], "-o", "json").json == done["trials"]
 
 
+def test_results_that_are_equal_point_to_repeats(stagetree: Stagetree, served: Service, write: Write) -> None:
+    """The first of them was said to have won, and nothing said that chance may have decided."""
+    said = stagetree("run", write(trials("cli-equal", ({"mood": "fine"}, 3), ({}, 3))), "--quiet")
+    hint = "Which of the equal ones is better is not known: `repeats` in the study file"
+    assert hint in said.out and hint in stagetree("trials", "last").out
+
+
 @pytest.mark.slow
 def test_trials_of_ones_own(stagetree: Stagetree, served: Service, write: Write) -> None:
     """Added, trained longer, branched once the price is known, and stopped; `stagetree trials` lists them."""

@@ -1,5 +1,7 @@
 """A study told in two lines, for people: why the best trial won, and what sharing and early stopping saved.
 
+A third line says that others may be as good, where repeats show it, or where equal results leave it open.
+
 This is the one place that makes these sentences: the page, the command line, the SDK and reports show them. Every
 number in them is a field of the answer, or of the study's.
 """
@@ -31,7 +33,7 @@ class Beginning(NamedTuple):
 
 
 def story(plan: SearchPlan, study: Study) -> StudyStory:
-    """The two lines, and their numbers."""
+    """The lines, and their numbers."""
     order = results.ranked(plan, study)
     ranked = results.in_question(order)
     beside = _beside(plan, study, ranked)
@@ -41,15 +43,20 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     pace = accounting.seconds_per_step(study)
     saved = [(cost.spared, pace * cost.spared), (cost.stopped_early, pace * cost.stopped_early)]
     won = _won(plan, study, ranked, beside, as_far)
+    close = _close(plan, study, ranked)
+    noise = _noise(plan, study, ranked, beside, close)
     lines = [
         won + _failed_too(ranked, len(order) - len(ranked)),
         _saved(study, ranked, shared, saved),
+        *([noise] if noise else []),
     ]
     return StudyStory(
         lines=[str(json_safe(line)) for line in lines],
         results=len(ranked),
         as_far=as_far,
         equal=beside,
+        within_noise=close,
+        noise=noise,
         sharers=shared.sharers,
         shared_beginning=shared.steps,
         steps_by_sharing=cost.spared,
@@ -142,6 +149,28 @@ def _front(study: Study, best: Trial, beside: list[int], of: int) -> str:
     numbers = _numbers(sorted([best.number, *beside]))
     of_all = f"none of {_n(of)} results is as good in {metrics} and better in one of them"
     return f"{numbers[0].upper()}{numbers[1:]} {_verb(study, 'together ')} {of_all}."
+
+
+def _close(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
+    """The trials that their repeats do not tell from the best one; of several metrics nothing is said."""
+    if len(study.objectives.goals) > 1 or not ranked or _is_broken(plan, study, ranked[0][0]):
+        return []
+    close = set(results.within_noise(ranked))
+    return [trial.number for trial, _ in ranked if trial.number in close and not _is_broken(plan, study, trial)]
+
+
+def _noise(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int], close: list[int]) -> str:
+    """The sentence on chance where others are about as good; empty where there is none to say."""
+    if close:
+        named, differ = _numbers(close), "it differs" if len(close) == 1 else "they differ"
+        than = f"less than {results.STANDARD_ERRORS} standard errors, by their repeats; more `repeats` would tell"
+        return f"{named[0].upper()}{named[1:]} may be as good: {differ} from trial {ranked[0][0].number} by {than}."
+    if len(study.objectives.goals) > 1 or not equal or study.spec.get("repeats"):
+        return ""
+    best = list(plan.ends(next(ranked[0][0].alone())))
+    if all(list(plan.ends(next(study.trials[each].alone()))) == best for each in equal):
+        return ""  # they are one training, and no chance is in that
+    return "Which of the equal ones is better is not known: `repeats` in the study file would tell how much is chance."
 
 
 def _verb(study: Study, how: str = "") -> str:
