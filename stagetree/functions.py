@@ -29,7 +29,7 @@ Line = function_trainer("line", build, step, measure)
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, overload, runtime_checkable
 
 from greenlet import getcurrent, greenlet
@@ -125,13 +125,14 @@ class Run:
     """The part of a script in a study: its arguments, and the steps to train.
 
     args: `trainer_args` of the study file over the arguments of `attach`. seed: the study's. device: where to train, as
-    torch writes it.
+    torch writes it. streamed: the data of its streams.
     """
 
     def __init__(self, args: Mapping[str, Any], seed: int, device: str) -> None:
         self.args, self.seed, self.device = dict(args), seed, device
         self.calls: dict[str, Callable[..., Any]] = {}
         self._streams: list[Stream | MixedStream] = []
+        self.streamed: list[Any] = []
 
     def state(
         self,
@@ -161,6 +162,7 @@ class Run:
         from stagetree.trainer.mixing import MixedStream  # it has torch
         from stagetree.trainer.streaming import Stream
 
+        self.streamed += data.values() if isinstance(data, Mapping) else [data]
         self._streams.append(MixedStream(data, self.seed) if isinstance(data, Mapping) else Stream(data, self.seed))
         return self._streams[-1]
 
@@ -200,8 +202,8 @@ class Run:
 class Attachable(Protocol):
     """The fiber in which a script runs for a study: see `stagetree.runtime.loading`."""
 
-    def attached(self, args: Mapping[str, Any]) -> Run:
-        """The run of the script, whose arguments these are."""
+    def attached(self, args: Mapping[str, Any], caches: tuple[str, ...]) -> Run:
+        """The run of the script, with these arguments; caches: as of `attach`."""
 
 
 def attach(
@@ -213,6 +215,7 @@ def attach(
     seed: int = 0,
     device: str = "cpu",
     launch: str = "",
+    caches: str | Iterable[str] = (),
     **args: Any,
 ) -> Run:
     """Take part in a study, as the trainer called `name`; started by hand, train one configuration alone.
@@ -226,14 +229,20 @@ def attach(
         seed, device: by hand. The global generators begin at the seed, as they do in a study.
         launch: how a slot starts the script as several processes: `torchrun --nproc-per-node 2`, or another command
             that takes `-m MODULE`. A literal, too; names in braces stand for `args`. By hand, it is not used.
+        caches: variables of the script that no step depends on, such as `"last_batch"`, which need not come back with
+            the state: they are not named when exactness is proven.
 
-    Raises ValueError for an argument of the study file that is not in `args`.
+    Raises ValueError for an argument of the study file that is not in `args`, and for `caches` that are no names.
     """
+    names = (caches,) if isinstance(caches, str) else tuple(caches)
+    for each in names:
+        if not isinstance(each, str):
+            raise ValueError(f'caches: the names of variables, such as "last_batch", not a {type(each).__name__}')
     fiber: greenlet | None = getcurrent()
     while fiber is not None and not isinstance(fiber, Attachable):
         fiber = fiber.parent
     if fiber is not None:
-        return fiber.attached(args)
+        return fiber.attached(args, names)
     from stagetree.trainer import generators  # it has torch
 
     generators.seed(seed)

@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import hashlib
 import random
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+
+from stagetree.runtime.inside import (
+    CODE,
+    Generator,
+    Inner,
+    Scalar,
+    has_state,
+    is_object,
+    is_users,
+    of_streams,
+    parts,
+    within,
+)
 
 MOST_ITEMS = 20_000
 """So many values of one attribute are looked at."""
@@ -26,23 +38,11 @@ MOST_ITEMS = 20_000
 MOST_BYTES, SAMPLES = 2**18, 2**14
 """Of a longer array, so many of its numbers are looked at."""
 
-MOST_OBJECTS = 2_000
-"""In so many objects generators are looked for, from one attribute on."""
-
-LONGEST_LIST = 100
-"""They are in no longer list."""
-
 DEEPEST = 6
 MOST_SECONDS = 2.0
 LONGEST_VALUE = 40
 
 OURS = frozenset({"_logged"})
-LIBRARIES = frozenset({"torch", "numpy", "stagetree", "torchvision", "scipy", "pandas", "sklearn"})
-"""Of objects of their classes, and of Python's own, only plain values are looked at: the rest is their business."""
-
-Scalar = bool | int | float | complex | str | bytes | None
-Generator = np.random.Generator | np.random.RandomState | random.Random | torch.Generator
-CODE = (type, ModuleType, FunctionType, MethodType, property, classmethod, staticmethod)
 Place = tuple[str, str, str, Any]
 """A value that is looked at: its own name, the name that users are told, its file or class, and the value."""
 
@@ -70,11 +70,11 @@ def of_code(trainer: object, modules: Sequence[ModuleType]) -> dict[str, Seen]:
 
     And the generators among the variables of a script's functions that are being run.
     """
-    seen = _of_all(trainer, list(_in_code(modules)))
+    seen, come_back = _of_all(trainer, list(_in_code(modules))), of_streams(_streamed(trainer))
     for function, variables in getattr(trainer, "running", dict[str, Any])().items():
         for name, value in variables.items():
             if name not in caches(trainer):
-                seen |= _generators_in(name, value, f" (a variable of {function}())", frozenset(), is_hidden=True)
+                seen |= _generators_in(Inner(name, value, True), f" (a variable of {function}())", come_back)
     return seen
 
 
@@ -89,15 +89,22 @@ def _in_code(modules: Sequence[ModuleType]) -> Iterator[Place]:
 
 def _of_all(trainer: object, places: Sequence[Place]) -> dict[str, Seen]:
     left_out, ends = OURS | caches(trainer), time.monotonic() + MOST_SECONDS
-    seen, known = dict[str, Seen](), frozenset(id(value) for *_, value in places)
+    come_back, seen = of_streams(_streamed(trainer)), dict[str, Seen]()
+    known = come_back.union(id(value) for *_, value in places)
     for own, name, where, value in places:
         if own not in left_out and time.monotonic() < ends:
-            seen |= _seen(name, value, where) | _generators_in(name, value, where, known)
+            seen |= {} if id(value) in come_back else _seen(name, value, where)
+            seen |= _generators_in(Inner(name, value), where, known)
     return seen
 
 
+def _streamed(trainer: object) -> list[Any]:
+    """The data of a script's streams, whose places are in the state: they go there when they are read next."""
+    return getattr(trainer, "streamed", list[Any])()
+
+
 def caches(trainer: object) -> frozenset[str]:
-    """The attributes and globals that its class, and those it inherits from, say do not matter."""
+    """The attributes and globals that its class, its bases, or the script itself say do not matter."""
     named = (vars(kind).get("caches", ()) for kind in type(trainer).__mro__)
     return frozenset(name for names in named for name in ([names] if isinstance(names, str) else map(str, names)))
 
@@ -116,49 +123,24 @@ def _data(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _seen(name: str, value: Any, origin: str = "") -> dict[str, Seen]:
     """A value; of an object that cannot be compared as a whole, those in it."""
-    if _is_object(value) or isinstance(value, FunctionType):
+    if is_object(value) or isinstance(value, FunctionType):
         inside = {}
-        for part, inner in _parts(value):
-            if part not in OURS and (digest := _look(inner, 1 if _is_users(value) else DEEPEST)) is not None:
+        for part, inner in parts(value):
+            if part not in OURS and (digest := _look(inner, 1 if is_users(value) else DEEPEST)) is not None:
                 inside[f"{name}.{part}{origin}"] = digest
         return inside
     digest = _look(value, 0)
     return {} if digest is None else {f"{name}{origin}": digest}
 
 
-def _generators_in(
-    name: str, value: Any, origin: str, known: frozenset[int], *, is_hidden: bool = False
-) -> dict[str, Seen]:
+def _generators_in(top: Inner, origin: str, known: frozenset[int]) -> dict[str, Seen]:
     """The generators in a library's object, where the rest is that library's business, or in one with a `state_dict`.
 
-    known: the ids of values that are looked at by themselves. is_hidden: whether the value is in such an object.
+    known: the ids of values that are looked at by themselves, or need not be.
     """
-    seen, met, waiting = dict[str, Seen](), {*known, id(value)}, deque([(name, value, is_hidden)])
-    while waiting and len(met) - len(known) < MOST_OBJECTS:
-        place, each, is_hidden = waiting.popleft()
-        if isinstance(each, Generator):
-            if is_hidden and (digest := _look(each, 0)) is not None:
-                seen[f"{place}{origin}"] = digest
-            continue
-        is_hidden |= hasattr(each, "__dict__") and (_has_state(each) or not _is_users(each))
-        for part, inner in _inside(each):
-            if id(inner) not in met and not isinstance(inner, Scalar):
-                met.add(id(inner))
-                waiting.append((f"{place}{part}", inner, is_hidden))
-    return seen
-
-
-def _inside(value: Any) -> list[tuple[str, Any]]:
-    """The parts of an object or a short collection, by names that go on after its own."""
-    if isinstance(value, dict) and len(value) <= LONGEST_LIST:
-        return [(f"[{key!r}]", inner) for key, inner in value.items()]
-    if isinstance(value, list | tuple | deque) and len(value) <= LONGEST_LIST:
-        return [(f"[{number}]", inner) for number, inner in enumerate(value)]
-    is_ours = type(value).__module__.partition(".")[0] == "stagetree"
-    if is_ours or isinstance(value, (*CODE, torch.Tensor)) or not isinstance(getattr(value, "__dict__", None), dict):
-        return []
-    parts = vars(value) | (value._modules if isinstance(value, torch.nn.Module) else {})
-    return [(f".{name}", inner) for name, inner in parts.items() if name not in ("_parameters", "_buffers", "_modules")]
+    inner = (each for each in within(top, known) if isinstance(each.value, Generator))
+    found = (each for each in inner if each.is_hidden and not each.comes_back)
+    return {f"{each.place}{origin}": seen for each in found if (seen := _look(each.value, 0)) is not None}
 
 
 def _look(value: Any, depth: int) -> Seen | None:
@@ -176,37 +158,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, list | tuple | set | frozenset | dict | deque):
         return f"{len(value)} items"
     return ""
-
-
-def _is_object(value: Any) -> bool:
-    """Whether it is looked at by its attributes: neither data nor code, and without a state of its own."""
-    plain_types = (
-        Scalar | torch.Tensor | torch.Generator | np.ndarray | np.generic | np.random.Generator | random.Random
-    )
-    if isinstance(
-        value, plain_types | list | tuple | set | frozenset | dict | deque | type | ModuleType | FunctionType
-    ):
-        return False
-    return not _has_state(value) and isinstance(getattr(value, "__dict__", None), dict)
-
-
-def _has_state(value: Any) -> bool:
-    return callable(getattr(type(value), "state_dict", None))
-
-
-def _is_users(value: Any) -> bool:
-    top = type(value).__module__.partition(".")[0]
-    return isinstance(value, FunctionType) or (top not in LIBRARIES and top not in sys.stdlib_module_names)
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of an object; of a function, what it has closed over."""
-    if isinstance(value, FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with suppress(ValueError):  # nothing was put there yet
-                yield name, cell.cell_contents
-        return
-    yield from list(vars(value).items())
 
 
 class _Digest:
@@ -230,14 +181,14 @@ class _Digest:
             return
         kind = "list" if type(value) is tuple else type(value).__qualname__  # a state may give one for the other
         self._hash.update(kind.encode())
-        if depth >= DEEPEST and not _has_state(value):
+        if depth >= DEEPEST and not has_state(value):
             return
         self._around.add(id(value))
         self._add_inside(value, depth + 1)
         self._around.discard(id(value))
 
     def _add_inside(self, value: Any, depth: int) -> None:
-        if _has_state(value):
+        if has_state(value):
             self.is_known = True
             self.add(value.state_dict(), 0)
             if isinstance(value, torch.nn.Module):
@@ -253,8 +204,8 @@ class _Digest:
                 self.add(item, depth)
         elif isinstance(value, set | frozenset):
             self._say(*sorted(repr(item).encode() for item in value if isinstance(item, Scalar)))
-        elif isinstance(value, FunctionType) or (_is_object(value) and _is_users(value)):
-            for name, inner in _parts(value):
+        elif isinstance(value, FunctionType) or (is_object(value) and is_users(value)):
+            for name, inner in parts(value):
                 self._hash.update(name.encode())
                 self.add(inner, depth)
 

@@ -84,10 +84,7 @@ def imports_of(file: Path) -> Imports:
 
 
 class ScriptTrainer(Trainer):
-    """Trains by a script that owns its loop. The script runs in turn with the runner, in one thread.
-
-    It is run anew, from its first line, for each model that is built.
-    """
+    """Trains by a script that owns its loop, in turn with the runner; it is run anew for each model that is built."""
 
     file: ClassVar[Path]
     """The script."""
@@ -95,7 +92,7 @@ class ScriptTrainer(Trainer):
     code: ClassVar[bytes]
     """Its text: the very bytes that the trainer's version is over."""
 
-    caches = ("_script",)
+    caches: ClassVar[tuple[str, ...]] = ("_script",)
 
     def __init__(self, *, seed: int, device: str, **trainer_args: Any) -> None:
         super().__init__(seed=seed, device=device, **trainer_args)
@@ -125,6 +122,10 @@ class ScriptTrainer(Trainer):
     def close(self) -> None:
         if not self._script.dead:
             self._script.throw(GreenletExit)
+
+    def streamed(self) -> list[Any]:
+        """The data of the script's streams."""
+        return [] if self._script.own is None else self._script.own.streamed
 
     def running(self) -> dict[str, dict[str, Any]]:
         """The variables of each function of the script that is being run, such as `main`, by the function's name."""
@@ -158,6 +159,7 @@ class _Script(greenlet):
         super().__init__(self._main)
         self._trainer = trainer
         self._module = ModuleType("__main__")
+        self.own: Run | None = None
 
     def ask(self, call: str, argument: Any = None) -> Any:
         """The answer of the script. Raises what it raises, and RuntimeError where it has ended."""
@@ -187,12 +189,15 @@ class _Script(greenlet):
             frame = frame.f_back
         return found
 
-    def attached(self, args: Mapping[str, Any]) -> Run:
+    def attached(self, args: Mapping[str, Any], caches: tuple[str, ...]) -> Run:
         for name in self._trainer.trainer_args:
             if name not in args:
                 names = ", ".join(args) or "none"
                 raise ValueError(f"trainer_args.{name}: the script takes {names}{did_you_mean(name, args)}")
-        return _Attached(self._trainer, self, args)
+        kind = type(self._trainer)
+        kind.caches = tuple({*kind.caches, *caches})
+        self.own = _Attached(self._trainer, self, args)
+        return self.own
 
     def _main(self, began: Any) -> None:
         kind = type(self._trainer)

@@ -13,7 +13,10 @@ from built_models import advanced, image
 from forks import checked
 
 from app.registry import Catalogue
+from stagetree import attach
 from stagetree.runtime import inexact, state_format
+from stagetree.runtime.attributes import differing
+from stagetree.runtime.comparing import Look
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import HpTimeline, Model
@@ -43,8 +46,9 @@ for step, hp in run.steps():
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Any:
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Builds the model of a script's text, each in a file of its own."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # where a script is, while it is run
 
     def built(text: str, **args: Any) -> Model:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -380,6 +384,62 @@ def test_the_place_in_a_stream_goes_with_the_state(build: Any, script: str, brok
         end = image(whole)
         other.load(state_format.unpack(middle), HpTimeline(HP), broken)
         assert image(other) == middle and image(trained(other, 9)) == end
+
+
+LOADING = DRAWING.replace("loader = DataLoader(", "batches = run.stream(loader := StatefulDataLoader(").replace(
+    "batch_size=2)", "batch_size=2, shuffle=True, generator=torch.Generator()))"
+)
+LOADING = LOADING.replace(
+    "import torch\n", "import torch\nfrom torchdata.stateful_dataloader import StatefulDataLoader\n"
+)
+LOADING = LOADING.replace("for batch in loader:", "for batch in [next(batches)]:")
+QUIET = LOADING.replace("self.rng.normal()", "index")
+
+
+def stray(model: Model) -> list[str]:
+    """What does not come back with the state of step 2, once the model was trained further."""
+    trained(model, 2)
+    middle, before = image(model), Look.at(model, str(model.trainer.file)).seen  # type: ignore[attr-defined]
+    trained(model, 5).load(state_format.unpack(middle), HpTimeline(HP), 2)
+    return differing(before, Look.at(model, str(model.trainer.file)).seen)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (STREAMING, []),
+        (MIXING, []),
+        (QUIET, []),
+        (LOADING, ["loader.dataset.rng (a global of walk.py)"]),
+        (STREAMING.replace("run.stream(Numbers())", "iter(own := Numbers())"), ["own"]),
+    ],
+    ids=["own", "mixed", "loader", "a generator that no loader saves", "no stream"],
+)
+def test_the_data_of_a_stream_comes_back(build: Any, text: str, names: list[str]) -> None:
+    assert [name.removesuffix(" (a global of walk.py)") for name in stray(build(text))] == [
+        name.removesuffix(" (a global of walk.py)") for name in names
+    ]
+
+
+COUNTING = SCRIPT.replace("where = 0.0", "where, seen, last = 0.0, 0, 0").replace(
+    "    where +=", "    seen += 1; last += 1\n    where +="
+)
+
+
+@pytest.mark.parametrize(
+    ("caches", "names"),
+    [("()", ["seen", "last"]), ('"seen"', ["last"]), ('["seen", "last"]', []), ('("last", "elsewhere")', ["seen"])],
+)
+def test_a_script_says_which_variables_do_not_matter(build: Any, caches: str, names: list[str]) -> None:
+    text = COUNTING.replace("scale=1.0", f"scale=1.0, caches={caches}")
+    assert stray(build(text)) == [f"{name} (a global of walk.py)" for name in names]
+
+
+def test_what_does_not_matter_is_said_by_name(build: Any) -> None:
+    with pytest.raises(ValueError, match='caches: the names of variables, such as "last_batch", not a float'):
+        attach("walk", caches=[1.0])  # type: ignore[list-item]
+    with pytest.raises(TrainerFailed, match="caches: the names of variables"):
+        build(SCRIPT.replace("scale=1.0", "scale=1.0, caches=[random]"))
 
 
 @pytest.mark.slow
