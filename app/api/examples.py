@@ -270,7 +270,7 @@ EXAMPLES: dict[str, Json] = {
     "Preview": PREVIEW,
     "Readiness": {"status": "ok", "checks": READY},
     "Replay": REPLAY,
-    "Rungs": {"items": [RUNG | {"promoted": [1]}]},
+    "Rungs": {"items": [RUNG | {"promoted": [1]}], "telling": 0},
     "Schedules": {"items": [{"name": "lr", "steps": [0, 20], "values": [0.1, 0.01], "text": "0.1 → 0.01"}]},
     "SlotPage": _page(SLOT),
     "Branch": {"steps": 30, "shared": 20, "new": 10, "again": 0, "trial": TRIAL_DETAIL},

@@ -72,6 +72,9 @@ SHORTEST_LOOK, LONGEST_LOOK = 0.1, 1.0
 FIRST_LINES, LAST_LINES = 5.0, 300.0
 """Seconds between lines: 5 at first, later a twentieth of the time that has passed, and never more than these."""
 
+MOST_STOPPING_SECONDS = 10.0
+"""How long slots are waited for that still train for a study that is over: one stops after the step that it is in."""
+
 AWAY_SECONDS = 60.0
 """How long whoever follows a study waits for a server that is away."""
 
@@ -111,14 +114,30 @@ def follow(client: Documents | Store, study: str, show: Show, check: Callable[[]
 
 def _looks(client: Documents | Store, study: str, check: Callable[[], None]) -> Iterator[Json]:
     """The study as it stands, again and again, until it is over; `waits` says why it stands still, if it does."""
-    standstill = Standstill(client)
+    standstill, was_running = Standstill(client), False
     while True:
         document = _look(client, study, check)
         yield document | {"waits": "" if document["state"] in FINAL else standstill.reason(document)}
         if document["state"] in FINAL:
+            if was_running:
+                _await_slots(client, document, check)
             return
+        was_running = True
         check()
         time.sleep(_pause(document["progress"]["seconds_left"]))
+
+
+def _await_slots(client: Documents | Store, study: Json, check: Callable[[], None]) -> None:
+    """Wait for the proofs and stages that stop with their study: they are charged then, and its slot time is final."""
+    deadline = time.monotonic() + MOST_STOPPING_SECONDS
+    while _trains(study) and time.monotonic() < deadline:
+        check()
+        time.sleep(SHORTEST_LOOK)
+        study = _look(client, study["study"], check)
+
+
+def _trains(study: Json) -> bool:
+    return any(run["study"] == study["study"] for run in study["progress"]["running"])
 
 
 def _look(client: Documents | Store, study: str, check: Callable[[], None]) -> Json:

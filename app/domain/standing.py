@@ -7,6 +7,7 @@ the result that a trial had when it came to the rung; a trial that failed on the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,8 @@ Place = tuple[int, int]
 
 PREDICTED = {name: name for name in ("class", "p", "expected_seconds", "target")} | {"step": "steps"}
 """What is shown of a judgement, and under which name it was recorded."""
+ENOUGH, NEARLY_ALL = 30, 0.9
+"""So many results at a rung are enough to ask what they depend on; where no rung has them, nearly all that any has."""
 UNPROVEN = ("p", "expected_seconds")
 """What is not shown of it before it is proven in the study."""
 
@@ -88,6 +91,17 @@ class Standing:
     def ladder(self) -> list[RungRanking]:
         """All rungs, by bracket and from the bottom up."""
         return [self.rungs[place] for place in sorted(self.rungs)]
+
+    def telling(self) -> int | None:
+        """The number of the rung whose results tell most: the furthest with enough of them; None before any.
+
+        The further a rung, the more a result there says of the end; the more trials it has, the more can be compared.
+        """
+        reached = Counter[int]()
+        for rung in self.rungs.values():
+            reached[rung.number] += len(rung.values)
+        enough = min(ENOUGH, NEARLY_ALL * max(reached.values(), default=0))
+        return max((number for number, trials in reached.items() if trials and trials >= enough), default=None)
 
 
 def standing(study: Study) -> Standing:

@@ -76,8 +76,7 @@ class Environment(Answer, is_open=True):
     packages: dict[str, str] = Field(default={}, description="version by name")
     trainer: Json = Field(
         default={},
-        description="of the trainer's file: its `commit`, whether it `is_changed`, the beginning of the `diff` to it "
-        "with the `diff_sha256` of the whole, and the `untracked` files beside it",
+        description="`commit` of its file, `is_changed`, `diff` cut short, `diff_sha256`, `untracked` files beside",
     )
 
 
@@ -198,6 +197,7 @@ class Rungs(Answer):
     """The rungs of a study."""
 
     items: list[RankedRung]
+    telling: int | None = Field(default=None, description="the furthest rung with 30 results, or nearly the most")
 
 
 class Spans(Answer):

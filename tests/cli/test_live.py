@@ -14,8 +14,11 @@ from app.cli import following
 from app.cli.following import Show, Standstill, headline, how, lines
 from app.cli.live import frame
 from app.cli.store import Store
+from app.domain import events as e
 from app.events.database import Database
+from app.service.views import documents
 from stagetree.client import ProblemError, Unreachable
+from tests.plans import Story
 
 Json = dict[str, Any]
 RUNGS = [{"bracket": 0, "rung": 0, "steps": 2, "entered": 23, "arrived": 21, "failed": 2, "promoted": 7}]
@@ -167,6 +170,38 @@ def test_a_server_that_stays_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     server: Any = Restarted(away=10**6)
     with pytest.raises(Unreachable):
         following.follow(server, "x", Show.quiet)
+
+
+class Stopping:
+    """A study that ends while a slot trains for it, as its views show it: the slot stops after two more looks."""
+
+    def __init__(self, *, is_over: bool = False) -> None:
+        self.story, self.looks = Story(), 0
+        self.name = self.story.submit(({"lr": 0.1}, 8))
+        self.chain = self.story.assign((self.story.path(self.name)[0], 0, 8))
+        if is_over:
+            self._complete()
+
+    def study(self, study: str, trials: bool = True) -> Json:
+        self.looks += 1
+        if self.looks == 2 and self.story.plan.studies[self.name].state == "running":
+            self._complete()
+        if self.looks == 4:
+            self.story.happen(e.ChainEnded(chain=self.chain.id, outcome="stopped", steps=3, seconds=2.5))
+        return documents.study(self.story.plan, self.name, now=9.0, with_trials=trials).to_json()
+
+    def _complete(self) -> None:
+        self.story.happen(e.StudyCompleted(study=self.name, at=1.0))
+
+
+def test_the_slot_time_that_is_printed_is_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proof that stopped with its study was charged a moment later: the page said more than the result."""
+    monkeypatch.setattr(following.time, "sleep", lambda seconds: None)
+    server: Any = Stopping()
+    assert following.follow(server, server.name, Show.quiet)["gpu_seconds"] == 2.5
+    over: Any = Stopping(is_over=True)
+    following.follow(over, over.name, Show.quiet)
+    assert over.looks == 2, "of a study that was over, nobody waits for a slot that may never be heard of again"
 
 
 FULL = "The database sqlite:////home/me/project/.stagetree/stagetree.db cannot be used: database or disk is full."

@@ -9,7 +9,7 @@ import pytest
 from app.domain import commands as c
 from app.domain import results
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
-from app.domain.standing import decisions, meaning, prediction, standing
+from app.domain.standing import RungRanking, Standing, decisions, meaning, prediction, standing
 from app.domain.terms import TrialEventKind, TrialState
 from app.service.views.ordering import ordered
 from app.service.views.story import story as told
@@ -119,6 +119,19 @@ def test_a_trial_that_was_passed_over_waits_at_its_rung_and_then_stayed_there() 
     assert meaning(study, study.trials[last], "completed", stands) == "stayed at rung 0: rank 9 of 9, 3 promoted"
     best = next(iter(ladder[2].values))
     assert meaning(study, study.trials[best], "completed", stands) == "trained to step 18"
+
+
+@pytest.mark.parametrize(
+    ("results", "rung"),
+    [([16, 16, 15], 2), ([27, 9, 3], 0), ([243, 81, 27, 9], 1), ([60, 30, 15], 1), ([0, 0], None), ([], None)],
+)
+def test_the_rung_that_tells_most_is_far_and_has_enough(results: list[int], rung: int | None) -> None:
+    """Pictures of what a result depends on were of the first rung, whatever came after it."""
+    stands = Standing(1)
+    for number, trials in enumerate(results):
+        values = dict.fromkeys(range(trials), 0.5)
+        stands.rungs[0, number] = RungRanking(0, number, steps=3**number, values=values)
+    assert stands.telling() == rung
 
 
 def test_each_decision_about_a_trial_has_its_reason() -> None:

@@ -84,3 +84,11 @@ export function cell(value: unknown): string {
   if (value === null || value === undefined || value === "") return "–";
   return typeof value === "number" ? number(value) : String(value);
 }
+
+const SIGNS = ["*", "†", "‡", "§", "¶"];
+
+/** A sign for each of the sentences that stand beside numbers, in their order: one sign never has two meanings. */
+export function signsOf(texts: (string | null | undefined)[]): Map<string, string> {
+  const different = [...new Set(texts.map((text) => text ?? ""))].filter(Boolean);
+  return new Map(different.map((text, index) => [text, SIGNS[index % SIGNS.length]!.repeat(1 + Math.floor(index / SIGNS.length))]));
+}

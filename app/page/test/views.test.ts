@@ -1,17 +1,17 @@
 /** What views are made of: addresses, filters, ladders, times and sentences. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { duration, number, share } from "../src/format.ts";
+import { duration, number, share, signsOf } from "../src/format.ts";
 import { csv, filtered, sorted } from "../src/layout/filter.ts";
-import { edges, MOST, rowsOf } from "../src/layout/ladder.ts";
+import { edges, MOST, rowsOf, type Row } from "../src/layout/ladder.ts";
 import { axisOf, brushed, formatBrushes, parseBrushes } from "../src/layout/parallel.ts";
 import { loggedLines } from "../src/parts/logged.ts";
-import { fullest, tunersNumbers } from "../src/layout/rungs.ts";
+import { opening, rungNames, tunersNumbers } from "../src/layout/rungs.ts";
 import { reason, sentence } from "../src/layout/sentences.ts";
 import { axis, busyShare, chromeTrace, lanes, place } from "../src/layout/timeline.ts";
 import { formatRoute, parseRoute } from "../src/route.ts";
 import { Table } from "../src/table.ts";
-import type { LoggedEvent, Rungs, Timeline } from "../src/types.ts";
+import type { LoggedEvent, RankedRung, Rungs, Timeline } from "../src/types.ts";
 
 const table = new Table({
   count: 4,
@@ -54,17 +54,34 @@ test("where a decay begins is no column of its own if the decay ends with the tr
   assert.deepEqual(told([30, 20, 25], [40, 40, 40]), ["hp.lr.peak", "hp.lr.decay", "hp.lr.stable_until"]);
 });
 
-test("results are compared at the furthest rung that nearly all trials reached", () => {
-  const rung = (number: number, trials: number) => ({ rung: number, trials: Array(trials) });
-  const at = (...items: object[]) => fullest({ items } as Rungs);
-  assert.equal(at(rung(0, 16), rung(1, 16), rung(2, 15)), "2");
-  assert.equal(at(rung(0, 27), rung(1, 9), rung(2, 3)), "0");
-  assert.equal(at(), "end");
+test("results are compared at the rung that tells most, and every rung says how much it has", () => {
+  const rung = (number: number, steps: number, ...values: (number | null)[]) => ({ rung: number, steps, values });
+  const at = (telling: number | null, ...items: object[]) => ({ items, telling }) as Rungs;
+  assert.equal(opening(at(1)), "1");
+  assert.equal(opening(at(null)), "end");
+  assert.equal(opening(null), "end");
+  const names = rungNames(at(0, rung(1, 30, 0.5), rung(0, 10, 0.5, null, 0.4), rung(0, 20, 0.1))).map(({ name }) => name);
+  assert.deepEqual(names, ["rung 0: step 10, 20, 3 trials", "rung 1: step 30, 1 trial"]);
 });
 
 test("what may be changed of a tuner is what it has", () => {
   assert.deepEqual(tunersNumbers("median").slice(0, 2), ["tuner.min_steps", "tuner.min_trials"]);
   assert.deepEqual(tunersNumbers("asha").slice(0, 2), ["tuner.reduction_factor", "tuner.min_steps"]);
+});
+
+test("a sign beside numbers has one meaning", () => {
+  const signs = signsOf(["proven to step 7 of 40", "", null, "proven to step 7 of 90", "proven to step 7 of 40", undefined]);
+  assert.deepEqual([...signs], [["proven to step 7 of 40", "*"], ["proven to step 7 of 90", "†"]]);
+  const many = [...signsOf([..."abcdefg"]).values()];
+  assert.equal(new Set(many).size, 7);
+  assert.equal(many[5], "**");
+});
+
+test("nobody says of the winner at the last rung that it was not promoted", () => {
+  const rung = { bracket: 0, rung: 0, steps: 10, entered: 3, trials: [1, 2, 3], values: [0.9, 0.5, null], promoted: [1] } as RankedRung;
+  const fates = (rows: Row[]) => rows.flatMap((row) => (row.kind === "trial" ? [row.fate] : []));
+  assert.deepEqual(fates(rowsOf(rung, [])), ["promoted", "not promoted", ""]);
+  assert.deepEqual(fates(rowsOf({ ...rung, trials: [1], values: [0.9], promoted: [] }, [], true)), [""]);
 });
 
 test("only all of it is 100 %, and only nothing of it 0 %", () => {

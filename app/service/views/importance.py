@@ -12,13 +12,14 @@ from random import Random
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
+from app.domain.standing import ENOUGH
 from app.tuning.samplers.optuna_sampler import load_optuna
 from stagetree.models.pages import Importance, ImportanceOf
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-FEWEST, MOST = 30, 4_000
+FEWEST, MOST = ENOUGH, 4_000
 """Trials. Of fewer nothing is said: the best tenth would be one or two. Of more, so many are asked, evenly by rank:
 that changes distributions little, and Optuna copies each."""
 

@@ -160,7 +160,8 @@ def _forms(plan: SearchPlan, node: Node) -> dict[str, str]:
 
 def rungs(study: Study) -> Rungs:
     """Each rung with its trials, the best first, those that failed on the way last, and which went on."""
-    return Rungs(items=[_rung(rung, sign(study)) for rung in standing(study).ladder()])
+    stands = standing(study)
+    return Rungs(items=[_rung(rung, sign(study)) for rung in stands.ladder()], telling=stands.telling())
 
 
 def _rung(rung: RungRanking, sign: int) -> RankedRung:

@@ -8,11 +8,12 @@ export const MOST = 60;
 const AROUND = 12;
 
 export type Row =
-  | { kind: "trial"; trial: number; rank: number; value: number | null; isPromoted: boolean }
+  | { kind: "trial"; trial: number; rank: number; value: number | null; isPromoted: boolean; fate: string }
   | { kind: "cut"; text: string }
   | { kind: "more"; hidden: number };
 
-export function rowsOf(rung: RankedRung, chosen: number[]): Row[] {
+/** isLast: nobody can be promoted from it, the winner included, or nobody was yet. */
+export function rowsOf(rung: RankedRung, chosen: number[], isLast = false): Row[] {
   const promoted = new Set(rung.promoted);
   const cut = lastOf(rung.trials, promoted);
   const rows: Row[] = [];
@@ -23,7 +24,9 @@ export function rowsOf(rung: RankedRung, chosen: number[]): Row[] {
     else {
       if (hidden) rows.push({ kind: "more", hidden });
       hidden = 0;
-      rows.push({ kind: "trial", trial, rank: index + 1, value: rung.values[index] ?? null, isPromoted: promoted.has(trial) });
+      const [value, isPromoted] = [rung.values[index] ?? null, promoted.has(trial)];
+      const fate = isPromoted ? "promoted" : isLast || value === null ? "" : "not promoted";
+      rows.push({ kind: "trial", trial, rank: index + 1, value, isPromoted, fate });
     }
     if (index === cut && promoted.size) {
       if (hidden) rows.push({ kind: "more", hidden });

@@ -1,4 +1,5 @@
 /** Rungs over the views: the steps at which trials are compared, and the last decision about each trial. */
+import { plural } from "../format.ts";
 import type { History, RankedRung, Rungs } from "../types.ts";
 
 const MOST_RUNGS = 12;
@@ -22,15 +23,21 @@ export function rungLines(items: RankedRung[]): { step: number; name: string }[]
 
 /** Not a rung, but where each trial ended. */
 export const END = "end";
-const NEARLY_ALL = 0.9;
 
-/** The furthest rung that nearly all reached who reached any: results after the same number of steps can be compared. */
-export function fullest(rungs: Rungs | null): string {
-  const reached = new Map<number, number>();
-  for (const item of rungs?.items ?? []) reached.set(item.rung, (reached.get(item.rung) ?? 0) + item.trials.length);
-  const enough = NEARLY_ALL * Math.max(...reached.values());
-  const rung = Math.max(...[...reached].filter(([, trials]) => trials >= enough).map(([rung]) => rung));
-  return reached.size ? String(rung) : END;
+/** Where results are compared unless another place is chosen: the rung that tells most, by the server's rule. */
+export function opening(rungs: Rungs | null): string {
+  return String(rungs?.telling ?? END);
+}
+
+/** Each rung once, over all brackets, with how far it is and how many trials have a result there. */
+export function rungNames(rungs: Rungs | null): { rung: number; name: string }[] {
+  const found = new Map<number, { steps: Set<number>; trials: number }>();
+  for (const { rung, steps, values } of rungs?.items ?? []) {
+    const { steps: all, trials } = found.get(rung) ?? { steps: new Set<number>(), trials: 0 };
+    found.set(rung, { steps: all.add(steps), trials: trials + values.filter((value) => value !== null).length });
+  }
+  const sorted = [...found].sort(([one], [other]) => one - other);
+  return sorted.map(([rung, { steps, trials }]) => ({ rung, name: `rung ${rung}: step ${[...steps].sort((a, b) => a - b).join(", ")}, ${plural(trials, "trial")}` }));
 }
 
 const OF_HALVING = ["reduction_factor", "min_steps", "max_steps", "num_trials", "brackets"];

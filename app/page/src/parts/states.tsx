@@ -9,7 +9,25 @@ export function State({ state }: { state: string }) {
   );
 }
 
-/** Behind a number that is not proven to be exact: why stands in its title, and with the study. */
-export function Unproven({ text }: { text: string | null | undefined }) {
-  return text ? <abbr title={text}>*</abbr> : null;
+interface Marked {
+  /** The sign of each sentence: see `signsOf`. */
+  signs: Map<string, string>;
+}
+
+/** Behind a number that is not proven to be exact: a sign, whose sentence `Footnotes` shows nearby. */
+export function Unproven({ text, signs }: Marked & { text: string | null | undefined }) {
+  return text ? <abbr title={text}>{signs.get(text) ?? "*"}</abbr> : null;
+}
+
+/** What the signs mean, for all to read: on a touch screen there is no hovering. */
+export function Footnotes({ signs }: Marked) {
+  return (
+    <>
+      {[...signs].map(([text, sign]) => (
+        <p class="quiet" key={text}>
+          {sign} {text}
+        </p>
+      ))}
+    </>
+  );
 }

@@ -49,7 +49,7 @@ export function Ladder(props: ViewProps) {
 
 function Columns({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
   const table = useTable(study.study, at);
-  const columns = useMemo(() => rungs.map((rung) => rowsOf(rung, chosen.value)), [rungs, chosen.value]);
+  const columns = useMemo(() => rungs.map((rung, column) => rowsOf(rung, chosen.value, column === rungs.length - 1)), [rungs, chosen.value]);
   const height = Math.max(...columns.map((rows) => rows.length)) * ROW + 8;
   return (
     <div class="scroll">
@@ -113,7 +113,7 @@ function Cell({ row, x, y, table }: { row: Row; x: number; y: number; table: Tab
       </span>
       <span class="n">
         {row.value === null ? "failed" : number(row.value)}
-        <span class="hidden">{row.isPromoted ? " promoted" : " not promoted"}</span>
+        {row.fate && <span class="hidden"> {row.fate}</span>}
       </span>
     </button>
   );
@@ -146,12 +146,13 @@ function EventLink({ study, position }: { study: Study; position: number }) {
   return <a href={studyLink(study.study, ["events"], { event: String(position) })}>event {position}</a>;
 }
 
-/** "stopped at rung 1: rank 7 of 12, the top 3 went on" */
+/** "stayed at rung 1: rank 7 of 12, 3 promoted"; or, where there is no further rung, that the trial came there. */
 function verdict(rungs: RankedRung[], trial: number): string {
   const last = rungs.filter((rung) => rung.trials.includes(trial)).at(-1)!;
   const rank = last.trials.indexOf(trial) + 1;
   const went = last.promoted.includes(trial);
   const others = `${last.promoted.length} promoted`;
   const where = `rung ${last.rung}: rank ${rank} of ${last.trials.length}`;
+  if (!went && !rungs.some(({ bracket, rung }) => bracket === last.bracket && rung > last.rung)) return `reached ${where}; there is no further rung`;
   return went ? `promoted from ${where}, one of ${last.promoted.length}` : `stayed at ${where}, ${others}`;
 }

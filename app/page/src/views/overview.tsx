@@ -1,7 +1,7 @@
 /** What won, what it cost, how it came about, and what happens now. */
 import { useMemo } from "preact/hooks";
 import { about, address, isReport, useAnswer } from "../data.ts";
-import { count, duration, number, percent, plural, spread, time } from "../format.ts";
+import { count, duration, number, percent, plural, signsOf, spread, time } from "../format.ts";
 import { bestRows } from "../layout/filter.ts";
 import { sentence } from "../layout/sentences.ts";
 import { lastEvents } from "../live.ts";
@@ -10,7 +10,7 @@ import { FailedTrials } from "../parts/failures.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
 import { Sketch } from "../parts/sketch.tsx";
-import { Unproven } from "../parts/states.tsx";
+import { Footnotes, Unproven } from "../parts/states.tsx";
 import { Waterfall } from "../parts/waterfall.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { useTable } from "../table.ts";
@@ -55,12 +55,13 @@ function Winner({ study, at }: ViewProps) {
     );
   }
   const link = studyLink(study.study, ["trials", String(best.trial)]);
+  const signs = signsOf([study.exactness.mark]);
   return (
     <Panel title="Best trial" aside={<a href={link}>trial {best.trial}</a>}>
       <p class="value">
         <strong>
           {number(best.value, 6)}
-          <Unproven text={study.exactness.mark} />
+          <Unproven text={study.exactness.mark} signs={signs} />
         </strong>{" "}
         <span class="quiet">{spread(resultOf(study, best))}</span> <span>{study.metric}</span>
       </p>
@@ -72,6 +73,7 @@ function Winner({ study, at }: ViewProps) {
           </>
         )}
       </p>
+      <Footnotes signs={signs} />
       <Pictures study={study.study} trial={best.trial} marks={[best.best?.step, best.last?.step]} />
       {(study.metrics ?? []).length < 2 && <RunnersUp study={study} at={at} />}
       {!isReport && <Take study={study.study} trial={best.trial} repeats={resultOf(study, best)?.repeats ?? 1} />}
@@ -117,25 +119,34 @@ function Take({ study, trial, repeats }: { study: string; trial: number; repeats
   );
 }
 
+const NEXT_BEST = 4;
+
 function RunnersUp({ study, at }: ViewProps) {
   const { data: table } = useTable(study.study, at);
   const others = useMemo(() => (table ? bestRows(table, study.mode) : []), [table, study.mode]).filter((trial) => trial !== study.best?.trial);
   if (!table || others.length === 0) return null;
   const place = study.value === "best" ? "best" : "last";
+  const shown = others.slice(0, NEXT_BEST);
+  const markOf = (trial: number) => table.get(trial, "exactness") as string | null;
+  const signs = signsOf([study.exactness.mark, ...shown.map(markOf)]);
+  const more = new Map([...signs].filter(([text]) => text !== study.exactness.mark));
   return (
-    <p class="quiet">
-      Next best:{" "}
-      {others.slice(0, 4).map((trial, index) => (
-        <span key={trial}>
-          {index > 0 && " · "}
-          <span class="whole">
-            <a href={studyLink(study.study, ["trials", String(trial)])}>{trial}</a>: {number(table.get(trial, "value") as number)}
-            <Unproven text={table.get(trial, "exactness") as string | null} />
-            <span class="quiet"> {spread({ deviation: table.get(trial, `${place}.deviation`) as number | null, repeats: Number(table.get(trial, `${place}.repeats`)) })}</span>
+    <>
+      <p class="quiet">
+        Next best:{" "}
+        {shown.map((trial, index) => (
+          <span key={trial}>
+            {index > 0 && " · "}
+            <span class="whole">
+              <a href={studyLink(study.study, ["trials", String(trial)])}>{trial}</a>: {number(table.get(trial, "value") as number)}
+              <Unproven text={markOf(trial)} signs={signs} />
+              <span class="quiet"> {spread({ deviation: table.get(trial, `${place}.deviation`) as number | null, repeats: Number(table.get(trial, `${place}.repeats`)) })}</span>
+            </span>
           </span>
-        </span>
-      ))}
-    </p>
+        ))}
+      </p>
+      <Footnotes signs={more} />
+    </>
   );
 }
 

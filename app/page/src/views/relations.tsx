@@ -3,7 +3,7 @@ import { useMemo } from "preact/hooks";
 import { about, isReport, useAnswer } from "../data.ts";
 import { count, number, percent } from "../format.ts";
 import { axisOf } from "../layout/parallel.ts";
-import { END, fullest } from "../layout/rungs.ts";
+import { END, opening, rungNames } from "../layout/rungs.ts";
 import { robust } from "../layout/scales.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Parallel } from "../parts/parallel_canvas.tsx";
@@ -28,7 +28,7 @@ export function Relations(props: ViewProps) {
 
 function Related({ study, at, table }: ViewProps & { table: Table }) {
   const rungs = useAnswer<Rungs>(about(study.study, "/rungs", at));
-  const rung = route.value.query["rung"] ?? fullest(rungs.data);
+  const rung = route.value.query["rung"] ?? opening(rungs.data);
   const importance = useAnswer<Importance>(rungs.data && about(study.study, "/importance", at, isReport ? {} : { rung }));
   const values = useMemo(() => resultsAt(table, rungs.data, rung), [table, rungs.data, rung]);
   const shares = useMemo(() => sharesOf(table, importance.data), [table, importance.data]);
@@ -38,15 +38,15 @@ function Related({ study, at, table }: ViewProps & { table: Table }) {
     const shown = values.map((value) => (value === null ? null : Math.min(high, Math.max(low, value))));
     return [...names.map((name) => axisOf(name, table.column(name), text)), axisOf(study.metric, shown, text)];
   }, [names, table, values, study.metric, study.mode]);
-  const numbers = [...new Set((rungs.data?.items ?? []).map((item) => item.rung))].sort((a, b) => a - b);
-  const aside = numbers.length > 1 && (
+  const named = rungNames(rungs.data);
+  const aside = named.length > 1 && (
     <label>
       result at{" "}
       <select value={rung} onChange={(event) => setQuery({ rung: event.currentTarget.value })}>
         <option value={END}>the trial's end</option>
-        {numbers.map((each) => (
+        {named.map(({ rung: each, name }) => (
           <option key={each} value={each}>
-            rung {each}
+            {name}
           </option>
         ))}
       </select>

@@ -1,7 +1,7 @@
 /** All studies, newest first, each with its best result and what sharing saved. */
 import { useEffect, useState } from "preact/hooks";
 import { about, address, happened, mayChange, useAnswer } from "../data.ts";
-import { duration, number, share, time } from "../format.ts";
+import { duration, number, share, signsOf, time } from "../format.ts";
 import { chosenStudies, isMeant } from "../layout/studies.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { State, Unproven } from "../parts/states.tsx";
@@ -66,6 +66,7 @@ export function Studies() {
                   </tbody>
                 </table>
               </div>
+              <p class="quiet">* behind a result: not all of its training is proven to be exact; the study's page says what is.</p>
               {isMore && <button onClick={() => setLimit(limit + PAGE)}>Older studies</button>}
             </>
           );
@@ -135,7 +136,7 @@ function Row({ item }: { item: Listed }) {
       <td>{data?.tuner ?? "…"}</td>
       <td class="n">
         {data?.best ? number(data.best.value) : "–"}
-        {data?.best && <Unproven text={data.exactness.mark} />}
+        {data?.best && <Unproven text={data.exactness.mark} signs={signsOf([data.exactness.mark])} />}
         {data && (
           <p class="quiet" title={data.mode === "min" ? "lower is better" : "higher is better"}>
             {data.metric} <span aria-hidden="true">{data.mode === "min" ? "↓" : "↑"}</span>

@@ -1,11 +1,11 @@
 /** Some studies beside each other: how soon each came to its best, what it cost, and what they share. */
 import { useEffect, useMemo } from "preact/hooks";
 import { about, useAnswer, type Answer } from "../data.ts";
-import { count, duration, number, share, spread } from "../format.ts";
+import { count, duration, number, share, signsOf, spread } from "../format.ts";
 import { chosenStudies, sharedPlans } from "../layout/studies.ts";
 import { Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
-import { State, Unproven } from "../parts/states.tsx";
+import { Footnotes, State, Unproven } from "../parts/states.tsx";
 import { formatRoute, route, setQuery, studyLink } from "../route.ts";
 import { palette, series } from "../theme.ts";
 import { resultOf, type History, type Listed, type Study, type StudyPage } from "../types.ts";
@@ -64,6 +64,7 @@ function Beside({ names }: { names: string[] }) {
 
 function Facts({ all }: { all: Compared[] }) {
   const plans = sharedPlans(all.map(({ name, listed }) => listed?.plan ?? name));
+  const signs = signsOf(all.map(({ study }) => (study?.best ? study.exactness.mark : "")));
   return (
     <>
       <div class="scroll">
@@ -85,11 +86,12 @@ function Facts({ all }: { all: Compared[] }) {
           </thead>
           <tbody>
             {all.map((each, index) => (
-              <Row key={each.name} {...each} index={index} plan={plans[index]!} />
+              <Row key={each.name} {...each} index={index} plan={plans[index]!} signs={signs} />
             ))}
           </tbody>
         </table>
       </div>
+      <Footnotes signs={signs} />
       <p class="quiet">
         {plans.some(Boolean) ? "Studies with the same letter share a search plan: what one has trained, the others reuse. " : "No two of them share a search plan: trainer, arguments, data or seed differ. "}
         “Reused” are steps that another study had trained.
@@ -98,7 +100,13 @@ function Facts({ all }: { all: Compared[] }) {
   );
 }
 
-function Row({ name, study, error, index, plan }: Compared & { index: number; plan: string }) {
+interface RowProps extends Compared {
+  index: number;
+  plan: string;
+  signs: Map<string, string>;
+}
+
+function Row({ name, study, error, index, plan, signs }: RowProps) {
   const best = study?.best;
   return (
     <tr>
@@ -110,7 +118,7 @@ function Row({ name, study, error, index, plan }: Compared & { index: number; pl
       <td>{study?.tuner ?? "…"}</td>
       <td class="n">
         {best ? <a href={studyLink(name, ["trials", String(best.trial)])}>{number(best.value, 6)}</a> : "–"}
-        {best && <Unproven text={study.exactness.mark} />}
+        {best && <Unproven text={study.exactness.mark} signs={signs} />}
         {study && (
           <p class="quiet">
             {best && spread(resultOf(study, best))} {study.metric} {study.mode === "min" ? "↓" : "↑"}

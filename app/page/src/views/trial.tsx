@@ -1,7 +1,7 @@
 /** One trial: what it is, how it went, why it is where it is, and what can be done with it. */
 import { useMemo, useState } from "preact/hooks";
 import { about, address, isReport, mayChange, tell, useAnswer, type Trouble } from "../data.ts";
-import { number, plural, result, spread } from "../format.ts";
+import { number, plural, result, signsOf, spread } from "../format.ts";
 import { rungLines } from "../layout/rungs.ts";
 import { loggedLines } from "../parts/logged.ts";
 import { reason } from "../layout/sentences.ts";
@@ -27,7 +27,7 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
               <p class="value">
                 <strong>
                   {number(shown.value, 6)}
-                  <Unproven text={shown.value === null ? null : shown.exactness} />
+                  <Unproven text={shown.value === null ? null : shown.exactness} signs={signsOf([shown.exactness])} />
                 </strong>{" "}
                 <span class="quiet">{spread(resultOf(study, shown))}</span> <span>{study.metric}</span>
               </p>
@@ -49,7 +49,11 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
                 Not exact to the last bit: {text}
               </p>
             ))}
-            {shown.exactness && <p class="quiet">Exactness: {shown.exactness}</p>}
+            {shown.exactness && (
+              <p class="quiet">
+                {shown.value !== null && "* "}Exactness: {shown.exactness}
+              </p>
+            )}
             {!isReport && at === null && <TrialActs study={study} trial={shown} />}
           </Panel>
           <Panel title="Why">

@@ -2,11 +2,12 @@
 import { computed, type ReadonlySignal, type Signal } from "@preact/signals";
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { download } from "../download.ts";
-import { cell, count, MARKS } from "../format.ts";
+import { cell, count, MARKS, signsOf } from "../format.ts";
 import { csv, filtered, sorted } from "../layout/filter.ts";
 import { FailedTrials } from "../parts/failures.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Rows } from "../parts/rows.tsx";
+import { Footnotes } from "../parts/states.tsx";
 import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
 import { titleOf, useTable, type Table } from "../table.ts";
 import { Chosen } from "./chosen.tsx";
@@ -45,9 +46,10 @@ function List({ study, table }: ViewProps & { table: Table }) {
   const rows = useMemo(() => {
     return sorted(table, filtered(table, text), sort.replace(/^-/, ""), sort.startsWith("-"));
   }, [table, text, sort]);
+  const signs = useMemo(() => marks(table), [table]);
   const row = useCallback(
-    (index: Signal<number>) => <Row study={study.study} table={table} trial={computed(() => rows[index.value] ?? 0)} columns={columns} />,
-    [study.study, table, rows, columns],
+    (index: Signal<number>) => <Row study={study.study} table={table} trial={computed(() => rows[index.value] ?? 0)} columns={columns} signs={signs} />,
+    [study.study, table, rows, columns, signs],
   );
   const order = (name: string) => setQuery({ sort: sort === name ? `-${name}` : name });
   const aside = (
@@ -83,18 +85,14 @@ function List({ study, table }: ViewProps & { table: Table }) {
         }
         row={row}
       />
-      {marks(table).map((text) => (
-        <p class="quiet" key={text}>
-          * {text}
-        </p>
-      ))}
+      <Footnotes signs={signs} />
     </Panel>
   );
 }
 
-/** What is to stand beside the values of trials that are not proven to be exact, each text once. */
-function marks(table: Table): string[] {
-  return [...new Set(table.column("exactness").filter((text) => text !== null).map(String))].filter(Boolean);
+/** The signs beside the values of trials that are not proven to be exact. */
+function marks(table: Table): Map<string, string> {
+  return signsOf(table.column("exactness").map((text, row) => (text === null || table.get(row, "value") === null ? null : String(text))));
 }
 
 /** In rem: room for what is in the column, and for its name with an arrow. */
@@ -138,9 +136,11 @@ interface RowProps {
   /** The trial that is shown: the cells follow it by themselves, without being made again. */
   trial: ReadonlySignal<number>;
   columns: string[];
+  /** What stands beside values, by its sentence. */
+  signs: Map<string, string>;
 }
 
-function Row({ study, table, trial, columns }: RowProps) {
+function Row({ study, table, trial, columns, signs }: RowProps) {
   const isChosen = computed(() => chosen.value.includes(trial.value));
   const label = computed(() => `Choose trial ${trial.value}`);
   return (
@@ -149,13 +149,13 @@ function Row({ study, table, trial, columns }: RowProps) {
         <input type="checkbox" checked={isChosen} aria-label={label} onChange={() => toggleChosen(trial.peek())} />
       </span>
       {columns.map((name) => (
-        <Cell key={name} study={study} table={table} trial={trial} name={name} />
+        <Cell key={name} study={study} table={table} trial={trial} name={name} signs={signs} />
       ))}
     </>
   );
 }
 
-function Cell({ study, table, trial, name }: Omit<RowProps, "columns"> & { name: string }) {
+function Cell({ study, table, trial, name, signs }: Omit<RowProps, "columns"> & { name: string }) {
   if (name === "trial") {
     const link = computed(() => studyLink(study, ["trials", String(trial.value)]));
     return (
@@ -164,7 +164,7 @@ function Cell({ study, table, trial, name }: Omit<RowProps, "columns"> & { name:
       </span>
     );
   }
-  const mark = VALUES.includes(name) ? (at: number) => (table.get(at, name) !== null && table.get(at, "exactness") ? "*" : "") : () => "";
+  const mark = (at: number) => (VALUES.includes(name) && table.get(at, name) !== null ? signs.get(String(table.get(at, "exactness") ?? "")) ?? "" : "");
   const text = computed(() => (name === "front" ? FRONT[String(table.get(trial.value, name))]! : `${cell(table.get(trial.value, name))}${mark(trial.value)}`));
   if (name === "state") return <StateCell state={text} />;
   if (table.isNumeric(name)) {
