@@ -200,7 +200,7 @@ class Run:
 
 @runtime_checkable
 class Attachable(Protocol):
-    """The fiber in which a script runs for a study: see `stagetree.runtime.loading`."""
+    """The fiber in which a script runs for a study: see `stagetree.runtime.attached`."""
 
     def attached(self, args: Mapping[str, Any], caches: tuple[str, ...]) -> Run:
         """The run of the script, with these arguments; caches: as of `attach`."""

@@ -96,6 +96,7 @@ STUDY: Json = {
         "audited": False,
         "proof_steps": 7,
     },
+    "unread": [],
     "ending": None,
     "metric": "val_accuracy",
     "mode": "max",

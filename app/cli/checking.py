@@ -85,6 +85,8 @@ def lines(report: Json) -> list[str]:
         f"loaded in {_seconds(report['load_seconds'])}"
     ]
     report_lines += [f"not exact         {operation} has no deterministic form" for operation in report["not_exact"]]
+    for name in report["unread"]:
+        report_lines.append(f"not read          {name}: the script read it in none of the {report['steps']} steps")
     for way, words in WAYS.items():
         if way != "again" or way in report["differences"]:
             report_lines.append(f"{words}  {report['differences'].get(way, 'the same, bit for bit')}")

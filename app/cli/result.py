@@ -56,6 +56,8 @@ def print_result(study: Json) -> None:
     for each in study.get("not_exact", ()):
         print(f"not exact: {one_line(each)}")
     print_exactness(study)
+    for name in study.get("unread", ()):
+        print(f"not read {one_line(name)}: the script read it in none of the first steps; see `stagetree check`")
     if study.get("ending"):
         print(f"ended   {one_line(study['ending'])}")
     if study.get("error"):

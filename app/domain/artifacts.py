@@ -109,8 +109,9 @@ class ExactnessTested:
     at which the second way began anew, from a checkpoint or, at 0, from nothing. since: the same of the first way.
     difference: the first leaf or metric that differs and the likely cause, in a sentence; empty where all bits are
     equal. stray: attributes of the trainer that do not come back with its state, each in words that follow its name.
-    unproven: why nothing could be compared, in words that follow a colon; empty where it was. A `CHECK` that failed in
-    the user's code is a `StageFailed`.
+    unproven: why nothing could be compared, in words that follow a colon; empty where it was. unread: of a `CHECK`, the
+    hyper-parameters that a script has read in none of the steps. A `CHECK` that failed in the user's code is a
+    `StageFailed`.
     """
 
     chain: ChainId
@@ -123,6 +124,7 @@ class ExactnessTested:
     difference: str = ""
     stray: dict[str, str] = field(default_factory=dict)
     unproven: str = ""
+    unread: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

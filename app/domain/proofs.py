@@ -47,6 +47,12 @@ def difference(plan: SearchPlan) -> e.ExactnessTested | None:
     return next((test for test in plan.tests if test.difference), None)
 
 
+def unread(plan: SearchPlan, study: Study) -> list[str]:
+    """The hyper-parameters of a study that a script has read in none of the steps of a check."""
+    names = dict.fromkeys(name for test in plan.tests for name in test.unread)
+    return [name for name in names if any(name in trial.hp for trial in study.trials)]
+
+
 def judge(plan: SearchPlan) -> Judgement:
     """The verdict on a plan: the weakest of those on each kind of device that has trained it."""
     stray = tuple(dict.fromkeys(f"{name} {words}" for test in plan.tests for name, words in test.stray.items()))

@@ -63,12 +63,12 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """What does not come back with a state, each in words that follow its name. cause: the likely one of a difference,
-    in a sentence.
-    """
+    """What does not come back with a state, each in words that follow its name. cause: the likely one of a difference.
+    unread: hyper-parameters that a script has read in no step so far."""
 
     names: Mapping[str, str]
     cause: str
+    unread: tuple[str, ...] = ()
 
 
 class TrainerProcess(TrainerConnection):
@@ -293,7 +293,7 @@ class TrainerProcess(TrainerConnection):
     def stray(self, first: str, words: str, *, deadline: Deadline) -> Stray:
         """What is not as it was at the look `first`, where `words` say that it was, but at that at `used`."""
         answer, _ = self._ask("stray", deadline, first=first, words=words)
-        return Stray(answer["stray"], answer["cause"])
+        return Stray(answer["stray"], answer["cause"], tuple(answer["unread"]))
 
     def resident_bytes(self) -> int:
         """What the process has in memory now; 0 where that is not known."""

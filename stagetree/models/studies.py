@@ -210,6 +210,9 @@ class StudyAnswer(Answer, needs=("study", "state")):
         default=[], description="why results may differ in their last bits from those of trials trained alone"
     )
     exactness: Exactness
+    unread: list[str] = Field(
+        default=[], description="hyper-parameters that its script has read in none of the steps of a check"
+    )
     waits_for: list[str] = Field(
         default=[],
         description="what holds it up: a store that is away, by slot; a trainer that no slot has; an audit that waits",

@@ -14,11 +14,12 @@ from stagetree.packing.constants import has_constants
 from stagetree.packing.refusals import NotPackable, refuse
 from stagetree.packing.rows import OwnBatches, form_of
 from stagetree.trainer import Trainer, generators
-from stagetree.trainer.base import MetricSums, Recorded
+from stagetree.trainer.base import MetricSums
 from stagetree.trainer.optimizing import Precision
 from stagetree.trainer.order import BatchSpan, parts
 from stagetree.trainer.reading import Ahead
 from stagetree.trainer.torch_trainer import TorchTrainer
+from stagetree.trainer.values import Recorded
 
 Generators = dict[str, Any]
 BatchKey = tuple[Any, ...]

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from stagetree.runtime import inexact, machine, state_format, suspects
-from stagetree.runtime.comparing import Look
+from stagetree.runtime.comparing import Look, unread
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.forks import Way, forked, forked_ranks
 from stagetree.runtime.loading import is_script, load_trainer
@@ -35,7 +35,7 @@ from stagetree.trainer.parted import Parted, map_parted
 
 RANKED = "Likely: train() reads something that depends on its rank, or adds up in another order than self.ranks.sum"
 _MEASURED = (
-    *("metrics", "not_exact", "first_step_seconds", "step_seconds", "evaluate_seconds"),
+    *("metrics", "not_exact", "unread", "first_step_seconds", "step_seconds", "evaluate_seconds"),
     *("checkpoint_bytes", "save_seconds"),
 )
 
@@ -66,11 +66,11 @@ class Job:
 class Report:
     """What was found. differences: the first leaf that differs, of how many, and the likely cause, by way: `split` in a
     fresh process, gone on in a `used` object, `watched` by evaluations after each step, or merely trained `again`; by
-    2 `ranks` (`ranks 2`), without a break or from the state of one process on; or a metric that differs where no leaf
-    does.
+    2 `ranks` (`ranks 2`), without a break or on from the state of one process; or a metric where no leaf differs.
 
     failed: the trainer's own error, with which nothing could be compared. not_exact: what has no deterministic form.
-    first_step_seconds: with what happens once, such as compiling. save_seconds: for `checkpoint_bytes`.
+    unread: hyper-parameters that a script has not read. first_step_seconds: with what happens once, such as compiling.
+    save_seconds: for `checkpoint_bytes`.
     """
 
     steps: int
@@ -78,6 +78,7 @@ class Report:
     metrics: dict[str, float | None] = field(default_factory=dict)
     differences: dict[str, str] = field(default_factory=dict)
     not_exact: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
     first_step_seconds: float = 0.0
     step_seconds: float = 0.0
     evaluate_seconds: float = 0.0
@@ -174,6 +175,7 @@ class _Ways:
             "metrics": model.evaluate(),
             "evaluate_seconds": time.monotonic() - begun_at,
             "not_exact": sorted({name for each in caught if (name := inexact.operation_in(str(each.message)))}),
+            "unread": unread(model.trainer),
             "first_step_seconds": seconds[0],
             "step_seconds": sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2],
             "checkpoint_bytes": size,

@@ -154,7 +154,13 @@ class Looks:
         return {
             "stray": unseen | stray,
             "cause": plain(suspects.cause("used", False, {}, signs)),
+            "unread": list(map(plain, unread(model.trainer))),
         }
+
+
+def unread(trainer: object) -> list[str]:
+    """The hyper-parameters that a script has read in no step so far; of other trainers it is not known."""
+    return getattr(trainer, "unread", list[str])()
 
 
 def compare(mine: Sequence[int], stored: Sequence[int]) -> dict[str, Any]:

@@ -21,10 +21,11 @@ from typing import Any
 import torch
 
 from stagetree.runtime import inexact, state_format
+from stagetree.runtime.attached import script_trainer
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.grant import Grant, GrantLost
 from stagetree.runtime.launcher import SOCKET
-from stagetree.runtime.loading import imports_of, script_trainer
+from stagetree.runtime.loading import imports_of
 from stagetree.runtime.machine import Machine, log_to_stderr, prefer_for_killing, print_to, refuse_breakpoints
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.wire import Message, Wire

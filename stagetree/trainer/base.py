@@ -19,8 +19,6 @@ workers. So whatever `train` reads must come from the arguments, from `setup`, f
 generators. `evaluate` and `state_dict` may be called between any two steps, any number of times, or never.
 
 An exception out of any method fails the trial, with its traceback, and never the study.
-
-Hyper-parameters that shape a model, and whether they change.
 """
 
 from __future__ import annotations
@@ -268,32 +266,3 @@ class TrainsAhead(Trainer):
             That step, which is the runner's or a later one, and the metrics of the steps between them at which it was
             to be evaluated.
         """
-
-
-class Recorded(dict[str, Any]):
-    """Hyper-parameters that remember which of them were read."""
-
-    def __init__(self, hp: Mapping[str, Any]) -> None:
-        super().__init__(hp)
-        self.read: set[str] = set()
-
-    def __getitem__(self, name: str) -> Any:
-        self.read.add(name)
-        return super().__getitem__(name)
-
-    def __contains__(self, name: object) -> bool:
-        self.read.add(str(name))
-        return super().__contains__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.read.add(name)
-        return super().get(name, default)
-
-    def fits(self, hp: Mapping[str, Any]) -> bool:
-        """Whether a model that was built from these is what would be built from others."""
-        return all(hp.get(name) == super(Recorded, self).get(name) for name in self.read)
-
-
-def changed(names: Iterable[str], before: Mapping[str, Any], hp: Mapping[str, Any]) -> bool:
-    """Whether one of the names has another value than before."""
-    return any(name in hp and hp[name] != before.get(name) for name in names)

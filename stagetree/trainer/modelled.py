@@ -12,12 +12,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from stagetree.trainer import generators
-from stagetree.trainer.base import Recorded
 from stagetree.trainer.data import DataTrainer
 from stagetree.trainer.order import BatchSpan
 from stagetree.trainer.parallel import DividedSharding, ReplicatedSharding, fully_shard_blocks
 from stagetree.trainer.parted import Parted, is_divided, like, local, whole_of
 from stagetree.trainer.tensors import Average, Mean, owned
+from stagetree.trainer.values import Recorded
 
 
 class ModelTrainer(DataTrainer):

@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
 from stagetree.limits import DATA, DATA_SEED
-from stagetree.trainer.base import changed
 from stagetree.trainer.modelled import ModelTrainer, clip_grad_norm, load_model, load_optimizer
 from stagetree.trainer.optimizing import Precision, Rates
 from stagetree.trainer.order import Batching, BatchSpan, noting_one_sample, parts
@@ -22,6 +21,7 @@ from stagetree.trainer.reading import Loading, Samples
 from stagetree.trainer.sharding import refuse_inexact
 from stagetree.trainer.streaming import TrainData
 from stagetree.trainer.tensors import Mean, PartMeans, evaluating, export_model, map_tensors, mean_of, whole_number
+from stagetree.trainer.values import changed
 
 
 class TorchTrainer(ModelTrainer):

@@ -77,6 +77,16 @@ def test_a_late_result_of_what_was_struck_is_no_result(
     assert http.get(f"/studies/{tuned}/history").json()["best"] == []
 
 
+def test_a_study_says_which_of_its_hyper_parameters_a_script_did_not_read(
+    http: TestClient, tuned: str, workers: Workers
+) -> None:
+    assert http.get(f"/studies/{tuned}").json()["unread"] == []
+    chain, node = proof(workers, tuned, ProofKind.CHECK), next(iter(workers.plan(tuned).nodes))
+    tested = {"device": "cpu", "begin": 0, "step": 2, "unread": ["bs", "of another study"]}
+    workers.record(tuned, e.ExactnessTested(chain=chain, proof=ProofKind.CHECK, node=node, **tested))  # type: ignore[arg-type]
+    assert http.get(f"/studies/{tuned}").json()["unread"] == ["bs"]
+
+
 def test_a_slot_that_trains_to_compare_is_told_apart(http: TestClient, tuned: str, workers: Workers) -> None:
     training = workers.assign(tuned, 0)
     end(workers, tuned, proof(workers, tuned))

@@ -12,6 +12,7 @@ import pytest
 from built_models import advanced, image
 from forks import checked
 
+from app.cli.checking import lines
 from app.registry import Catalogue
 from stagetree import attach
 from stagetree.runtime import inexact, state_format
@@ -317,6 +318,44 @@ def test_each_cause_has_words_for_scripts() -> None:
     causes = [each for name, each in vars(inexact).items() if name.isupper() and isinstance(each, str)]
     for words in map(inexact.in_words_of_scripts, [*causes, inexact.not_in_state(["x"])]):
         assert not any(word in words for word in ("train()", "load_state_dict", "setup()", "state_dict()")), words
+
+
+# ------------------------------------------------------------------------------------------------ what it reads
+
+TWO = {**HP, "decay": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("reads", "unread"),
+    [
+        ("hp['lr']", ["decay"]),
+        ("hp['lr'] * hp.get('decay')", []),
+        ("hp['lr'] * ('decay' in hp)", []),
+        ("hp['lr'] if step < 2 else hp['decay']", []),
+        ("sum(hp.values())", []),
+        ("dict(hp)['lr']", []),
+        ("dict(**hp)['lr']", []),
+        ("{**hp}['lr']", []),
+        ("(hp | {})['lr']", []),
+        ("hp.copy()['lr']", []),
+        ("__import__('copy').deepcopy(hp)['lr']", []),
+        ("__import__('json').loads(__import__('json').dumps(hp))['lr']", []),
+        ("hp.pop('lr')", ["decay"]),
+        ("[hp[name] for name in hp][0]", []),
+        ("1.0", ["decay", "lr"]),
+    ],
+)
+def test_it_is_known_what_a_script_has_read(build: Any, reads: str, unread: list[str]) -> None:
+    model = trained(build(SCRIPT.replace('hp["lr"]', f"({reads})")), 3, TWO)
+    assert model.trainer.unread() == unread  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_check_names_what_a_script_does_not_read(tmp_path: Path) -> None:
+    (tmp_path / "walk.py").write_text(SCRIPT)
+    report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": TWO})
+    assert (report["unread"], report["differences"]) == (["decay"], {})
+    assert "not read          decay: the script read it in none of the 4 steps" in lines(report)
 
 
 # ------------------------------------------------------------------------------------------------ by hand, the example

@@ -113,7 +113,7 @@ class InProcess:
     def stray(self, first: str, words: str, *, deadline: Any) -> Stray:
         assert self.model is not None
         found = self._looks.stray(first, words, self.model, self.timeline)
-        return Stray(found["stray"], found["cause"])
+        return Stray(found["stray"], found["cause"], tuple(found["unread"]))
 
     def resident_bytes(self) -> int:
         return self.resident

@@ -12,6 +12,7 @@ from cluster import Cluster
 from toys import switch
 
 from app.domain import events as e
+from app.domain.proofs import unread
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.registry import Catalogue, TrainerSource
@@ -168,9 +169,26 @@ def test_a_script_is_told_of_in_words_of_its_own(proving: Cluster, tmp_path: Pat
     proving.sources = Catalogue([str(file)]).describe()
     proving.run(proving.submit(study("script", inexact="refuse")))
     [check] = found(proving, "check")
+    assert check.unread == []
     assert check.difference.endswith(
         "Likely: data.rng (a global of script.py) not in the state: after load() of run.state not what it was"
     )
+
+
+@pytest.mark.slow
+def test_hyper_parameters_that_a_script_does_not_read_are_on_record(proving: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT.replace("data.rng.random()", "1.0"))
+    proving.sources = Catalogue([str(file)]).describe()
+    asked = study("script")
+    for trial in asked["tuner"]["trials"]:
+        trial["hp"]["decay"] = 0.1
+    done = proving.run(proving.submit(asked))
+    [check] = found(proving, "check")
+    assert (check.unread, check.difference) == (["decay"], "")
+    assert unread(proving.plan, done) == ["decay"]
+    other = proving.study(proving.submit(study("script")))
+    assert unread(proving.plan, other) == [], "it has no such hyper-parameter"
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from app.domain import accounting, results, search_plan
 from app.domain.decide.studies import GROWS_BY, grows_from
 from app.domain.events import Stage
 from app.domain.failures import Group, group_text, groups
+from app.domain.proofs import unread
 from app.domain.remarks import learned_text
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, decisions, meaning, prediction, standing
@@ -89,7 +90,7 @@ def study(
         slots=slots,
         progress=progress(plan, folded, reached or {}, expected),
         **_growth(folded),
-        **_remarks(folded),
+        **_remarks(plan, folded),
     ).with_fields(**lineage(folded), **more)
 
 
@@ -99,10 +100,11 @@ def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
     return dict.fromkeys(get_args(ShownTrialState), 0) | Counter(_state(plan, trial, busy) for trial in study.trials)
 
 
-def _remarks(study: Study) -> dict[str, Any]:
+def _remarks(plan: SearchPlan, study: Study) -> dict[str, Any]:
     notes = [note(study, each) for each in study.notes]
     learned = [learned_text(each) for each in study.learned]
-    return {"learned": learned, "notes": notes, "tags": study.tags, "attributes": json_safe(study.attributes)}
+    told = {"learned": learned, "unread": json_safe(unread(plan, study))}
+    return told | {"notes": notes, "tags": study.tags, "attributes": json_safe(study.attributes)}
 
 
 def _growth(study: Study) -> dict[str, Any]:

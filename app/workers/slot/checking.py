@@ -11,7 +11,7 @@ Up to three more trainings tell the causes of a difference apart, if there is on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
@@ -51,12 +51,14 @@ class CheckFailed(Exception):
 class Checked:
     """difference: the first that was found, with its likely cause. stray: what does not come back with the state.
 
-    unproven: why a difference need not be the trainer's fault; then none is said.
+    unproven: why a difference need not be the trainer's fault; then none is said. unread: hyper-parameters that a
+    script has read in none of the steps.
     """
 
     difference: str = ""
     unproven: str = ""
     stray: Mapping[str, str] = field(default_factory=dict)
+    unread: Sequence[str] = ()
 
 
 def check(bench: Bench, order: ProofOrder, steps: int) -> Checked:
@@ -131,7 +133,8 @@ class _Check:
         bench.look("before")
         bench.load(first, 1)
         bench.look("used")
-        self.found.stray = bench.stray(SAVED).names
+        stray = bench.stray(SAVED)
+        self.found.stray, self.found.unread = stray.names, stray.unread
 
     def _used(self, end: State, metrics: Metrics) -> str:
         text = self._to_the_end(end, metrics)

@@ -114,7 +114,7 @@ class ProofLane(Lane):
             signature=failed.signature,
         )
 
-    def _tested(self, at: Comparison | None = None, difference: str = "", **found: object) -> e.ExactnessTested:
+    def _tested(self, at: Comparison | None = None, *, difference: str = "", **found: object) -> e.ExactnessTested:
         """What was found where both ways end, which by default is the next of those places."""
         source = self._slot.given.sources().get(self.work.trainer)
         if source is not None and source.script:
@@ -137,7 +137,9 @@ class ProofLane(Lane):
         bench.print_to(self._slot.logs.begin(self.claim.chain, self.work, 0))
         if self._kind == ProofKind.CHECK:
             its = check(bench, self._order, self.work.stages[0].end)
-            self._state(self._tested(difference=its.difference, stray=dict(its.stray), unproven=its.unproven))
+            stray, unread = dict(its.stray), list(its.unread)
+            told = self._tested(difference=its.difference, unproven=its.unproven, stray=stray, unread=unread)
+            self._state(told)
             return
         if self.work.determinism == "off":
             raise Unproven(OFF)

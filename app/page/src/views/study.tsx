@@ -150,6 +150,11 @@ function Head({ study }: { study: Study }) {
             Exactness: {study.exactness.text}
           </p>
         )}
+        {(study.unread ?? []).map((name) => (
+          <p class="trouble" key={name}>
+            The script read the hyper-parameter {name} in none of its first steps.
+          </p>
+        ))}
       </div>
       {!isReport && moment.value === null && <Acts study={study} />}
     </header>
