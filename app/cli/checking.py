@@ -14,7 +14,7 @@ import typer
 
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Changes, Output, StudyFile, Trainers
-from app.cli.output import Format, print_json
+from app.cli.output import Format, plural, print_json
 from app.embedded import PYTHON, home_first
 from stagetree.runtime.failures import ending
 
@@ -67,7 +67,7 @@ def check(
     if output is Format.json:
         print_json(report)
     else:
-        print("\n".join([*lines(report), *_rank_lines(report, worlds)]))
+        print("\n".join([*lines(report), *_rank_lines(report, worlds), *_success(report)]))
     if report["failed"] or report["differences"]:
         raise typer.Exit(FAILED)
 
@@ -112,6 +112,14 @@ def _rank_lines(report: Json, worlds: list[int]) -> list[str]:
         return []
     names = [f"{each} ranks" for each in worlds if each > 1]
     return [f"{name:25}  {report['differences'].get(_way(name), 'the same, bit for bit')}" for name in names]
+
+
+def _success(report: Json) -> list[str]:
+    """How far the trainings went that agree; nothing where one of them does not."""
+    if report["failed"] or report["differences"]:
+        return []
+    steps = f"after {report['steps']} steps, with a break after {plural(report['broken'], 'step')}"
+    return [f"compared          {steps}: no bit differs; --steps N trains for longer"]
 
 
 def _way(name: str) -> str:

@@ -100,3 +100,5 @@ def test_an_example_is_checked(tmp_path: Path) -> None:
     done = stagetree("check", str(study), "--steps", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the same, bit for bit") == 3 and "a checkpoint" in done.stdout
+    how_far = "after 2 steps, with a break after 1 step: no bit differs; --steps N trains for longer"
+    assert done.stdout.splitlines()[-1] == f"compared          {how_far}"
