@@ -75,6 +75,16 @@ def explained() -> Iterator[None]:
         fail(sentence_of(error), code)
 
 
+@contextmanager
+def said_if_interrupted() -> Iterator[None]:
+    """What comes before anything begins: Ctrl-C ends it, and a sentence says that nothing is left to resume."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("\nStopped before anything began: no study was submitted.", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
 def fail(text: str, code: int = FAILED) -> NoReturn:
     """End with a message."""
     for line in text.splitlines():

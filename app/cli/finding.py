@@ -26,6 +26,9 @@ class Documents:
         self._client, self.url = client, client.url
         self.place = f"--server {client.url}"
 
+    is_attended = True
+    """Whether somebody is at work there: a server answers."""
+
     def check_work(self) -> None:
         """Whoever asks a server hears from itself what it lacks."""
 

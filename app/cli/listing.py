@@ -24,6 +24,10 @@ Tagged = Annotated[
 LOOKED_AT = 50
 """Of so many, the newest, the best result is shown: for that the log of each is read."""
 
+UNATTENDED = "interrupted"
+"""The state that is shown of a running study in a store where no stack is at work; in JSON it is running."""
+IDLE = "No process trains what is interrupted: `stagetree run` with the same study file resumes it."
+
 HEADER = ["study", "state", "name", "tuner", "trials", "best", "saved", "submitted"]
 
 
@@ -46,13 +50,17 @@ def studies(
     check_states(state, tuple(StudyState))
     chosen = set(tag or ())
     with stacks.reading(server, dir) as service:
+        is_attended = service.client.is_attended
         every = (study for study in service.client.studies() if not state or study["state"] in state)
         listed = [dict(study) for study in every if chosen <= set(study.get("tags", ()))][:limit]
         for study in listed[:LOOKED_AT]:
             study.update(_looked_at(service.client, study["study"]))
     more = [name for name in ("due", "tags", "begins") if any(_more(study, name) for study in listed)]
     header = [*HEADER, *({"begins": "begins from"}.get(name, name) for name in more)]
-    print_list(listed, output, header, [[*_row(study), *(_more(study, name) for name in more)] for study in listed])
+    rows = [[*_row(study, is_attended), *(_more(study, name) for name in more)] for study in listed]
+    print_list(listed, output, header, rows)
+    if output is ListFormat.table and not is_attended and any(study["state"] == "running" for study in listed):
+        print(IDLE, file=sys.stderr)
     if output is ListFormat.table and len(listed) > LOOKED_AT:
         print(f"best results are shown for the newest {LOOKED_AT} studies only", file=sys.stderr)
 
@@ -77,13 +85,14 @@ def _summary(study: Json) -> Json:
     return {**named, "trials": fraction(study["progress"]["trials"]), **result, **saved}
 
 
-def _row(study: Json) -> list[Any]:
+def _row(study: Json, is_attended: bool) -> list[Any]:
+    state = UNATTENDED if study["state"] == "running" and not is_attended else study["state"]
     at = time.strftime("%Y-%m-%d %H:%M", time.localtime(study["submitted_at"]))
     if "tuner" not in study:
-        return [study["study"], study["state"], study["name"], *[None] * 4, at]
+        return [study["study"], state, study["name"], *[None] * 4, at]
     saved = saved_text(study["saved_by_sharing"], study["saved_by_stopping"])
     own = [study["tuner"], study["trials"], _best(study), saved]
-    return [study["study"], study["state"], study["name"], *own, at]
+    return [study["study"], state, study["name"], *own, at]
 
 
 def _best(study: Json) -> str | None:

@@ -17,19 +17,17 @@ from app.cli.output import (
     ListFormat,
     error_text,
     harmless,
-    number,
     one_line,
     print_json,
     print_list,
-    print_table,
     ranges,
     result_cells,
     short_hp,
     slot_row,
 )
+from app.cli.trial_words import PREDICTED, foretold, print_trial
 from app.domain.terms import ShownTrialState
 from app.service.views.ordering import KEYS, ordered
-from stagetree.text import value_text
 
 Json = dict[str, Any]
 Release = Annotated[
@@ -91,12 +89,6 @@ def _print_noise(study: Json) -> None:
         print(one_line(noise))
 
 
-PREDICTED = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}
-"""What a table shows of the predictions of a tuner that makes some, and under which heading."""
-NOT_YET = "not yet known"
-"""The p of a trial before p is proven in its study."""
-
-
 def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
     """The heading and the rows of the trials that are shown, without what all trials have in common."""
     from app.cli.result import common_hp, judged_columns, judged_values, varied
@@ -107,21 +99,12 @@ def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str
 
     def row(trial: Json) -> tuple[Any, ...]:
         numbers = [each for name in results for each in result_cells(trial[name])]
-        foretold = [_foretold(trial.get("prediction") or {}, name) for name in predicted]
+        foretold = [foretold(trial.get("prediction") or {}, name) for name in predicted]
         middle = (*numbers, *foretold, *judged_values(trial, judged))
         return trial["trial"], *middle, trial["standing"], short_hp(varied(trial["hp"], common))
 
     heads = (study["metric"], "step", results[1], "step", *predicted.values(), *judged)
     return ("trial", *heads, "standing", "hyper-parameters"), map(row, shown)
-
-
-def _foretold(prediction: Json, name: str) -> Any:
-    return NOT_YET if name == "p" and _is_unproven(prediction) else prediction.get(name)
-
-
-def _is_unproven(prediction: Json) -> bool:
-    """Whether a trial that goes on was judged without a p that is proven."""
-    return prediction.get("class") in ("promising", "opportunistic") and prediction["p"] is None
 
 
 def trial(
@@ -137,58 +120,6 @@ def trial(
     with stacks.reading_study(id, server, dir) as (service, name):
         document = service.client.trial(name, number)
     print_json(document) if output is Format.json else print_trial(name, document)
-
-
-DECISIONS = 5
-"""So many of a trial are printed, the last ones: a stopping rule decides after each evaluation."""
-
-
-def print_trial(study: str, trial: Json) -> None:
-    """A trial: how it failed, if it did, its results and its curve."""
-    print(f"trial     {trial['trial']} of {study}: {one_line(trial['standing'])}")
-    if "failure" in trial:
-        print(_failure(trial["failure"]))
-    print(f"steps     {trial['trained']} trained of {trial['steps']} asked for")
-    for name in ("last", "best"):
-        if trial[name]:
-            print(f"{name:<9} {value_text(trial[name])} at step {trial[name]['step']}")
-    if trial.get("prediction"):
-        print(f"predicted {_predicted(trial['prediction'])}")
-    print(f"values    {one_line(short_hp(trial['hp']))}")
-    if trial.get("begins"):
-        print(f"begins    {one_line(trial['begins']['text'].removeprefix('begins '))}")
-    if reason := {name: value for name, value in trial["reason"].items() if name != "sample"}:
-        print(f"reason    {one_line('  '.join(f'{name} {value}' for name, value in reason.items()))}")
-    for each in trial.get("decisions", ())[-DECISIONS:]:
-        print(f"why       {one_line(each)}")
-    for each in trial.get("not_exact", ()):
-        print(f"not exact: {one_line(each)}")
-    if trial.get("exactness"):
-        print(f"exact     {one_line(trial['exactness'])}")
-    for note in trial.get("notes", ()):
-        print(f"note      {one_line(note['text'])}")
-    if trial["curve"]:
-        print()
-        names = sorted({name for point in trial["curve"] for name in point["metrics"]})
-        rows = [(point["step"], *(point["metrics"].get(name) for name in names)) for point in trial["curve"]]
-        print_table(("step", *names), rows)
-
-
-def _failure(failure: Json) -> str:
-    """The traceback, with the step and the tries."""
-    tries = f", tried {failure['tries']} times" if failure.get("tries", 1) > 1 else ""
-    return f"\n{failure['kind']} after step {failure['step']}{tries}:\n{harmless(failure['error']).rstrip()}\n"
-
-
-def _predicted(prediction: Json) -> str:
-    """What the tuner foretells of a trial, in a line."""
-    if _is_unproven(prediction):
-        return f"{prediction['class']} at step {prediction['step']}, p {NOT_YET}"
-    if prediction["p"] is None:
-        return f"{prediction['class']}"
-    to_go = f"{number(prediction['expected_seconds'])} s expected to go" if prediction["expected_seconds"] else ""
-    reaches = f"reaches {number(prediction['target'])} with p {number(prediction['p'])}"
-    return ", ".join(filter(None, (f"{prediction['class']} at step {prediction['step']}: {reaches}", to_go)))
 
 
 def logs(id: StudyId, number: TrialNumber, server: Server = None, dir: Store = None) -> None:

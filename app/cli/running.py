@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail
+from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail, said_if_interrupted
 from app.cli.following import checked, code_of, finish, print_study, say_what_is_kept, until_end
 from app.cli.options import (
     DEFAULT_DIR,
@@ -73,31 +73,33 @@ def run(
     \b
     Example:  stagetree run study.yaml --slots 2 --set tuner.max_steps=20
     """
-    from app.cli import specs, stacks
-    from app.cli.finding import server_url
-    from app.cli.following import how
-    from app.settings import settings
+    with said_if_interrupted():
+        from app.cli import specs, stacks
+        from app.cli.finding import server_url
+        from app.cli.following import how
+        from app.settings import settings
 
-    local = {"--slots": slots, "--slots-per-gpu": slots_per_gpu, "--dir": dir, "--discard": discard}
-    own = [name for name, given in (local | {"--trainers": trainers}).items() if given]
-    if server and own:
-        fail(f"{own[0]} is for a run on this machine, and --server sends the study elsewhere: leave one out", USAGE)
-    if dir and discard:
-        fail("--dir keeps the results and --discard keeps nothing: leave one out", USAGE)
-    url, show = None if own else server_url(server), how(plain, quiet)
-    spec = specs.load(study, changes or (), None if url else settings().limits)
-    if no_check:
-        spec = spec.model_copy(update={"check": False})
-    if not quiet:
-        print_advice(spec)
+        local = {"--slots": slots, "--slots-per-gpu": slots_per_gpu, "--dir": dir, "--discard": discard}
+        own = [name for name, given in (local | {"--trainers": trainers}).items() if given]
+        if server and own:
+            fail(f"{own[0]} is for a run on this machine, and --server sends the study elsewhere: leave one out", USAGE)
+        if dir and discard:
+            fail("--dir keeps the results and --discard keeps nothing: leave one out", USAGE)
+        url, show = None if own else server_url(server), how(plain, quiet)
+        spec = specs.load(study, changes or (), None if url else settings().limits)
+        if no_check:
+            spec = spec.model_copy(update={"check": False})
+        if not quiet:
+            print_advice(spec)
     if url:
         if server is None:
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
         with stacks.server(url) as service:
             raise typer.Exit(_run_and_print(service, spec, show, output, is_strict=strict))
-    files = stacks.trainer_files(trainers or [], folder=study.parent)
-    stacks.check_trainer(spec, files)
-    stack = stacks.OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
+    with said_if_interrupted():
+        files = stacks.trainer_files(trainers or [], folder=study.parent)
+        stacks.check_trainer(spec, files)
+        stack = stacks.OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
     raise typer.Exit(_run_here(stack, spec, show, output, is_strict=strict))
 
 

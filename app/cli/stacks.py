@@ -7,13 +7,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
-from app.cli.errors import USAGE, fail
+from app.cli.errors import USAGE, fail, said_if_interrupted
 from app.cli.finding import Documents, server_url, study_id
 from app.cli.finding import reading as place_to_read
 from app.cli.options import DEFAULT_DIR
@@ -111,7 +111,8 @@ def own_stack(own: OwnStack, *, await_slots: bool = False) -> Iterator[Service[D
             print(f"What was trained is kept: the same command{again} resumes there.", file=sys.stderr)
         elif own.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
-        raise
+        with nullcontext() if began else said_if_interrupted():
+            raise
     if own.folder is None:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -46,9 +46,14 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self._use.records.close()
 
+    @property
+    def is_attended(self) -> bool:
+        """Whether a stack is at work in the folder."""
+        return is_at_work(self.folder)
+
     def check_work(self) -> None:
         """End with a message if nobody is at work in the folder, so that nothing there goes on."""
-        if not is_at_work(self.folder):
+        if not self.is_attended:
             fail(f"no process serves {self.folder}: `stagetree run` with the same study file resumes it", FAILED)
 
     def ready(self) -> None:

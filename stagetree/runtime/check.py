@@ -25,7 +25,7 @@ from typing import Any
 from stagetree.runtime import inexact, machine, state_format, suspects
 from stagetree.runtime.comparing import Look, unread
 from stagetree.runtime.failures import TrainerFailed, user_code
-from stagetree.runtime.forks import Way, forked, forked_ranks
+from stagetree.runtime.forks import Way, forked, forked_ranks, warned_once
 from stagetree.runtime.loading import is_script, load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
@@ -92,7 +92,7 @@ def check(job: Job) -> Report:
     """Train in all ways and compare. This process must not have started CUDA, nor threads."""
     import_before_forking([job.file])
     report = Report(job.steps, job.broken)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, warned_once():
         ways = _Ways(job, Path(folder))
         try:
             _compare(ways, report)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
 import select
 import signal
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from torch import distributed as dist
@@ -23,6 +27,27 @@ LATE_SECONDS = 1800.0
 """A rank may wait so long for another one: as long as a step may take."""
 
 Way = Callable[[], dict[str, Any]]
+
+
+@contextmanager
+def warned_once() -> Iterator[None]:
+    """Inside the block, this process and its forks show a warning of one place once between them.
+
+    Warnings that are caught to be recorded, or made errors, are not shown, and so do not count.
+    """
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def once(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
+            text = f"{category.__name__} {filename}:{lineno} {message}"
+            try:
+                (Path(folder) / hashlib.sha256(text.encode(errors="replace")).hexdigest()).touch(exist_ok=False)
+            except FileExistsError:
+                return
+            show(message, category, filename, lineno, *more)
+
+        warnings.showwarning = once  # type: ignore[assignment]
+        yield
 
 
 def forked(way: Way) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import signal
 import sqlite3
 import stat
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from alembic import command as alembic
 from commandline import Stagetree
-from stacks import TOYS
+from stacks import TOYS, wait_for
 from toys import grid
 
 from app.events.database import Database, migration_config
@@ -75,6 +76,35 @@ print([each for each in ("fastapi", "starlette", "uvicorn") if each in sys.modul
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert name in done.stdout
     assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_study_that_nobody_trains_is_not_listed_as_running(
+    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
+) -> None:
+    """After Ctrl-C it was running for ever."""
+    study = make_store(here / ".stagetree")
+    said = stagetree("studies")
+    assert f"{study}  interrupted" in said.out and "running" not in said.out
+    assert "`stagetree run` with the same study file resumes it" in said.err
+    assert stagetree("studies", "-o", "json").json[0]["state"] == "running"
+    with (here / ".stagetree" / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        said = stagetree("studies")
+    assert f"{study}  running" in said.out and said.err == ""
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_a_stack_starts_has_its_sentence(here: Path, write: Write) -> None:
+    """It said nothing at all."""
+    trainers = [word for toy in TOYS for word in ("--trainers", toy)]
+    line = [sys.executable, "-m", "stagetree", "run", str(write(grid("early"))), *trainers, "--slots", "1"]
+    with subprocess.Popen(line, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stderr is not None
+        wait_for("the start of the stack", lambda: (here / ".stagetree" / "stagetree.db").exists())
+        started.send_signal(signal.SIGINT)
+        *_, said = started.stderr.read().strip().splitlines()
+    assert started.returncode == 130
+    assert said == "Stopped before anything began: no study was submitted."
 
 
 def test_nobody_waits_for_a_study_that_nobody_runs(

@@ -9,9 +9,9 @@ import pytest
 from app.api.examples import STUDY, TRIAL_DETAIL
 from app.cli.following import code_of
 from app.cli.history import brief
-from app.cli.looking import print_trial
 from app.cli.result import print_failures, print_result
 from app.cli.specs import worsened
+from app.cli.trial_words import print_trial
 
 TORCH = "2 stages went on under another torch (2.13.0 after 2.12.0)"
 
@@ -45,6 +45,29 @@ def test_a_trial_says_why_it_was_promoted_or_stopped(capsys: pytest.CaptureFixtu
         "why       asked for step 9: rank 1 of 3",
         "why       stopped after step 9",
     ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ({"by": "tuner", "rung": 0}, "by the tuner, to train to rung 0"),
+        ({"by": "tuner", "rung": 0, "bracket": 1, "sample": [0.1]}, "by the tuner, to train to rung 0, in bracket 1"),
+        ({"by": "user", "branch_of": 3, "at": 20}, "by a user, branched off trial 3 at step 20"),
+        ({"by": "tuner", "cooldown_of": 3, "at": 90}, "by the tuner, as a cooldown of trial 3 at step 90"),
+        ({"by": "tuner", "suggestion": 2, "suggested_by": "ann"}, "by the tuner, from suggestion 2 by ann"),
+        (
+            {"by": "user", "average_of": [{"trial": 1, "step": 9}, {"trial": 4}]},
+            "by a user, from the mean of trial 1 at step 9, trial 4",
+        ),
+        ({"by": "tuner", "hunch": 0.123456}, "by the tuner, hunch 0.1235"),
+    ],
+)
+def test_a_trial_says_in_words_why_it_was_started(
+    capsys: pytest.CaptureFixture[str], reason: dict[str, Any], said: str
+) -> None:
+    """It was the record as it is: by tuner  rung 0."""
+    print_trial("digits", TRIAL_DETAIL | {"reason": reason})
+    assert f"started   {said}" in capsys.readouterr().out.splitlines()
 
 
 def test_of_what_is_exact_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import threading
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,18 @@ class Exact(Trainer):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.net.load_state_dict(state["net"])
+
+
+class Warned(Exact):
+    name = "warned"
+
+    def train(self) -> None:
+        warnings.warn("the module has a scheduler", stacklevel=1)
+        super().train()
+
+    def evaluate(self) -> dict[str, float]:
+        warnings.warn("the module says another thing", stacklevel=1)
+        return super().evaluate()
 
 
 class ForgotTrain(Exact):

@@ -25,10 +25,15 @@ def job(name: str, **args: Any) -> dict[str, Any]:
     return {"file": str(FILE), "name": name, "args": args, "seed": 0, "hp": {"lr": 0.001}}
 
 
-def by_command(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-P", "-m", "stagetree.runtime.check", str(folder / "report")]
-    done = subprocess.run(command, input=json.dumps(job), text=True, capture_output=True, check=False)
+def command(job: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-P", "-m", "stagetree.runtime.check", str(folder / "report")]
+    done = subprocess.run(line, input=json.dumps(job), text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def by_command(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    command(job, folder)
     report: dict[str, Any] = json.loads((folder / "report").read_text())
     return report
 
@@ -58,6 +63,14 @@ def test_what_is_not_exact_is_named_with_its_cause(name: str, args: dict[str, An
     assert differences.keys() == ways
     for text in differences.values():
         assert words in text and "the first is trainer.net." in text
+
+
+def test_a_warning_of_the_trainer_is_shown_once(tmp_path: Path) -> None:
+    """Each way to train showed it again."""
+    said = command(job("warned"), tmp_path).stderr
+    assert tuple(
+        said.count(f"UserWarning: the module {each}") for each in ("has a scheduler", "says another thing")
+    ) == (1, 1), said
 
 
 @pytest.mark.slow

@@ -1,0 +1,121 @@
+"""One trial in words: how it stands, why it was started, promoted or stopped, and what its tuner foretells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.cli.output import harmless, number, one_line, print_table, short_hp
+from stagetree.text import value_text
+
+Json = dict[str, Any]
+
+PREDICTED = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}
+"""What a table shows of the predictions of a tuner that makes some, and under which heading."""
+NOT_YET = "not yet known"
+"""The p of a trial before p is proven in its study."""
+
+
+def foretold(prediction: Json, name: str) -> Any:
+    """What a table shows under one of the names of `PREDICTED`."""
+    return NOT_YET if name == "p" and _is_unproven(prediction) else prediction.get(name)
+
+
+def _is_unproven(prediction: Json) -> bool:
+    """Whether a trial that goes on was judged without a p that is proven."""
+    return prediction.get("class") in ("promising", "opportunistic") and prediction["p"] is None
+
+
+DECISIONS = 5
+"""So many of a trial are printed, the last ones: a stopping rule decides after each evaluation."""
+
+
+def print_trial(study: str, trial: Json) -> None:
+    """A trial: how it failed, if it did, its results and its curve."""
+    print(f"trial     {trial['trial']} of {study}: {one_line(trial['standing'])}")
+    if "failure" in trial:
+        print(_failure(trial["failure"]))
+    print(f"steps     {trial['trained']} trained of {trial['steps']} asked for")
+    for name in ("last", "best"):
+        if trial[name]:
+            print(f"{name:<9} {value_text(trial[name])} at step {trial[name]['step']}")
+    if trial.get("prediction"):
+        print(f"predicted {_predicted(trial['prediction'])}")
+    print(f"values    {one_line(short_hp(trial['hp']))}")
+    if trial.get("begins"):
+        print(f"begins    {one_line(trial['begins']['text'].removeprefix('begins '))}")
+    if why := started(trial["reason"]):
+        print(f"started   {one_line(why)}")
+    for each in trial.get("decisions", ())[-DECISIONS:]:
+        print(f"why       {one_line(each)}")
+    for each in trial.get("not_exact", ()):
+        print(f"not exact: {one_line(each)}")
+    if trial.get("exactness"):
+        print(f"exact     {one_line(trial['exactness'])}")
+    for note in trial.get("notes", ()):
+        print(f"note      {one_line(note['text'])}")
+    if trial["curve"]:
+        print()
+        names = sorted({name for point in trial["curve"] for name in point["metrics"]})
+        rows = [(point["step"], *(point["metrics"].get(name) for name in names)) for point in trial["curve"]]
+        print_table(("step", *names), rows)
+
+
+def _failure(failure: Json) -> str:
+    """The traceback, with the step and the tries."""
+    tries = f", tried {failure['tries']} times" if failure.get("tries", 1) > 1 else ""
+    return f"\n{failure['kind']} after step {failure['step']}{tries}:\n{harmless(failure['error']).rstrip()}\n"
+
+
+def _predicted(prediction: Json) -> str:
+    """What the tuner foretells of a trial, in a line."""
+    if _is_unproven(prediction):
+        return f"{prediction['class']} at step {prediction['step']}, p {NOT_YET}"
+    if prediction["p"] is None:
+        return f"{prediction['class']}"
+    to_go = f"{number(prediction['expected_seconds'])} s expected to go" if prediction["expected_seconds"] else ""
+    reaches = f"reaches {number(prediction['target'])} with p {number(prediction['p'])}"
+    return ", ".join(filter(None, (f"{prediction['class']} at step {prediction['step']}: {reaches}", to_go)))
+
+
+WORDS = {
+    "rung": "to train to rung {}",
+    "bracket": "in bracket {}",
+    "member": "as member {} of the population",
+    "population": "in population {}",
+    "rank": "where rank {} was replaced",
+    "of": "of {}",
+    "exploits": "as a copy of trial {}, with changes from there on",
+    "replaces": "in place of trial {}",
+    "branch_of": "branched off trial {}",
+    "cooldown_of": "as a cooldown of trial {}",
+    "at": "at step {}",
+    "suggestion": "from suggestion {}",
+    "suggested_by": "by {}",
+    "first": "from `first` of the study, number {}",
+    "slots": "with {} slots at work",
+    "elapsed": "after {} s",
+}
+"""What each part says, in the order in which they are read."""
+LEFT_OUT = ("by", "sample", "explored", "average_of")
+BY = {"tuner": "by the tuner", "user": "by a user"}
+
+
+def started(reason: Mapping[str, Any]) -> str:
+    """By whom a trial was started, and for what; empty where nothing is on record. What has no words has its name."""
+    parts = [BY.get(str(reason["by"]), f"by {reason['by']}")] if "by" in reason else []
+    if states := reason.get("average_of"):
+        parts.append("from the mean of " + ", ".join(_state(each) for each in states))
+    parts += [text.format(_short(reason[name])) for name, text in WORDS.items() if name in reason]
+    known = {*WORDS, *LEFT_OUT}
+    parts += [f"{name} {_short(value)}" for name, value in reason.items() if name not in known]
+    return ", ".join(parts).replace(", of ", " of ").replace(", at step ", " at step ").replace(", by ", " by ")
+
+
+def _state(part: Mapping[str, Any]) -> str:
+    at = f" at step {part['step']}" if "step" in part else ""
+    return f"trial {part['trial']}{at}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
