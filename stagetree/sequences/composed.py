@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, ClassVar
@@ -54,6 +54,11 @@ _DECAYS: dict[str, Callable[[float, float, float, int], Form]] = {
 }
 
 
+def _check_shape(shape: Any, shapes: Iterable[str]) -> None:
+    if not isinstance(shape, str) or shape not in shapes:
+        raise SequenceError("shape", f"must be one of {', '.join(shapes)}, got {shape!r}")
+
+
 _WAYS = {"cosine": _DECAYS["cosine"], "linear": _DECAYS["linear"]}
 
 
@@ -81,8 +86,7 @@ class Wsd(Sequence):
         check_number("final", self.final)
         if self.stable_until < self.warmup:
             raise SequenceError("stable_until", f"must not be before the end of the warm-up at {self.warmup}")
-        if self.shape not in _DECAYS:
-            raise SequenceError("shape", f"must be one of {', '.join(_DECAYS)}, got {self.shape!r}")
+        _check_shape(self.shape, _DECAYS)
 
     @classmethod
     def from_length(cls) -> str:
@@ -122,8 +126,7 @@ class OneCycle(Sequence):
             check_number(name, getattr(self, name))
         check_count("up", self.up)
         check_count("down", self.down)
-        if self.shape not in _WAYS:
-            raise SequenceError("shape", f"must be one of {', '.join(_WAYS)}, got {self.shape!r}")
+        _check_shape(self.shape, _WAYS)
 
     @classmethod
     def from_length(cls) -> str:

@@ -13,7 +13,7 @@ from stagetree.limits import Limits, check_names, check_steps, check_trial
 from stagetree.sequences import Sequence, SequenceError, did_you_mean
 from stagetree.space import LENGTH
 from stagetree.space.where import WhereError
-from stagetree.spec.errors import Problem, SpecError, joined
+from stagetree.spec.errors import Problem, SpecError, joined, with_choice
 from stagetree.spec.fields import OTHER_NAMES, part_of, sentence
 from stagetree.spec.objectives import MODES, Metric, name_first_metric
 from stagetree.spec.tuners import KINDS, FixedTuner, GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
@@ -51,7 +51,7 @@ def problem_in(detail: ErrorDetails, study: type[BaseModel], space: Any = None) 
     path = joined(*(part for number, part in enumerate(detail["loc"]) if not _is_tag(detail["loc"], number)))
     error = detail.get("ctx", {}).get("error")
     if isinstance(error, SequenceError):
-        return Problem("where" if isinstance(error, WhereError) else joined(path, error.field), error.problem)
+        return with_choice("where" if isinstance(error, WhereError) else joined(path, error.field), error.problem)
     if detail["type"].startswith("union_tag"):
         path = f"{path}.kind"
     if detail["type"] == "extra_forbidden" and isinstance(space, Mapping) and path in space:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from reprlib import Repr
 from typing import Any
@@ -51,6 +52,19 @@ def joined(*parts: int | str) -> str:
         elif part:
             path += part if not path or part.startswith(("[", ".")) else f".{part}"
     return path
+
+
+_LISTED = re.compile(
+    r"must be (?:a finite number|a whole number of steps|a number, a string|one of ).*, got [\[(](.+)[\])]$"
+)
+
+
+def with_choice(path: str, problem: str) -> Problem:
+    """A problem at a path; in a space, where a list stands for one value, with how a choice is written."""
+    listed = _LISTED.search(problem) if path.startswith("space") else None
+    if listed is None or "[" in listed[1]:
+        return Problem(path, problem)
+    return Problem(path, f"{problem}; inside a sequence a choice is written {{choice: [{listed[1]}]}}")
 
 
 def no_trainer(given: Any) -> str:

@@ -137,6 +137,24 @@ assert other.evaluate() == one.evaluate()
 '""")
 
 
+DROPPED = """
+name: dropped
+trainer: dropped
+metric: val_loss
+mode: min
+space: {lr: 0.01, dropout: {family: values, values: [0.0, 0.3], milestones: [2]}}
+tuner: {kind: grid, max_steps: 4}
+"""
+
+
+def test_the_lightning_module_of_the_page_takes_its_dropout(tmp_path: Path) -> None:
+    [trainer] = [block for block in blocks(DOCS / "trainers.md") if block.file == "dropped.py"]
+    (tmp_path / "dropped.py").write_text(trainer.text)
+    (tmp_path / "study.yaml").write_text(DROPPED)
+    said = Reader(tmp_path).run("stagetree check study.yaml --trainers dropped.py")
+    assert said.count("the same, bit for bit") == 3
+
+
 def test_the_script_of_the_page_trains_by_hand(tmp_path: Path) -> None:
     [script] = [block.text for block in blocks(DOCS / "trainers.md") if "stagetree.attach(" in block.text]
     (tmp_path / "line.py").write_text(script)

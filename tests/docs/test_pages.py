@@ -7,14 +7,17 @@ import re
 import subprocess
 import sys
 import tomllib
+import warnings
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from docs_pages import DOCS, PAGES, ROOT, anchors, blocks, commands, links, prose, rows
+from toys import SMALLEST
 from typer.main import get_command
 
 from app.api.access import AccessPolicy
@@ -203,6 +206,31 @@ def test_every_family_is_described_with_its_fields() -> None:
 def test_every_example_of_a_sequence_is_of_its_family() -> None:
     found = re.findall(r"^## `(\w+)`\n.*?^```json\n(.*?)^```$", (DOCS / "sequences.md").read_text(), re.M | re.S)
     assert [parse(json.loads(text)).family for _, text in found] == [name for name, _ in found] == list(FAMILIES)
+
+
+def test_schedulers_of_torch_have_the_values_of_their_sequences() -> None:
+    table = rows(DOCS / "spaces-and-studies.md", "torch")
+    assert len(table) == 11
+    for theirs, ours in table:
+        scheduler, sequence = theirs.strip("`"), ours.strip("`")
+        if scheduler.startswith("ReduceLROnPlateau"):
+            assert ours.startswith("none")
+            continue
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1, momentum=0.9)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, of SequentialLR
+            running = eval(scheduler, {**vars(torch.optim.lr_scheduler), "opt": optimizer})
+            rates = [_rate_of_step(optimizer, running) for _ in range(100)]
+        [configuration] = StudySpec.from_dict(SMALLEST | {"space": {"lr": yaml.safe_load(sequence)}}).configurations()
+        assert [configuration["lr"].at(step) for step in range(100)] == pytest.approx(rates, abs=1e-9), scheduler
+
+
+def _rate_of_step(optimizer: torch.optim.Optimizer, scheduler: torch.optim.lr_scheduler.LRScheduler) -> float:
+    """The rate with which a step is made; after it, the scheduler looks ahead."""
+    rate = float(optimizer.param_groups[0]["lr"])
+    optimizer.step()
+    scheduler.step()
+    return rate
 
 
 def test_plots_show_the_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -285,6 +286,22 @@ def test_errors_name_the_field_and_say_what_would_be_right(study: Any, field: st
     assert found.field == field
     assert problem in found.problem
     assert "\n" not in found.problem
+
+
+@pytest.mark.parametrize("tuner", [GRID["tuner"], RANDOM])
+@pytest.mark.parametrize(
+    ("sequence", "hint"),
+    [
+        (STEPPED | {"init": [0.1, 0.01]}, "{choice: [0.1, 0.01]}"),
+        ({"family": "wsd", "peak": 0.1, "warmup": [5, 10], "stable_until": 30, "decay": 3}, "{choice: [5, 10]}"),
+        ({"family": "one_cycle", "max": 0.1, "up": 5, "down": 5, "shape": ["linear"]}, "{choice: ['linear']}"),
+        ({"family": "warmup", "steps": 5, "then": [0.1, 0.2]}, "{choice: [0.1, 0.2]}"),
+    ],
+)
+def test_a_list_inside_a_sequence_is_answered_with_a_choice(tuner: Any, sequence: Any, hint: str) -> None:
+    """It was said to be no number; a list of shapes ended in a TypeError."""
+    with pytest.raises(SpecError, match=re.escape(f"inside a sequence a choice is written {hint}")):
+        StudySpec.from_dict(GRID | {"space": {"lr": sequence}, "tuner": tuner})
 
 
 def test_all_problems_are_named_at_once() -> None:
