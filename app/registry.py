@@ -15,7 +15,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -26,8 +26,10 @@ from app.tuning.tuners.base import REGISTERED, Registered, Tuner
 from stagetree.sequences import did_you_mean
 from stagetree.source.definitions import Arguments
 from stagetree.source.discovery import ENTRIES, arguments, classes, scripts, single_rank, without
+from stagetree.source.loops import read_in_steps
 from stagetree.source.versions import SourceError, candidates, module_files, version_of
 from stagetree.spec import Problem, SpecError, StudySpec
+from stagetree.spec.tuners import TrialsTuner
 from stagetree.syntax import syntax_tree
 
 SETTLED_SECONDS = 2.0
@@ -48,6 +50,7 @@ class TrainerSource:
 
     single_rank: why several devices cannot train it, as far as its source tells; empty where nothing is known.
     script: whether it is a script that owns its loop. launched: whether a launcher of its own starts its processes.
+    reads: the hyper-parameters that it may read; None where its source does not tell.
     """
 
     path: str
@@ -57,6 +60,7 @@ class TrainerSource:
     launched: bool = False
     lacks: frozenset[str] = frozenset()
     script: bool = False
+    reads: frozenset[str] | None = None
 
 
 @dataclass(slots=True)
@@ -72,6 +76,7 @@ class _File:
     without: Mapping[str, frozenset[str]] = field(default_factory=dict)
     single_rank: Mapping[str, str] = field(default_factory=dict)
     scripts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reads: frozenset[str] | None = None
 
 
 class Catalogue:
@@ -89,8 +94,9 @@ class Catalogue:
             for name, version in file.versions.items():
                 takes, single = file.takes.get(name, Arguments()), file.single_rank.get(name, "")
                 lacks = frozenset(method for method, names in file.without.items() if name in names)
-                launched = bool(file.scripts.get(name, {}).get("launch"))
-                source = TrainerSource(path, version, takes, single, launched, lacks, script=name in file.scripts)
+                source = TrainerSource(path, version, takes, single, lacks=lacks)
+                if (script := file.scripts.get(name)) is not None:
+                    source = replace(source, script=True, launched=bool(script.get("launch")), reads=file.reads)
                 sources.setdefault(name, source)
         return sources
 
@@ -173,6 +179,16 @@ def _wrong_arguments(spec: StudySpec, source: TrainerSource) -> Iterator[Problem
             yield Problem(f"trainer_args.{name}", f"is missing: trainer {spec.trainer!r} has no default for it")
 
 
+def unread(spec: StudySpec, source: TrainerSource) -> list[str]:
+    """The hyper-parameters of a study that its script certainly never reads, in sentences."""
+    listed = (trial.hp for trial in spec.tuner.trials) if isinstance(spec.tuner, TrialsTuner) else ()
+    names = dict.fromkeys(name for named in (spec.search_space.hyper_parameters, *listed) for name in named)
+    if (reads := source.reads) is None:
+        return []
+    there = f"so its values change nothing: it reads {', '.join(sorted(reads)) or 'none'}"
+    return [f"the script never reads {name}, {there}{did_you_mean(name, reads)}" for name in names if name not in reads]
+
+
 def _read(path: str, names: frozenset[str]) -> _File:
     """What a file holds now. Its times are taken first: what is changed while it is read is seen the next time."""
     watched: Iterable[Path] = [Path(path)]
@@ -190,7 +206,8 @@ def _read(path: str, names: frozenset[str]) -> _File:
             takes=arguments(path, again),
             without={method: without(path, again, method) for method in ("begin", "average")},
             single_rank=single_rank(path, again),
-            scripts=scripts(path, again),
+            scripts=(attached := scripts(path, again)),
+            reads=read_in_steps(path, again) if attached else None,
         )
     except (SourceError, TrainerFileError) as error:
         return _File(_stamps(watched), is_settled=False, versions={}, names=names, problem=str(error))

@@ -24,3 +24,28 @@ def syntax_tree(source: str | bytes, filename: str = "<unknown>", mode: str = "e
         except SystemError:
             pass
     return ast.parse(source, filename, mode)
+
+
+def string_attributes(node: ast.ClassDef) -> dict[str, str]:
+    """The string attributes that a class body sets."""
+    found: dict[str, str] = {}
+    for statement in node.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        value = getattr(statement, "value", None)
+        for target in targets:
+            if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found[target.id] = value.value
+    return found
+
+
+def dotted_name(node: ast.expr) -> str | None:
+    """`a.b.c` as it is written, without the brackets of a generic; None for anything else."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=owner, attr=name):
+            before = dotted_name(owner)
+            return None if before is None else f"{before}.{name}"
+        case ast.Subscript(value=owner):
+            return dotted_name(owner)
+    return None

@@ -47,9 +47,20 @@ def trainer_here(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSo
         source, why = None, one_line(str(error))
     if source is not None:
         check_arguments(spec, source)
+        untold = [*_untold(source)]
     else:
-        print(f"The arguments of trainer {one_line(spec.trainer)} were not checked: {why}", file=sys.stderr)
+        untold = [f"The arguments of trainer {one_line(spec.trainer)} were not checked: {why}"]
+    for sentence in untold:
+        print(sentence, file=sys.stderr)
     return source
+
+
+def _untold(source: TrainerSource) -> Iterator[str]:
+    """The parts of a study that were not compared with a script, since its source does not tell."""
+    if source.script and source.takes.is_open:
+        yield "The arguments of the script were not checked: it gives attach a dict of them"
+    if source.script and source.reads is None:
+        yield "Which hyper-parameters the script reads was not checked: its source does not tell, see stagetree check"
 
 
 @contextmanager
@@ -184,6 +195,7 @@ def preview(
     Example:  stagetree preview study.yaml --slots 4
     """
     from app.cli import specs
+    from app.registry import unread
     from app.settings import settings
     from app.simulation.preview import preview as previewed
 
@@ -192,7 +204,7 @@ def preview(
     source = trainer_here(spec, study, trainers or [])
     with known_here(spec, source, store) as (measured, learned):
         costs = previewed(spec, slots=slots, limits=limits, **measured)
-    costs["advice"] += learned
+    costs["advice"] += [*(unread(spec, source) if source is not None else ()), *learned]
     if output is Format.json:
         print_json(costs)
         return

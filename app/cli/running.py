@@ -34,7 +34,7 @@ from app.cli.options import (
     Trainers,
 )
 from app.cli.output import Format, plural, print_json, without_secrets
-from app.cli.specs import print_advice, print_afterthoughts, submitted
+from app.cli.specs import print_advice, print_afterthoughts, print_unread, submitted
 
 if TYPE_CHECKING:
     from app.cli.finding import Documents
@@ -98,7 +98,7 @@ def run(
             raise typer.Exit(_run_and_print(service, spec, show, output, is_strict=strict))
     with said_if_interrupted():
         files = stacks.trainer_files(trainers or [], folder=study.parent)
-        stacks.check_trainer(spec, files)
+        print_unread(spec, stacks.check_trainer(spec, files), is_quiet=quiet)
         stack = stacks.OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
     raise typer.Exit(_run_here(stack, spec, show, output, is_strict=strict))
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from app.cli.errors import USAGE, fail
 
 if TYPE_CHECKING:
+    from app.registry import TrainerSource
     from stagetree.limits import Limits
     from stagetree.spec import StudySpec
 
@@ -71,6 +72,13 @@ def print_advice(spec: StudySpec) -> None:
         return  # the package alone simulates nothing, and the server does not need this
     deadline = time.monotonic() + COUNTING_SECONDS
     _print(advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)))
+
+
+def print_unread(spec: StudySpec, source: TrainerSource, *, is_quiet: bool = False) -> None:
+    """Which hyper-parameters a script certainly does not read, before anything is trained."""
+    from app.registry import unread
+
+    _print([] if is_quiet else unread(spec, source))
 
 
 def print_afterthoughts(spec: StudySpec, study: dict[str, Any]) -> None:

@@ -17,8 +17,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from stagetree.functions import Run
 from stagetree.sequences import did_you_mean
-from stagetree.source.definitions import set_in_each_step
 from stagetree.source.importing import Imports
+from stagetree.source.loops import set_in_each_step
 from stagetree.trainer import Trainer
 from stagetree.trainer.values import ReadValues
 

@@ -1,7 +1,4 @@
-"""The text of a class or function as it was written, the names that it takes from around it, and its imports.
-
-And the names that a script's loop sets anew in each step.
-"""
+"""The text of a class or function as it was written, the names that it takes from around it, and its imports."""
 
 from __future__ import annotations
 
@@ -14,14 +11,13 @@ import pickle
 import symtable
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from stagetree.errors import StagetreeError
-from stagetree.source.versions import root
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +27,13 @@ class Arguments:
     names: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     is_open: bool = True
+
+    @classmethod
+    def of_calls(cls, calls: Iterable[ast.Call], own: Collection[str]) -> Arguments:
+        """The arguments that calls give by name, with their defaults; without the `own` ones of that function."""
+        names = [keyword.arg for call in calls for keyword in call.keywords]
+        told = dict.fromkeys(name for name in names if name is not None and name not in own)
+        return cls(tuple(told), is_open=None in names)
 
     @classmethod
     def of(cls, function: ast.FunctionDef, bound: int = 1) -> Arguments:
@@ -197,51 +200,3 @@ def namespace_of(value: Any) -> Mapping[str, Any]:
         if isinstance(function, FunctionType) and function.__module__ == value.__module__:
             return function.__globals__
     return vars(sys.modules[value.__module__])
-
-
-def set_in_each_step(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str]:
-    """The names that a script's loop over `steps()` sets in each step before it reads them: no step depends on them.
-
-    A name counts if its first place in the loop is an assignment that is under no condition.
-    """
-    file = Path(path).resolve()
-    tree = ast.parse(files[file.relative_to(root(file)[0]).as_posix()])
-    loops = (node for node in ast.walk(tree) if isinstance(node, ast.For) and _is_over_steps(node.iter))
-    return frozenset(name for loop in loops for name, is_set in _first_places(loop).items() if is_set)
-
-
-def _is_over_steps(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "steps"
-
-
-def _first_places(loop: ast.For) -> dict[str, bool]:
-    """For each name in a loop, whether it is certainly set before it is read."""
-    set_first: dict[str, bool] = {}
-    places = [(node, True) for node in [loop.target, *loop.body]]
-    while places:
-        node, is_certain = places.pop(0)
-        if isinstance(node, ast.Name):
-            set_first.setdefault(node.id, is_certain and isinstance(node.ctx, ast.Store))
-            continue
-        certain = is_certain and not isinstance(node, _MAYBE)
-        places[:0] = [(each, certain) for each in _as_run(node)]
-    return set_first
-
-
-_MAYBE = (ast.If, ast.While, ast.Try, ast.Match, ast.IfExp, ast.BoolOp, ast.FunctionDef, ast.Lambda, ast.ClassDef)
-
-
-def _as_run(node: ast.AST) -> list[ast.AST]:
-    """The parts of a statement in the order in which they are run: what is assigned is reckoned first."""
-    match node:
-        case ast.AugAssign(target=ast.Name(id=name), value=value):
-            return [ast.Name(name, ast.Load()), value]
-        case ast.Assign(targets=targets, value=value):
-            return [value, *targets]
-        case ast.AnnAssign(target=target, value=value):
-            return [value, target] if value else []
-        case ast.For(target=target, iter=over, body=body, orelse=last):
-            return [over, target, *body, *last]
-        case ast.NamedExpr(target=target, value=value):
-            return [value, target]
-    return list(ast.iter_child_nodes(node))

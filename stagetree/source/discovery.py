@@ -16,7 +16,7 @@ from typing import Any
 
 from stagetree.source.definitions import Arguments
 from stagetree.source.versions import root
-from stagetree.syntax import syntax_tree
+from stagetree.syntax import dotted_name, string_attributes, syntax_tree
 from stagetree.trainer.program import placeholders
 
 ENTRIES = ("stagetree_trainer.py", "trainer.py")
@@ -32,6 +32,9 @@ NOT_OURS = frozenset(
 MOST_BASES = 20
 """A class that has so many above it goes round in a circle."""
 
+OF_ATTACH = ("name", "hp", "steps", "eval_every", "seed", "device", "launch", "caches")
+"""Its own arguments; all others are the script's."""
+
 ATTACH = ("stagetree.attach", "stagetree.functions.attach")
 MAKERS = ("stagetree.function_trainer", "stagetree.functions.function_trainer")
 COMMANDS = ("stagetree.CommandTrainer", "stagetree.trainer.command.CommandTrainer")
@@ -44,12 +47,14 @@ def arguments(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Argumen
     """What each trainer's constructor takes, by the trainer's name; of one that is not in its body, anything."""
     sources, module = _opened(path, files)
     body = sources.tree(module).body
-    named = {_literals(node).get("name"): node for node in body if isinstance(node, ast.ClassDef)}
+    named = {string_attributes(node).get("name"): node for node in body if isinstance(node, ast.ClassDef)}
     own = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-    builds = {name: own.get(_dotted(call.args[1]) or "") for name, call in _made(sources, module) if len(call.args) > 1}
+    made = ((name, call.args) for name, call in _made(sources, module) if len(call.args) > 1)
+    builds = {name: own.get(dotted_name(args[1]) or "") for name, args in made}
     return {
         **{name: _constructor(node) for name, node in named.items() if name is not None},
         **{name: Arguments.of(build, bound=0) for name, build in builds.items() if build is not None},
+        **{name: Arguments.of_calls(calls, OF_ATTACH) for name, calls in _attached(sources, module).items()},
     }
 
 
@@ -57,8 +62,12 @@ def without(path: str | Path, files: Mapping[str, bytes], method: str) -> frozen
     """The names of the trainers that certainly have no such method: neither they nor a base, up to `Trainer`."""
     sources, module = _opened(path, files)
     nodes = [node for node in sources.tree(module).body if isinstance(node, ast.ClassDef)]
-    names = {_literals(node)["name"] for node in nodes if "name" in _literals(node) and sources.lacks(node, method)}
-    return frozenset(names) | _scripts(sources, module).keys() | _functions(sources, module)
+    names = {string_attributes(node).get("name") for node in nodes if sources.lacks(node, method)}
+    return (
+        frozenset(name for name in names if name is not None)
+        | _scripts(sources, module).keys()
+        | _functions(sources, module)
+    )
 
 
 def _constructor(node: ast.ClassDef) -> Arguments:
@@ -71,8 +80,8 @@ def _constructor(node: ast.ClassDef) -> Arguments:
 
 def _of_command(node: ast.ClassDef) -> Arguments:
     """The arguments of a template, if the class has one and a base that takes it."""
-    command = _literals(node).get("command")
-    if command is None or not any((_dotted(base) or "").endswith("CommandTrainer") for base in node.bases):
+    command = string_attributes(node).get("command")
+    if command is None or not any((dotted_name(base) or "").endswith("CommandTrainer") for base in node.bases):
         return Arguments()
     names = tuple(placeholders(command))
     sets = [each for each in node.body if isinstance(each, ast.Assign) and "defaults" in map(ast.unparse, each.targets)]
@@ -87,7 +96,7 @@ def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str,
     """The name and the literal version, if any, of each trainer in the file; `files` is what `module_files` gave."""
     sources, module = _opened(path, files)
     for node in sources.tree(module).body:
-        literals = _literals(node) if isinstance(node, ast.ClassDef) else {}
+        literals = string_attributes(node) if isinstance(node, ast.ClassDef) else {}
         if isinstance(node, ast.ClassDef) and "name" in literals and sources.is_trainer(module, node.name):
             yield literals["name"], literals.get("version")
     yield from ((name, None) for name in sorted(_scripts(sources, module).keys() | _functions(sources, module)))
@@ -102,16 +111,21 @@ def scripts(path: str | Path, files: Mapping[str, bytes]) -> dict[str, dict[str,
 
 
 def _scripts(sources: _Sources, module: str) -> dict[str, dict[str, Any]]:
-    if b"attach" not in sources.files[module]:  # most files, and each model that is built asks
-        return {}
-    calls = (node for node in ast.walk(sources.tree(module)) if isinstance(node, ast.Call))
+    named = {name: calls[-1].keywords for name, calls in _attached(sources, module).items()}
     return {
-        name: {
-            each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant) and each.arg
-        }
-        for call in calls
-        if sources.absolute(module, call.func) in ATTACH and (name := _name_in(call))
+        name: {each.arg: each.value.value for each in given if isinstance(each.value, ast.Constant) and each.arg}
+        for name, given in named.items()
     }
+
+
+def _attached(sources: _Sources, module: str) -> dict[str, list[ast.Call]]:
+    """The calls of `attach`, by the trainer's name."""
+    found: dict[str, list[ast.Call]] = {}
+    if b"attach" in sources.files[module]:  # most files have none, and each model that is built asks
+        for call in [node for node in ast.walk(sources.tree(module)) if isinstance(node, ast.Call)]:
+            if sources.absolute(module, call.func) in ATTACH and (name := _name_in(call)):
+                found.setdefault(name, []).append(call)
+    return found
 
 
 def _functions(sources: _Sources, module: str) -> frozenset[str]:
@@ -143,7 +157,7 @@ def single_rank(path: str | Path, files: Mapping[str, bytes]) -> dict[str, str]:
         for name, script in _scripts(sources, module).items()
     }
     for node in [each for each in sources.tree(module).body if isinstance(each, ast.ClassDef)]:
-        if name := _literals(node).get("name"):
+        if name := string_attributes(node).get("name"):
             reasons[name] = _why_single(*sources.line(module, node), uses)
     return {name: why for name, why in reasons.items() if why}
 
@@ -163,18 +177,6 @@ def _why_single(line: list[ast.ClassDef], base: str, uses: bool) -> str:
     if base in TRAINERS and not uses:
         return "never uses `self.ranks`: each device would do all the work"
     return ""
-
-
-def _literals(node: ast.ClassDef) -> dict[str, str]:
-    """The string attributes that a class body sets."""
-    literals: dict[str, str] = {}
-    for statement in node.body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-        value = getattr(statement, "value", None)
-        for target in targets:
-            if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                literals[target.id] = value.value
-    return literals
 
 
 def _opened(path: str | Path, files: Mapping[str, bytes]) -> tuple[_Sources, str]:
@@ -199,7 +201,7 @@ class _Sources:
 
     def absolute(self, module: str, expression: ast.expr) -> str:
         """What a dotted name in a module stands for, as far as its imports say."""
-        first, _, rest = (_dotted(expression) or "").partition(".")
+        first, _, rest = (dotted_name(expression) or "").partition(".")
         return ".".join(filter(None, (self._imports(module).get(first, first), rest)))
 
     def is_trainer(self, module: str, name: str, visited: frozenset[tuple[str, str]] = frozenset()) -> bool:
@@ -245,7 +247,7 @@ class _Sources:
         return None
 
     def _may_be(self, module: str, base: ast.expr, visited: frozenset[tuple[str, str]]) -> bool:
-        written = _dotted(base)
+        written = dotted_name(base)
         if written is None:
             return True  # computed: nobody can say
         first, _, rest = written.partition(".")
@@ -285,16 +287,3 @@ class _Sources:
                         parts = [*within, *([source] if source else []), alias.name]
                         imports[alias.asname or alias.name] = ".".join(parts)
         return imports
-
-
-def _dotted(node: ast.expr) -> str | None:
-    """`a.b.c` as it is written, without the brackets of a generic; None for anything else."""
-    match node:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(value=owner, attr=name):
-            before = _dotted(owner)
-            return None if before is None else f"{before}.{name}"
-        case ast.Subscript(value=owner):
-            return _dotted(owner)
-    return None

@@ -334,6 +334,36 @@ def test_preview_refuses_a_trainer_that_is_in_no_file_that_is_named(stagetree: S
     assert "did you mean toy?" in said.err
 
 
+LOOP = """import stagetree
+
+run = stagetree.attach("owned", width=3)
+for step, hp in run.steps():
+    print(hp["lr"])
+"""
+
+
+def test_preview_looks_at_what_a_script_takes_and_reads(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
+    """It said nothing of a script: what was misspelt was found when it was run."""
+    (tmp_path / "owned.py").write_text(LOOP)
+    named = ("--trainers", str(tmp_path / "owned.py"))
+    said = stagetree("preview", write(grid("preview", trainer="owned", trainer_args={"wdith": 4})), *named)
+    words = "trainer_args.wdith: is no argument of trainer 'owned': there are width; did you mean width?"
+    assert said.code == 2 and words in said.err
+    space = {"lr": [0.1, 0.2], "weight_decay": [0.0, 0.1]}
+    written = write(grid("preview", trainer="owned", trainer_args={"width": 4}) | {"space": space})
+    said = stagetree("preview", written, *named)
+    words = "the script never reads weight_decay, so its values change nothing: it reads lr"
+    assert said.code == 0 and f"advice          {words}" in said.out and said.err == ""
+    assert words in stagetree("preview", written, *named, "-o", "json").json["advice"]
+    (tmp_path / "owned.py").write_text(LOOP.replace('hp["lr"]', "hp").replace("width=3", "**options"))
+    said = stagetree("preview", written, *named)
+    assert "never reads" not in said.out
+    assert said.err == (
+        "The arguments of the script were not checked: it gives attach a dict of them\n"
+        "Which hyper-parameters the script reads was not checked: its source does not tell, see stagetree check\n"
+    )
+
+
 def test_preview_looks_at_the_arguments_of_a_trainer_that_is_named(
     stagetree: Stagetree, write: Write, tmp_path: Path
 ) -> None:

@@ -21,8 +21,8 @@ from stagetree.runtime.comparing import Look
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import HpTimeline, Model
-from stagetree.source.definitions import set_in_each_step
 from stagetree.source.discovery import scripts
+from stagetree.source.loops import read_in_steps, set_in_each_step
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -111,6 +111,51 @@ def test_another_text_is_another_version(tmp_path: Path) -> None:
 def test_names_that_each_step_sets_anew(tmp_path: Path, body: str, names: set[str]) -> None:
     text = f"for step, hp in run.steps():\n    {body}\n".encode()
     assert set_in_each_step(tmp_path / "train.py", {"train.py": text}) == names | {"step", "hp"}
+
+
+READING = "from stagetree import attach\nrun = attach('walk')\nfor step, hp in run.steps():\n    "
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (READING + "x = hp['lr'] * hp.get('decay', 0.0)", {"lr", "decay"}),
+        (READING + "x = hp.pop('lr') if 'lr' in hp or 'wd' not in hp else 0", {"lr", "wd"}),
+        (READING + "pass", set()),
+        (READING + "f = lambda: hp['lr']\nrun.log('x', 1)", {"lr"}),
+        (READING + "hp = {'lr': 1}", set()),
+        (READING + "use(hp)", None),
+        (READING + "use(**hp)", None),
+        (READING + "x = hp[name]", None),
+        (READING + "x = [*hp.values()]", None),
+        (READING + "x = hp", None),
+        (READING + "x = locals()", None),
+        (READING + "pass\nuse(run)", None),
+        (READING + "pass\nother = run.steps()", None),
+        (READING.replace("step, hp in run", "each in run") + "pass", None),
+        (READING.replace("run.steps()", "enumerate(run.steps())") + "pass", None),
+        (READING.replace("run.steps()", "attach('walk').steps()") + "pass", None),
+        ("import stagetree\nuse(stagetree.attach('walk'))", None),
+    ],
+)
+def test_the_source_tells_what_a_script_may_read(tmp_path: Path, text: str, names: set[str] | None) -> None:
+    assert read_in_steps(tmp_path / "train.py", {"train.py": text.encode()}) == names
+
+
+@pytest.mark.parametrize(
+    ("call", "names", "is_open"),
+    [
+        ("attach('walk', width=3, seed=1, hp={}, caches=('x',))", ("width",), False),
+        ("attach('walk', **options)", (), True),
+        ("attach('walk', width=3) if fast else attach('walk', depth=2)", ("width", "depth"), False),
+        ("attach('walk')", (), False),
+    ],
+)
+def test_the_source_tells_what_a_script_takes(tmp_path: Path, call: str, names: tuple[str, ...], is_open: bool) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(f"from stagetree import attach\nrun = {call}\n")
+    takes = Catalogue([str(file)]).describe()["walk"].takes
+    assert (takes.names, takes.required, takes.is_open) == (names, (), is_open)
 
 
 # ------------------------------------------------------------------------------------------------ run in turn

@@ -19,6 +19,7 @@ from app.domain.evolve import fold
 from app.domain.remarks import learned_text
 from app.domain.terms import StateConflict, StudyId
 from app.events import StudyRecord, last_profile
+from app.registry import unread
 from app.service import changing, reading, searching, slot_use, submitting
 from app.service.services import InvalidField
 from app.service.views import documents
@@ -201,4 +202,4 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None
-    return Preview.model_validate({**costs, "advice": [*costs["advice"], *learned]})
+    return Preview.model_validate({**costs, "advice": [*costs["advice"], *unread(spec, trainer), *learned]})
