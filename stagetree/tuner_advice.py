@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Any
 
-from stagetree.sequences import Sequence, SequenceError, end_of
+from stagetree.sequences import Sequence, SequenceError, Warmup, Wsd, end_of
 from stagetree.sequences.forms import Piece
 from stagetree.space.distinct import Distinct
 from stagetree.spec import StudySpec
@@ -30,6 +30,7 @@ def of_the_tuner(spec: StudySpec) -> Iterator[str]:
     yield from _never_learns(spec)
     yield from _idle_at_the_end(spec)
     yield from _compares_equals(spec)
+    yield from _compares_in_warmups(spec)
 
 
 def afterthoughts(spec: StudySpec, furthest: int) -> list[str]:
@@ -197,6 +198,34 @@ def _compares_equals(spec: StudySpec) -> Iterator[str]:
         f"at the rung at step {step} {they}, since values change later, and one of {factor} is promoted: which of "
         f"equal ones goes on is chance: give min_steps: {later + 1} or more"
     )
+
+
+def _compares_in_warmups(spec: StudySpec) -> Iterator[str]:
+    """Where trials are compared at the lowest rung before they have trained at the value that they warm up to."""
+    step = _lowest_rung(spec.tuner)
+    if spec.space is None or step is None:
+        return
+    drawn = drawn_configurations(spec)
+    for name in dict.fromkeys(name for configuration in drawn for name in configuration):
+        ends = [_warmed_up(configuration[name]) for configuration in drawn if name in configuration]
+        if late := [end for end in ends if end > step]:
+            most = getattr(spec.tuner, "max_steps", None)
+            cure = "shorten it" if most and max(late) >= most else f"give min_steps: {max(late)} or more"
+            until = f"{min(late)}" if min(late) == max(late) else f"{min(late)} to {max(late)}"
+            yield (
+                f"at the rung at step {step} {name} still warms up, until step {until}, in {len(late)} of {len(ends)} "
+                f"configurations: results there say little of those after it: {cure}"
+            )
+
+
+def _warmed_up(sequence: Sequence) -> int:
+    """After how many steps a sequence is at the value that it warms up to; 0 where it does not warm up."""
+    match sequence:
+        case Warmup():
+            return sequence.steps
+        case Wsd():
+            return sequence.warmup
+    return 0
 
 
 def _lowest_rung(tuner: Any) -> int | None:

@@ -234,6 +234,23 @@ def test_a_rung_before_trials_differ_promotes_by_chance() -> None:
     assert not any("chance" in each for each in few), "they never differ more, and it was said that they would later"
 
 
+@pytest.mark.parametrize("kind", ["asha", "sha", "async_hyperband"])
+def test_a_rung_inside_a_warm_up_says_little(kind: str) -> None:
+    """The trials that warm up fastest were promoted, and nobody was told."""
+    lr = {"family": "warmup", "steps": choice([3, 6, 8]), "then": decaying(choice([0.1, 0.2]))}
+    tuner = {"kind": kind, "num_trials": 40, "max_steps": 32, "eta": 2}
+    [said] = [each for each in advice(spec({"lr": lr}, tuner=tuner | {"min_steps": 4})) if "warms up" in each]
+    assert re.fullmatch(
+        r"at the rung at step 4 lr still warms up, until step 6 to 8, in \d+ of \d+ configurations: results there say "
+        "little of those after it: give min_steps: 8 or more",
+        said,
+    )
+    wsd = {"family": "wsd", "peak": choice([0.1, 0.2]), "warmup": 8, "stable_until": 20, "decay": 12}
+    for quiet in (spec({"lr": lr}, tuner=tuner | {"min_steps": 8}), spec({"lr": wsd}, tuner=tuner | {"min_steps": 8})):
+        assert not any("warms up" in each for each in advice(quiet))
+    assert any("until step 8, in" in each for each in advice(spec({"lr": wsd}, tuner=tuner | {"min_steps": 4})))
+
+
 def test_a_rate_that_is_zero_before_the_last_rung() -> None:
     falling = MULTISTEP | {"gamma": 0.0, "milestones": [10]}
     said = [each for each in advice(spec({"lr": choice([falling, 0.1, 0.2])}, tuner=RUNGS)) if "lr is 0" in each]
