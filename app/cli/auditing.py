@@ -117,9 +117,11 @@ def _followed(service: Service[Documents], study: str, timeout: float | None) ->
 
     deadline = None if timeout is None else time.monotonic() + timeout
     standstill, last_reason = Standstill(service.client), ""
+    told = _tell_others(service, study, frozenset())
     document: Json
     while (document := service.client.study(study))["exactness"]["audited"]:
         service.check()
+        told = _tell_others(service, study, told)
         if (reason := standstill.reason(document)) and reason != last_reason:
             print(f"{study}: {one_line(reason)}", file=sys.stderr, flush=True)
             last_reason = reason
@@ -127,6 +129,22 @@ def _followed(service: Service[Documents], study: str, timeout: float | None) ->
             return None
         time.sleep(LOOK_SECONDS)
     return document
+
+
+def _tell_others(service: Service[Documents], study: str, told: frozenset[str]) -> frozenset[str]:
+    """Say once of each other study of the folder that it stands still beside the audit, and why; all of which it was
+    said. A server has slots for other studies, too, and says nothing of them here.
+    """
+    if service.folder is None:
+        return told
+    running = [each["study"] for each in service.client.studies() if each["state"] == "running"]
+    for other in [name for name in running if name != study and name not in told]:
+        if waits := service.client.study(other).get("waits_for"):
+            print(
+                f"Beside the audit, {other} of this folder stands still: {one_line('; '.join(waits))}.", file=sys.stderr
+            )
+            told |= {other}
+    return told
 
 
 def _stop_waiting(service: Service[Documents], study: str, how: str, code: int) -> NoReturn:

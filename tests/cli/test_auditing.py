@@ -15,9 +15,12 @@ from audits import TRAINER, serving, study
 from commandline import Stagetree
 from stacks import ROOT, Service
 
+from app.embedded import Embedded
+from stagetree.client import Client
+
 pytestmark = pytest.mark.slow(together=True)
 
-OTHERS = ("off", "own", "changed")
+OTHERS = ("off", "own", "beside", "changed")
 """Folders with the same studies."""
 
 
@@ -136,6 +139,25 @@ def test_slots_of_its_own_prove_what_is_kept_in_a_folder(
     kept, trainer = folder / "own" / "kept", folder / "trainer.py"
     said = stagetree("audit", "right", "--dir", kept, "--slots", 1, "--trainers", trainer)
     assert said.code == 0 and "verdict   exact: proven to step 12" in said.out
+
+
+def test_another_study_that_stands_still_beside_the_audit_is_named(
+    folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slots of the command have no trainer for it, and nothing said so."""
+    monkeypatch.setenv("STAGETREE_PROOFS", "1")
+    kept, slow = folder / "beside" / "kept", folder / "beside" / "slow.py"
+    slow.write_text(f"import time\n{TRAINER}\n\nclass Slow(Right):\n    name = 'slow'\n")
+    slow.write_text(slow.read_text() + "\n    def train(self):\n        time.sleep(0.2)\n        super().train()\n")
+    stack = Embedded(kept, 1, [str(slow)])
+    stack.start(await_slots=True)
+    with Client(stack.url) as client:
+        other = client.submit(study("slow")).study
+    stack.stop()
+    said = stagetree("audit", "right", "--dir", kept, "--slots", 1, "--trainers", folder / "trainer.py")
+    assert said.code == 0 and "verdict   exact: proven to step 12" in said.out
+    words = f"Beside the audit, {other} of this folder stands still: no slot has trainer slow at version "
+    assert said.err.count(words) == 1
 
 
 def test_slots_that_could_not_train_it_are_not_even_started(
