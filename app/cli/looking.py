@@ -99,8 +99,8 @@ def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str
 
     def row(trial: Json) -> tuple[Any, ...]:
         numbers = [each for name in results for each in result_cells(trial[name])]
-        foretold = [foretold(trial.get("prediction") or {}, name) for name in predicted]
-        middle = (*numbers, *foretold, *judged_values(trial, judged))
+        told = [foretold(trial.get("prediction") or {}, name) for name in predicted]
+        middle = (*numbers, *told, *judged_values(trial, judged))
         return trial["trial"], *middle, trial["standing"], short_hp(varied(trial["hp"], common))
 
     heads = (study["metric"], "step", results[1], "step", *predicted.values(), *judged)
