@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from app.cli.errors import DONE, FAILED, INTERRUPTED, TRIALS_FAILED
-from app.cli.output import Format, memory, number, one_line, print_json, trials_done, without_secrets
+from app.cli.output import Format, memory, number, one_line, print_json, steps_done, trials_done, without_secrets
 from stagetree.text import FINAL, duration
 
 if TYPE_CHECKING:
@@ -188,8 +188,7 @@ def _separator(why: str) -> str:
 def headline(study: Json) -> str:
     """State, trials, steps, failures, best so far and time left, on one line."""
     progress = study["progress"]
-    steps = progress["steps"]
-    parts = [f"{study['study']} {study['state']}", trials_done(progress), f"{steps['done']}/{steps['expected']} steps"]
+    parts = [f"{study['study']} {study['state']}", trials_done(progress), steps_done(study)]
     if study["counts"]["failed"]:
         parts.append(f"{study['counts']['failed']} failed")
     if study["best"]:

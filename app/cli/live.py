@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.output import at_rungs, fraction, number, one_line, plural, short_hp
+from app.cli.output import at_rungs, fraction, number, one_line, plural, short_hp, steps_done
 from stagetree.text import FINAL, decided, duration, rank_text, saved_text
 
 Json = dict[str, Any]
@@ -82,8 +82,7 @@ def _steps(study: Json) -> Text:
     if not steps["expected"]:
         return Text("none asked for" + ("" if study["state"] in FINAL else " yet"), "dim")
     share = steps["done"] / steps["expected"]
-    about = "about " if study["progress"]["rungs"] and study["state"] not in FINAL else ""
-    return Text(f"{steps['done']}/{about}{steps['expected']}  {share:.0%}")
+    return Text(f"{steps_done(study).removesuffix(' steps')}  {share:.0%}")
 
 
 def _facts(study: Json) -> Iterator[tuple[str, Text]]:

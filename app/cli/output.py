@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.away import SOUNDS_SECRET
-from stagetree.text import percent, value_text
+from stagetree.text import FINAL, percent, value_text
 
 Json = dict[str, Any]
 
@@ -145,6 +145,13 @@ def trials_done(progress: Json) -> str:
     trials = progress["trials"]
     noun = plural(trials["done"] if trials["expected"] is None else trials["expected"], "trial").partition(" ")[2]
     return f"{fraction(trials)} {noun}" + (f" tried, {at_rungs(progress)}" if trials.get("resting") else "")
+
+
+def steps_done(study: Json) -> str:
+    """24/49 different steps; how many there will be is a forecast while a tuner with rungs decides."""
+    steps = study["progress"]["steps"]
+    about = "about " if study["progress"]["rungs"] and study["state"] not in FINAL else ""
+    return f"{steps['done']}/{about}{steps['expected']} different steps"
 
 
 def fraction(trials: Json) -> str:

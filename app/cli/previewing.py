@@ -96,12 +96,14 @@ def choice_lines(choices: list[Json]) -> Iterator[str]:
 
 
 def saving_lines(costs: Json) -> Iterator[str]:
-    """What sharing will save, and what early stopping will, each of its own baseline."""
+    """What sharing will save, and what early stopping will, each of its own baseline; and what that is a guess by."""
     if costs["saved_by_sharing"]:
-        yield f"{percent(costs['saved_by_sharing'])} by sharing: of the {costs['requested']} steps asked for"
+        yield f"{percent(costs['saved_by_sharing'])} by sharing: of the {costs['requested']} steps that the trials take"
     if costs["saved_by_stopping"]:
         whole = f"of {costs['alone']} steps to every trial's end"
         yield f"{percent(costs['saved_by_stopping'])} by early stopping: {whole}"
+    if costs["by_results"]:
+        yield "by equal results: those of a run decide otherwise, and its numbers are others"
 
 
 def budget_lines(costs: Json) -> Iterator[str]:
@@ -155,7 +157,7 @@ def cost_lines(costs: Json, slots: int) -> Iterator[str]:
     """What a study would cost, a line for each thing that there is to say."""
     yield f"trials          {costs['trials']}"
     different = f"{costs['unique']} different: merge rate {costs['merge_rate']}"
-    yield f"steps           {costs['requested']} asked for, {different}"
+    yield f"steps           {costs['requested']} that the trials take, {different}"
     for number, line in enumerate(saving_lines(costs)):
         yield f"{'' if number else 'saved':<15} {line}"
     if cooldowns := costs.get("cooldowns"):

@@ -203,6 +203,8 @@ def print_cost(study: Json) -> None:
             signed = f"{'+' if name in AGAIN else '-'} {cost[name]}"
             print(f"        {signed:>{width}}  {words}")
     print(f"        {cost['run']:>{width}}  run")
+    if proofs := (study.get("exactness") or {}).get("proof_steps"):
+        print(f"        {proofs:>{width}}  trained again for proofs, only to compare: not among those run")
     for number, line in enumerate(saved_lines(study)):
         print(f"{'' if number else 'saved':<7} {line}")
 

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from app.domain import events as e
 from app.domain.search_plan import Node
 from app.domain.terms import StudyId
-from app.simulation.preview import judged_by, unguided
+from app.simulation.preview import BY_RESULTS, judged_by, unguided
 from app.simulation.simulator import Simulator
 
-ADAPTIVE = ("sha", "asha", "hyperband", "async_hyperband", "median", "bandit", "pbt")
-"""Tuners whose steps follow from results; the others ask for all of theirs at once."""
+ADAPTIVE = set(BY_RESULTS) - {"early_term", "pop"}
+"""Tuners that can be forecast by results that are made up; curves that are learnt from chance foretell nothing."""
 
 MOST_TRIALS = 200
 """A larger study is forecast from so many of its trials, and its steps in proportion."""

@@ -22,6 +22,8 @@ from stagetree.spec import StudySpec
 MOST_EVENTS = 2_000_000
 ENDINGS = ("target", "patience", "max_time", "max_slot_seconds")
 STUDY = StudyId("preview")
+BY_RESULTS = ("sha", "asha", "hyperband", "async_hyperband", "median", "bandit", "early_term", "pop", "pbt")
+"""Tuners whose steps follow from results; the others ask for all of theirs at once."""
 
 DOUBLING_EFFICIENCY = 0.9
 """Each doubling of the ranks is taken to be 1.8 times as fast, as long as nothing was measured."""
@@ -102,6 +104,7 @@ def _steps(simulated: Simulator, previewed: Study) -> dict[str, Any]:
         "requested": previewed.requested,
         "unique": previewed.unique,
         "merge_rate": round(previewed.requested / previewed.unique, 3) if previewed.unique else 1.0,
+        "by_results": previewed.kind in BY_RESULTS or bool(previewed.spec.get("stop_hopeless")),
         "alone": saved.alone,
         "saved_by_sharing": saved.by_sharing and round(saved.by_sharing, 4),
         "saved_by_stopping": saved.by_stopping and round(saved.by_stopping, 4),

@@ -46,9 +46,12 @@ class Preview(Answer):
     """What a study would cost, counted in steps."""
 
     trials: int
-    requested: int
-    unique: int
+    requested: int = Field(default=0, description="the steps that the trials take, each counted alone")
+    unique: int = Field(default=0, description="the different steps among them: what is shared, once")
     merge_rate: float
+    by_results: bool = Field(
+        default=False, description="whether the tuner goes by results, which are all equal here: a run's numbers differ"
+    )
     alone: int = Field(default=0, description="the steps of all trials, each trained alone to the end")
     saved_by_sharing: float | None = Field(default=None, description="the part of `requested` that sharing saves")
     saved_by_stopping: float | None = Field(

@@ -323,8 +323,16 @@ def test_preview_needs_no_server_and_no_trainer(stagetree: Stagetree, write: Wri
     assert found["merge_rate"] == pytest.approx(96 / 56, abs=0.001)
     assert 28 <= found["makespan_steps"] <= 56
     said = stagetree("preview", write(spec))
-    assert "96 asked for, 56 different" in said.out and "on 1 slot" in said.out
+    assert "96 that the trials take, 56 different" in said.out and "on 1 slot" in said.out
     assert said.err.startswith("The arguments of trainer nobody-has-this were not checked: it is not in trainer.py")
+
+
+def test_preview_says_that_its_results_are_equal(stagetree: Stagetree, write: Write) -> None:
+    """The numbers of the run were others, without a word."""
+    assert "by equal results" not in stagetree("preview", write(grid("adaptive"))).out
+    asha = {"kind": "asha", "num_trials": 8, "min_steps": 3, "max_steps": 12, "reduction_factor": 2}
+    said = stagetree("preview", write(grid("adaptive", tuner=asha)))
+    assert "by equal results: those of a run decide otherwise, and its numbers are others" in said.out
 
 
 def test_preview_refuses_a_trainer_that_is_in_no_file_that_is_named(stagetree: Stagetree, write: Write) -> None:

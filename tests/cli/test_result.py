@@ -107,6 +107,18 @@ def test_sharing_and_early_stopping_are_never_one_number(capsys: pytest.CaptureF
     assert "99%" not in said
 
 
+def test_steps_of_proofs_are_not_among_those_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """They were in the slot time, and nowhere else."""
+    said = (
+        f"{STUDY['cost']['run']:>5}  run\n"
+        + f"{'':8}{7:>5}  trained again for proofs, only to compare: not among those run\n"
+    )
+    print_result(STUDY)
+    assert said in capsys.readouterr().out
+    print_result(STUDY | {"exactness": STUDY["exactness"] | {"proof_steps": 0}})
+    assert "for proofs" not in capsys.readouterr().out
+
+
 def test_what_was_trained_again_has_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(STUDY | {"cost": STUDY["cost"] | {"repeated": 3, "retried": 45, "lost": 7}, "notes": []})
     said = capsys.readouterr().out

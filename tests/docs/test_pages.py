@@ -300,7 +300,9 @@ def test_every_benchmark_has_its_figures() -> None:
 
 def test_what_the_readme_says_of_the_demo() -> None:
     readme = (ROOT / "README.md").read_text()
-    shown = r"^steps +(\d+)  if every .*\n +- (\d+)  shared .*\n +(\d+)  run\nsaved +(\d+)% by sharing: "
+    shown = (
+        r"^steps +(\d+)  if every .*\n +- (\d+)  shared .*\n +(\d+)  run\n +\d+  trained .*\nsaved +(\d+)% by sharing: "
+    )
     [line] = re.findall(shown, readme, re.MULTILINE)
     found = preview(StudySpec.from_file(ROOT / "examples" / "digits" / "study.yaml"), slots=2)
     alone, different = found["requested"], found["unique"]

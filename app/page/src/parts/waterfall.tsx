@@ -58,6 +58,11 @@ export function Waterfall({ study }: { study: Study }) {
         </tbody>
       </table>
       <Savings cost={study.cost} />
+      {study.exactness.proof_steps > 0 && (
+        <p class="quiet">
+          {plural(study.exactness.proof_steps, "step")} trained again for proofs, only to compare: in the slot time, and not among those run.
+        </p>
+      )}
       {study.cost.repeated > 0 && (
         <p class="quiet">
           {plural(study.cost.repeated, "step")} repeated: {isIsolated ? ALONE : "a later trial branches where no state was kept, and was trained from the state before it"}.

@@ -227,7 +227,8 @@ function Now({ study, at }: ViewProps) {
 
 function percentDone(study: Study): string {
   const { done, expected } = study.progress.steps;
-  return study.finished_at ? time(study.finished_at) : `${percent(expected ? done / expected : null)} of ${count(expected)} steps`;
+  const about = study.progress.rungs.length ? "about " : "";
+  return study.finished_at ? time(study.finished_at) : `${percent(expected ? done / expected : null)} of ${about}${count(expected)} different steps`;
 }
 
 function idle(study: Study): string {

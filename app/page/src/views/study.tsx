@@ -170,7 +170,7 @@ function ProgressStrip({ study: { progress } }: { study: Study }) {
   const done = steps.expected ? steps.done / steps.expected : 0;
   const slots = new Set(running.flatMap((stage) => [stage.slot, ...stage.members])).size;
   const told = [
-    `${count(steps.done)} of ${plural(steps.expected ?? steps.done, "step")}`,
+    `${count(steps.done)} of ${rungs.length ? "about " : ""}${plural(steps.expected ?? steps.done, "different step")}`,
     trials.resting ? `${plural(trials.resting, "trial")} waiting at rungs` : "",
     rungs.length ? `at rungs: ${rungs.map((rung) => count(rung.arrived)).join(" · ")}` : "",
     `${plural(slots, "slot")} busy`,

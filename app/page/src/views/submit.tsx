@@ -82,7 +82,7 @@ async function read(text: string): Promise<unknown> {
 
 const SHOWN = [
   ...["trials", "requested", "unique", "merge_rate", "alone", "saved_by_sharing", "saved_by_stopping"],
-  ...["critical_path_steps", "makespan_steps", "slots"],
+  ...["critical_path_steps", "makespan_steps", "slots", "by_results"],
 ];
 
 function Costs({ preview, slots }: { preview: Preview; slots: number }) {
@@ -95,10 +95,11 @@ function Costs({ preview, slots }: { preview: Preview; slots: number }) {
       <p class="value">
         <strong>{share(preview.saved_by_stopping)}</strong> <span>by early stopping, of the {count(preview.alone)} steps that train every trial to its end</span>
       </p>
+      {preview.by_results && <p class="quiet">By equal results: those of a run decide otherwise, and its numbers are others.</p>}
       <table class="list narrow">
         <tbody>
           <Fact name="trials" value={count(preview.trials)} />
-          <Fact name="steps, each trial alone" value={count(preview.requested)} />
+          <Fact name="steps that the trials take" value={count(preview.requested)} />
           <Fact name="different steps" value={count(preview.unique)} />
           <Fact name="merge rate" value={number(preview.merge_rate, 3)} />
           <Fact name={`makespan on ${slots} slots, in steps`} value={count(preview.makespan_steps)} />
