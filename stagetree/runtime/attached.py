@@ -63,6 +63,13 @@ class ScriptTrainer(Trainer):
         if not self._script.dead:
             self._script.throw(GreenletExit)
 
+    def variables(self) -> dict[str, Any]:
+        """The globals of the script, and the variables of its functions that are being run."""
+        found = dict(self._script.globals)
+        for variables in self.running().values():
+            found |= variables
+        return found
+
     def unread(self) -> list[str]:
         """The hyper-parameters that the script has read in no step so far."""
         return sorted(self._hp.keys() - self._read)
@@ -108,6 +115,11 @@ class _Script(greenlet):
         if self.dead:
             self._refuse()
         return answer
+
+    @property
+    def globals(self) -> dict[str, Any]:
+        """As they are now."""
+        return vars(self._module)
 
     def schedules(self) -> set[str]:
         """Which classes of torch's schedules the script has an object of."""

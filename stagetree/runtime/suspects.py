@@ -136,13 +136,15 @@ def first_difference(one: Leaves, other: Leaves) -> str:
 
 
 def modes(trainer: object) -> dict[str, bool]:
-    """Which of a trainer's modules are in training mode, by attribute and name."""
-    roots = {name: value for name, value in vars(trainer).items() if isinstance(value, nn.Module)}
-    return {
-        ".".join(filter(None, (root, name))): module.training
-        for root, value in roots.items()
-        for name, module in value.named_modules()
-    }
+    """Which of a trainer's modules are in training mode, by names like `self.net.0`; of a script its variables'."""
+    return {name: module.training for name, module in _modules(trainer)}
+
+
+def _modules(trainer: object) -> Iterator[tuple[str, nn.Module]]:
+    variables: dict[str, Any] = getattr(trainer, "variables", dict[str, Any])()
+    for root, value in ({f"self.{name}": value for name, value in vars(trainer).items()} | variables).items():
+        if isinstance(value, nn.Module):
+            yield from ((".".join(filter(None, (root, name))), module) for name, module in value.named_modules())
 
 
 def changed_modes(before: Mapping[str, bool], after: Mapping[str, bool]) -> dict[str, str]:
@@ -168,10 +170,8 @@ def _subclasses(kind: type) -> Iterator[type]:
 
 def restore_modes(trainer: object, before: Mapping[str, bool]) -> None:
     """Put a trainer's modules back in the modes that `modes` returned."""
-    for root, value in vars(trainer).items():
-        if isinstance(value, nn.Module):
-            for name, module in value.named_modules():
-                module.training = before.get(".".join(filter(None, (root, name))), module.training)
+    for name, module in _modules(trainer):
+        module.training = before.get(name, module.training)
 
 
 def cause(way: str, is_unrepeatable: bool, first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -185,7 +185,7 @@ def cause(way: str, is_unrepeatable: bool, first: Mapping[str, Any], other: Mapp
     possible = []
     if other.get("modes") and other.get("modes_matter") is not False:
         name, mode = next(iter(other["modes"].items()))
-        sentence = f"evaluate() leaves self.{name} in {mode} mode; end it with train()"
+        sentence = f"evaluate() leaves {name} in {mode} mode; end it with train()"
         if other.get("modes_matter"):
             return f"Likely: {sentence}"
         possible.append(sentence)

@@ -348,6 +348,42 @@ def test_the_place_of_a_generator_is_named_in_words_of_a_script(tmp_path: Path, 
         assert difference.endswith(f"Likely: {place} not in the state: after load() of run.state not what it was")
 
 
+FORGOT_TRAIN = """
+import stagetree
+import torch
+
+def main():
+    run = stagetree.attach("walk")
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5))
+
+    def evaluate():
+        net.eval()
+        return {"value": net(torch.ones(2)).sum().item()}
+
+    run.state(save=lambda: net.state_dict(), load=lambda state: net.load_state_dict(state), evaluate=evaluate)
+    for step, hp in run.steps():
+        net.zero_grad()
+        net(torch.ones(2)).sum().backward()
+        with torch.no_grad():
+            for each in net.parameters():
+                each -= hp["lr"] * each.grad
+
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text", [FORGOT_TRAIN, FORGOT_TRAIN.replace("def main():", "if True:").replace("\nmain()", "")]
+)
+def test_a_module_that_a_script_leaves_in_evaluation_mode_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "walk.py").write_text(text)
+    report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
+    assert report["differences"].keys() == {"used", "watched"}
+    for difference in report["differences"].values():
+        assert difference.endswith("Likely: evaluate() leaves net in evaluation mode; end it with train()")
+
+
 @pytest.mark.slow
 def test_what_has_no_place_is_told_in_words_of_a_script(tmp_path: Path) -> None:
     """Of an iterator nobody can say where it is."""
