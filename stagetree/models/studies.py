@@ -34,6 +34,7 @@ class Best(Answer, needs=("trial", "value", "steps")):
     best: Outcome | None
     metrics: dict[str, float] = Field(default={}, description="as `metrics` of a trial")
     violation: float | None = Field(default=None, description="as `violation` of a trial")
+    exactness: str = Field(default="", description="as `exactness` of a trial; empty where its numbers are proven")
 
 
 class Cost(Answer, needs=()):

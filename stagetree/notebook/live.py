@@ -57,7 +57,10 @@ def _rows(study: StudyAnswer) -> Iterator[tuple[str, str]]:
             + (resting if progress.trials.resting else ""),
         )
     if progress.steps is not None:
-        yield "steps", _bar(progress.steps.done, progress.steps.expected, about=bool(progress.rungs) and not over)
+        yield (
+            "different steps",
+            _bar(progress.steps.done, progress.steps.expected, about=bool(progress.rungs) and not over),
+        )
     if progress.rungs:
         yield "rungs", " · ".join(f"step {each.steps}: {each.arrived}/{each.entered}" for each in progress.rungs)
     yield "saved", saved_text(study.cost.saved_by_sharing, study.cost.saved_by_stopping)

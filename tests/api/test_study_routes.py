@@ -123,9 +123,10 @@ def test_a_study_with_results(http: TestClient, tuned: str, workers: Workers) ->
     constant = {"family": "constant", "value": 0.1}
     hp = {"bs": {"family": "constant", "value": 64}, "lr": constant}
     results = {"last": {"step": 40, "value": 0.95}, "best": {"step": 40, "value": 0.95}}
-    assert shown["best"] == {"trial": 1, "value": 0.95, "steps": 40, "hp": hp, **results}
+    mark = "not proven to be exact: no state was compared yet"
+    assert shown["best"] == {"trial": 1, "value": 0.95, "steps": 40, "hp": hp, **results, "exactness": mark}
     stands = {"state": "completed", "standing": "trained to step 40", "rung": None, "rank": None}
-    steps = {"steps": 40, "trained": 40, "exactness": "not proven to be exact: no state was compared yet"}
+    steps = {"steps": 40, "trained": 40, "exactness": mark}
     assert shown["trials"][1] == {"trial": 1, **stands, **steps, "value": 0.95, **results, "hp": hp}
     assert shown["counts"] == {
         "waiting": 0,

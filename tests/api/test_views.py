@@ -23,6 +23,7 @@ from app.simulation.forecast import forecast
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
 from stagetree.sequences import Cosine, Linear, Sequence, Values, Wsd
+from tests.plans import Story, steps
 
 S = StudyId("s")
 
@@ -74,6 +75,19 @@ def test_what_is_not_finite_is_no_value(value: float | None) -> None:
     shown = documents.study(plan, S, now=11.0)
     assert (shown["best"], shown["trials"][0]["value"]) == (None, None)
     assert documents.trial(plan, plan.studies[S].trials[0])["curve"] == [{"step": 10, "metrics": {"m": None}}]
+
+
+@pytest.mark.parametrize(("value", "best", "marked"), [(0.9, 0, False), (0.1, 1, True)])
+def test_the_best_trial_is_marked_as_it_is_in_the_list(value: float, best: int, marked: bool) -> None:
+    """It had the mark of the least proven trial beside its value, and none in the table."""
+    story = Story()
+    decay = steps(0.1, 0.2, milestones=[4])
+    study = story.submit(({"lr": 0.5}, 8), ({"lr": decay}, 8), ({"lr": 0.1}, 8))
+    for number, measured in enumerate((value, 0.5, 0.4)):
+        story.evaluate(story.path(study, number)[-1].id, 8, measured)
+    shown = documents.study(story.plan, study, now=1.0)
+    assert shown["best"]["trial"] == best and shown["exactness"]["mark"]
+    assert bool(shown["best"]["exactness"]) == bool(shown["trials"][best].get("exactness")) == marked
 
 
 def test_a_trial_runs_when_a_chain_passes_its_path_and_waits_when_one_only_passes_nearby() -> None:

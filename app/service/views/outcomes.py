@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypedDict
 
-from app.domain import results, search_plan
+from app.domain import proofs, results, search_plan
 from app.domain.search_plan import SearchPlan, Study
+from app.service.views.ordering import json_safe
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Best
 from stagetree.models.trials import Outcome
@@ -18,7 +19,8 @@ def best(plan: SearchPlan, study: Study) -> Best | None:
     result = results.best(plan, study)
     if result is None:
         return None
-    return _best(plan, study, *result)
+    mark = proofs.of_trial(plan, study, result[0], proofs.judge(plan))
+    return _best(plan, study, *result).with_fields(**({"exactness": json_safe(mark)} if mark else {}))
 
 
 def _best(plan: SearchPlan, study: Study, trial: search_plan.Trial, result: results.MeasuredValue) -> Best:

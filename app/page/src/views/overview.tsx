@@ -55,13 +55,13 @@ function Winner({ study, at }: ViewProps) {
     );
   }
   const link = studyLink(study.study, ["trials", String(best.trial)]);
-  const signs = signsOf([study.exactness.mark]);
+  const signs = signsOf([best.exactness]);
   return (
     <Panel title="Best trial" aside={<a href={link}>trial {best.trial}</a>}>
       <p class="value">
         <strong>
           {number(best.value, 6)}
-          <Unproven text={study.exactness.mark} signs={signs} />
+          <Unproven text={best.exactness} signs={signs} />
         </strong>{" "}
         <span class="quiet">{spread(resultOf(study, best))}</span> <span>{study.metric}</span>
       </p>
@@ -128,8 +128,8 @@ function RunnersUp({ study, at }: ViewProps) {
   const place = study.value === "best" ? "best" : "last";
   const shown = others.slice(0, NEXT_BEST);
   const markOf = (trial: number) => table.get(trial, "exactness") as string | null;
-  const signs = signsOf([study.exactness.mark, ...shown.map(markOf)]);
-  const more = new Map([...signs].filter(([text]) => text !== study.exactness.mark));
+  const signs = signsOf([study.best?.exactness, ...shown.map(markOf)]);
+  const more = new Map([...signs].filter(([text]) => text !== study.best?.exactness));
   return (
     <>
       <p class="quiet">

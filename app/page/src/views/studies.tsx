@@ -136,7 +136,7 @@ function Row({ item }: { item: Listed }) {
       <td>{data?.tuner ?? "…"}</td>
       <td class="n">
         {data?.best ? number(data.best.value) : "–"}
-        {data?.best && <Unproven text={data.exactness.mark} signs={signsOf([data.exactness.mark])} />}
+        {data?.best && <Unproven text={data.best.exactness} signs={signsOf([data.best.exactness])} />}
         {data && (
           <p class="quiet" title={data.mode === "min" ? "lower is better" : "higher is better"}>
             {data.metric} <span aria-hidden="true">{data.mode === "min" ? "↓" : "↑"}</span>

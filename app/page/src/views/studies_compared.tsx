@@ -64,7 +64,7 @@ function Beside({ names }: { names: string[] }) {
 
 function Facts({ all }: { all: Compared[] }) {
   const plans = sharedPlans(all.map(({ name, listed }) => listed?.plan ?? name));
-  const signs = signsOf(all.map(({ study }) => (study?.best ? study.exactness.mark : "")));
+  const signs = signsOf(all.map(({ study }) => study?.best?.exactness));
   return (
     <>
       <div class="scroll">
@@ -118,7 +118,7 @@ function Row({ name, study, error, index, plan, signs }: RowProps) {
       <td>{study?.tuner ?? "…"}</td>
       <td class="n">
         {best ? <a href={studyLink(name, ["trials", String(best.trial)])}>{number(best.value, 6)}</a> : "–"}
-        {best && <Unproven text={study.exactness.mark} signs={signs} />}
+        {best && <Unproven text={best.exactness} signs={signs} />}
         {study && (
           <p class="quiet">
             {best && spread(resultOf(study, best))} {study.metric} {study.mode === "min" ? "↓" : "↑"}
