@@ -60,7 +60,7 @@ def studies(
     rows = [[*_row(study, is_attended), *(_more(study, name) for name in more)] for study in listed]
     print_list(listed, output, header, rows)
     if output is ListFormat.table and not is_attended and any(study["state"] == "running" for study in listed):
-        print(IDLE, file=sys.stderr)
+        print(IDLE)
     if output is ListFormat.table and len(listed) > LOOKED_AT:
         print(f"best results are shown for the newest {LOOKED_AT} studies only", file=sys.stderr)
 
