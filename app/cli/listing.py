@@ -59,9 +59,11 @@ def studies(
     header = [*HEADER, *({"begins": "begins from"}.get(name, name) for name in more)]
     rows = [[*_row(study, is_attended), *(_more(study, name) for name in more)] for study in listed]
     print_list(listed, output, header, rows)
-    if output is ListFormat.table and not is_attended and any(study["state"] == "running" for study in listed):
-        print(IDLE)
-    if output is ListFormat.table and len(listed) > LOOKED_AT:
+    if output is not ListFormat.table:
+        return
+    if sys.stdout.isatty() and not is_attended and any(study["state"] == "running" for study in listed):
+        print(IDLE)  # for people: a program that reads the list finds nothing but the list
+    if len(listed) > LOOKED_AT:
         print(f"best results are shown for the newest {LOOKED_AT} studies only", file=sys.stderr)
 
 

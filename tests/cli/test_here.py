@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import sqlite3
 import stat
@@ -85,12 +86,20 @@ def test_a_study_that_nobody_trains_is_not_listed_as_running(
     study = make_store(here / ".stagetree")
     said = stagetree("studies")
     assert f"{study}  interrupted" in said.out and "running" not in said.out
-    assert "`stagetree run` with the same study file resumes it" in said.out
     assert stagetree("studies", "-o", "json").json[0]["state"] == "running"
     with (here / ".stagetree" / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         said = stagetree("studies")
-    assert f"{study}  running" in said.out and "resumes it" not in said.out
+    assert f"{study}  running" in said.out
+
+
+def test_on_a_terminal_the_list_says_what_resumes_a_study(here: Path, make_store: Callable[[Path], str]) -> None:
+    make_store(here / ".stagetree")
+    ours, theirs = os.openpty()
+    with open(ours, "rb", buffering=0) as terminal:
+        subprocess.run([sys.executable, "-m", "stagetree", "studies"], cwd=here, stdout=theirs, check=True)
+        os.close(theirs)
+        assert b"`stagetree run` with the same study file resumes it" in terminal.read(65536)
 
 
 @pytest.mark.slow
