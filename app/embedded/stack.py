@@ -42,6 +42,8 @@ STOP_SECONDS = 120.0
 STRIKE_AFTER_SECONDS = 2.0
 """A folder of this machine says at once what is not there; the default is for stores that are far away."""
 
+LOOK_SECONDS = 0.05
+
 TOLD_SECONDS = 2.0
 """After so long it is said that the end waits for that."""
 
@@ -109,7 +111,7 @@ class Embedded:
         """
         with noting_interrupts() as interrupted:
             try:
-                if self._has_work():
+                if self._has_work(if_away=False):
                     self._let_slots_save(interrupted)
             finally:
                 self._end()
@@ -210,8 +212,11 @@ class Embedded:
             command = [*PYTHON, "stagetree.runtime.warm", *map(str, fds), *self._trainer_files()]
             self._spawn("trainers", command, pass_fds=fds)
 
-    def _has_work(self) -> bool:
-        """Whether a slot still trains or saves something."""
+    def _has_work(self, *, if_away: bool) -> bool:
+        """Whether a slot still trains or saves something: a chain is live until what it keeps is recorded.
+
+        if_away: what is taken to be so where the database does not answer.
+        """
         from app.events import Database, DatabaseUnavailable, SqlRecords
 
         database = Database(self.environment()["STAGETREE_DATABASE_URL"])
@@ -219,7 +224,7 @@ class Embedded:
             with SqlRecords(database).read() as rows:
                 return bool(rows.chains.live())
         except DatabaseUnavailable:
-            return False
+            return if_away
         finally:
             database.dispose()
 
@@ -228,11 +233,13 @@ class Embedded:
         workers, began = self._processes["workers"], time.monotonic()
         limit, is_told = float(self.environment()["STAGETREE_STOP_SECONDS"]), False
         workers.terminate()
-        while workers.poll() is None and (waited := time.monotonic() - began) < limit and not interrupted.is_set():
+        while workers.poll() is None and self._has_work(if_away=True) and not interrupted.is_set():
+            if (waited := time.monotonic() - began) > limit:
+                return
             if waited > TOLD_SECONDS and not is_told:
                 self.say("Saving the last checkpoints; Ctrl-C ends without them ...")
                 is_told = True
-            interrupted.wait(0.02)
+            interrupted.wait(LOOK_SECONDS)
 
     def _create_database(self) -> None:
         """The schema, and no slots: the folder is ours, so whoever is on record there is dead."""

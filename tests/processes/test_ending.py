@@ -9,15 +9,19 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import psutil
 import pytest
+from assignments import WORK
 from forks import in_a_fork
 from stacks import wait_for
+from transactions import TTL, Transactions
 
 from app.embedded import Embedded
 from app.embedded.machine import Scratch
+from app.embedded.stack import STOP_SECONDS
 from app.events.database import Database
 from app.workers.prefork import Prefork
 from app.workers.tasks import ShutdownFlag
@@ -59,10 +63,39 @@ def test_a_stack_that_was_not_started_can_be_stopped(tmp_path: Path) -> None:
     Embedded(tmp_path, 1, ()).stop()
 
 
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); print(flush=True); time.sleep(600)"
+
+
+def test_a_stack_ends_when_nothing_is_left_to_save(tmp_path: Path) -> None:
+    """It waited for Celery's own end, two seconds, after a proof that nobody needed any more was stopped."""
+    stack, database = Embedded(tmp_path, 1, ()), Database(f"sqlite:///{tmp_path / 'stagetree.db'}")
+    database.create()
+    rows = Transactions(database)
+    rows.slots.take("cpu0", "anna", instead_of=None, device="cpu", host="host", pid=1)
+    rows.chains.assign("c", "plan", "cpu0", WORK, TTL)
+    workers = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, start_new_session=True)
+    assert workers.stdout is not None
+    workers.stdout.read(1)
+    stack._processes["workers"] = workers
+    alive = list[bool]()
+
+    def release() -> None:
+        alive.append(workers.poll() is None)
+        rows.chains.finish("c", rows.chains.claim("c", "worker", TTL).fence)
+
+    threading.Timer(0.5, release).start()
+    began = time.monotonic()
+    stack.stop()
+    assert alive == [True]
+    assert time.monotonic() - began < STOP_SECONDS / 2
+    assert workers.wait(60) == -signal.SIGKILL
+    database.dispose()
+
+
 LATE = """
 import os, signal, sys, time
 from pathlib import Path
-from app.workers import prefork
+from app.workers import prefork, tasks
 parent = os.getpid()
 
 def end_with_parent():
@@ -70,7 +103,7 @@ def end_with_parent():
     while os.getppid() == parent:
         time.sleep(0.01)
 
-prefork.end_with_parent = end_with_parent
+tasks.end_with_parent = end_with_parent
 prefork.Prefork(Path(sys.argv[1])).start({"gpu0": ["celery", "--version"]})
 signal.pause()
 """
