@@ -5,11 +5,16 @@ Imports are made inside commands, so that `--help` is quick. Exit codes are in `
 
 from __future__ import annotations
 
+import gc
 import sys
+
+GARBAGE = 100_000
+"""Objects that are made before what is garbage among them is looked for: an import makes many, and next to none is."""
 
 
 def main() -> None:
     """The `stagetree` command."""
+    gc.set_threshold(GARBAGE)
     from app.cli import output
     from app.cli.commands import app
     from app.cli.errors import explained

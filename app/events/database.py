@@ -8,16 +8,15 @@ preferred to that of Python, which is seldom so new.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from time import monotonic, sleep
 from types import ModuleType
 from typing import Any
 
-import psycopg
 from sqlalchemy import Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -39,85 +38,6 @@ def newest_sqlite() -> ModuleType:
 
 
 SQLITE = newest_sqlite()
-
-
-class LimitedConnection(psycopg.Connection[Any]):
-    """Gives up a server that says nothing for `silence` seconds, also where the network still acknowledges all."""
-
-    silence = 60.0
-
-    def wait(self, gen: Generator[Any, Any, Any], *args: Any, **named: Any) -> Any:
-        return super().wait(self._limited(gen), *args, **named)
-
-    def _limited(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """`gen`, which is sent 0 each time that nothing came for a while."""
-        heard_at = monotonic()
-        try:
-            awaited = next(gen)
-            while True:
-                ready = yield awaited
-                if ready:
-                    heard_at = monotonic()
-                elif monotonic() - heard_at > self.silence:
-                    raise self._given_up()
-                awaited = gen.send(ready)
-        except StopIteration as done:
-            return done.value
-
-    def _given_up(self) -> psycopg.OperationalError:
-        self.close()
-        return psycopg.OperationalError(f"the server did not answer within {self.silence:g} s")
-
-
-def postgresql_engine(url: URL, patience: float) -> Engine:
-    """An engine whose transactions raise when the server, or a lock, makes them wait `patience` seconds."""
-    engine = create_engine(
-        url,
-        isolation_level="READ COMMITTED",
-        pool_pre_ping=True,
-        pool_timeout=patience,
-        connect_args=_network(patience),
-    )
-
-    class Limited(LimitedConnection):
-        silence = 1.5 * patience
-
-    @event.listens_for(engine, "do_connect")
-    def connect(_dialect: Any, _record: Any, args: Any, options: Any) -> Any:
-        return Limited.connect(*args, **options)
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: psycopg.Connection[Any], _: object) -> None:
-        connection.autocommit = True
-        connection.execute("; ".join(f"SET {name} = {round(1000 * value)}" for name, value in _limits(patience)))
-        connection.autocommit = False
-
-    return engine
-
-
-def _network(patience: float) -> dict[str, int]:
-    """What libpq is told: a peer that a firewall forgot is noticed within `patience` seconds."""
-    third = max(1, round(patience / 3))
-    alive = {
-        "keepalives": 1,
-        "keepalives_idle": third,
-        "keepalives_interval": max(1, third // 2),
-        "keepalives_count": 3,
-    }
-    return {
-        **alive,
-        "tcp_user_timeout": round(1000 * patience),
-        "connect_timeout": max(2, min(10, round(patience / 2))),
-    }
-
-
-def _limits(patience: float) -> list[tuple[str, float]]:
-    """Of the server, in seconds. The last throws out a writer that is frozen in a transaction, with its locks."""
-    return [
-        ("statement_timeout", 3 * patience),
-        ("lock_timeout", patience),
-        ("idle_in_transaction_session_timeout", patience),
-    ]
 
 
 def sqlite_engine(url: URL, patience: float) -> Engine:
@@ -179,7 +99,7 @@ class Database:
     ) -> None:
         self.url = _with_driver(url)
         self.clock = clock
-        self.engine = (sqlite_engine if self.is_file else postgresql_engine)(self.url, patience)
+        self.engine = self._opened(patience)
         self._writer = self.engine.execution_options(sqlite_begin="IMMEDIATE")
 
     @property
@@ -213,7 +133,7 @@ class Database:
         """
         from alembic import command, util  # slow to import, and needed once
 
-        engine = self._writer if self.is_file else postgresql_engine(self.url, MIGRATION_SECONDS)
+        engine = self._writer if self.is_file else self._opened(MIGRATION_SECONDS)
         try:
             with engine.begin() as connection:
                 if not self.is_file:
@@ -231,6 +151,13 @@ class Database:
     def dispose(self) -> None:
         """Close all connections that are not in use."""
         self.engine.dispose()
+
+    def _opened(self, patience: float) -> Engine:
+        if self.is_file:
+            return sqlite_engine(self.url, patience)
+        from app.events.postgresql import postgresql_engine  # only here: a laptop never needs its client
+
+        return postgresql_engine(self.url, patience)
 
     @contextmanager
     def _transaction(self, engine: Engine) -> Iterator[Session]:
@@ -259,7 +186,7 @@ class Database:
 
 def insert(session: Session, table: Any) -> Any:
     """INSERT in the session's dialect, which knows ON CONFLICT."""
-    return (postgresql if session.get_bind().dialect.name == "postgresql" else sqlite).insert(table)
+    return import_module(f"sqlalchemy.dialects.{session.get_bind().dialect.name}").insert(table)
 
 
 def place_of(session: Session) -> str:

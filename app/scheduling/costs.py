@@ -1,4 +1,4 @@
-"""How long a step takes: measured, or estimated by regression; and how much longer beside others of one GPU.
+"""How long a step takes: measured, or estimated by regression.
 
 TreeML §5.2 estimates with linear regression on profiles; ours is on the logarithms, because doubling a batch size
 multiplies a step's time and never makes it negative.
@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from statistics import median
 
-import numpy as np
-import numpy.typing as npt
-
-from app.domain.assignment import gpu_of, shared_gpu
+from app.domain.assignment import gpu_of
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.terms import NodeId
 
 Features = dict[str, float]
-Numbers = npt.NDArray[np.float64]
 
 MOST_FITTED = 1000
 """The most nodes that the regression is fitted to, taken evenly from all that were measured."""
@@ -67,11 +63,7 @@ class Costs:
         self._fitted_at = plan.stages_run
         sample = (plan.nodes[name] for name in plan.measured[:: 1 + len(plan.measured) // MOST_FITTED])
         measured = [node for node in sample if node.seconds > 0]
-        try:
-            self._fit(measured)
-        except np.linalg.LinAlgError:  # an estimate says only what is done first: the one before serves on
-            return False
-        return bool(measured)
+        return bool(measured) and self._fit(measured)
 
     def seconds_per_step(self, node: Node, gpu: str | None = None) -> float:
         """The estimate for one node, on a kind of GPU; by default that on which it was trained last."""
@@ -107,44 +99,28 @@ class Costs:
         logarithm = self._base + sum(self._weights.get(name, 0.0) * x for name, x in features.items())
         return math.exp(min(max(logarithm, -20.0), 20.0))
 
-    def _fit(self, nodes: list[Node]) -> None:
-        if not nodes:
-            return
+    def _fit(self, nodes: list[Node]) -> bool:
+        from app.scheduling.regression import regression
+
         rates = ((each, each.rates or {each.gpu: (each.steps_run, each.seconds)}) for each in nodes)
         samples = [(node, gpu, *rate) for node, by_gpu in rates for gpu, rate in by_gpu.items() if min(rate) > 0]
         features = [_features(node, gpu) for node, gpu, *_ in samples]
-        names = sorted({name for each in features for name in each})
-        x = np.array([[1.0, *(each.get(name, 0.0) for name in names)] for each in features])
-        y = np.log([seconds / steps for _, _, steps, seconds in samples])
-        root = np.sqrt([steps for _, _, steps, _ in samples])  # a mean over more steps is surer
-        ridge = 1e-3 * np.eye(x.shape[1])  # and kinds of GPU differ from their mean, which stands for all others
-        ridge[0, 0] = 0
-        rows, values = np.vstack([x * root[:, None], ridge]), np.concatenate([y * root, np.zeros(len(ridge))])
-        weights = np.linalg.lstsq(rows, values, rcond=None)[0]
-        self.error = _error(rows, values - rows @ weights, root)
-        self._base, self._weights = float(weights[0]), dict(zip(names, map(float, weights[1:]), strict=True))
+        logarithms = [math.log(seconds / steps) for *_, steps, seconds in samples]
+        fitted = regression(features, logarithms, [steps for *_, steps, _ in samples])
+        if fitted is None:  # an estimate says only what is done first: the one before serves on
+            return False
+        self._base, self._weights, off = fitted
+        self.error = EstimateError(median(_parts(off)), len(off)) if len(off) >= LEAST_SETTINGS else None
+        return True
 
 
 LEAST_SETTINGS = 4
 """Of fewer, the error of an estimate says nothing."""
 
 
-def _error(rows: Numbers, residuals: Numbers, root: Numbers) -> EstimateError | None:
-    """Of a regression: what each of its first rows, one for a setting, would have been off without itself.
-
-    That is its residual over one less its leverage, which is exact for least squares (Allen 1974, PRESS).
-    """
-    settings = len(root)
-    if settings < LEAST_SETTINGS:
-        return None
-    leverage = (np.linalg.qr(rows)[0][:settings] ** 2).sum(axis=1)
-    off = residuals[:settings] / np.maximum(1 - leverage, 1e-9) / root
-    return EstimateError(float(np.median(_parts(off))), settings)
-
-
-def _parts(logarithms: Numbers) -> Numbers:
+def _parts(logarithms: Iterable[float]) -> list[float]:
     """Of how many times too much or too little was expected, the part of itself by which that is off."""
-    return np.expm1(np.minimum(np.abs(logarithms), 20.0))
+    return [math.expm1(min(abs(each), 20.0)) for each in logarithms]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +157,7 @@ def hindsight(plan: SearchPlan, stages: Sequence[Timed]) -> dict[str, list[float
             costs.refit(past)
         elif costs.is_fitted:
             expected[number] = costs.seconds_per_step(node, stage.gpu)
-    return {slot: _parts(np.array(each)).tolist() for slot, each in logarithms.items()}
+    return {slot: _parts(each) for slot, each in logarithms.items()}
 
 
 def _features(node: Node, gpu: str) -> Features:
@@ -206,91 +182,3 @@ def _logarithm(value: float) -> float:
     except OverflowError:
         size = math.inf
     return math.log1p(min(size, sys.float_info.max)) if size == size else 0.0
-
-
-MOSTLY = 0.9
-"""For so much of a stage as many slots must have been busy, for it to count as one beside that many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """A stage that had a slot from `begun_at` to `ended_at`: its steps took `seconds` up to then.
-
-    kind: what steps have in common that take equally long on a GPU of their own. steps: 0 where they tell nothing.
-    """
-
-    slot: str
-    kind: Hashable
-    steps: int
-    seconds: float
-    begun_at: float
-    ended_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Slowdown:
-    """While so many slots of a GPU were busy, a step took so many times as long as on one slot alone."""
-
-    gpu: str
-    slots: int
-    times: float
-
-    @property
-    def gain(self) -> float:
-        """How many times as fast the slots get on together as one alone."""
-        return self.slots / self.times
-
-
-def slowdowns(stages: Iterable[Ran]) -> list[Slowdown]:
-    """What stages on slots that share a GPU tell, by GPU and number of slots, where that was seen beside one alone."""
-    shared = defaultdict[str, list[Ran]](list)
-    for stage in sorted(stages, key=lambda stage: (stage.slot, stage.begun_at)):
-        if gpu := shared_gpu(stage.slot):
-            shared[gpu].append(stage)
-    return [slowdown for gpu, ran in shared.items() for slowdown in _of_gpu(gpu, ran)]
-
-
-def _of_gpu(gpu: str, stages: Sequence[Ran]) -> Iterator[Slowdown]:
-    """stages: by slot, and by when they began."""
-    seconds, steps = defaultdict[tuple[Hashable, int], float](float), Counter[tuple[Hashable, int]]()
-    busy_for = _occupancy(stages)
-    for stage in stages:
-        if stage.steps and (slots := busy_for(stage)):
-            seconds[stage.kind, slots] += stage.seconds
-            steps[stage.kind, slots] += stage.steps
-    for slots in sorted({slots for _, slots in steps} - {1}):
-        both = [kind for kind, number in steps if number == slots and (kind, 1) in steps]
-        alone = sum(steps[kind, slots] * seconds[kind, 1] / steps[kind, 1] for kind in both)
-        if alone:
-            yield Slowdown(gpu, slots, sum(seconds[kind, slots] for kind in both) / alone)
-
-
-def _occupancy(stages: Sequence[Ran]) -> Callable[[Ran], int]:
-    """How many slots were busy during a stage; 0 where that changed too much for one number."""
-    edges = sorted(edge for begin, end in _spells(stages) for edge in ((begin, 1), (end, -1)))
-    times = np.array([time for time, _ in edges])
-    slots = np.cumsum([change for _, change in edges])[:-1]
-    lasted = [np.concatenate([[0.0], np.cumsum((slots == n) * np.diff(times))]) for n in range(1, slots.max() + 1)]
-
-    def occupancy(stage: Ran) -> int:
-        window = [stage.ended_at - stage.seconds, stage.ended_at]
-        for number, seconds in enumerate(lasted, start=1):
-            begin, end = np.interp(window, times, seconds)
-            if end - begin >= MOSTLY * stage.seconds:
-                return number
-        return 0
-
-    return occupancy
-
-
-def _spells(stages: Iterable[Ran]) -> Iterator[tuple[float, float]]:
-    """When slots were busy without a break; a slot that trains several stages at once is busy once."""
-    for _, group in groupby(stages, key=lambda stage: stage.slot):
-        first, *others = group
-        begin, end = first.begun_at, first.ended_at
-        for stage in others:
-            if stage.begun_at > end:
-                yield begin, end
-                begin, end = stage.begun_at, stage.ended_at
-            end = max(end, stage.ended_at)
-        yield begin, end

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.domain.search_plan import SearchPlan, trial_of
 from app.domain.terms import ANYBODY, ChainId, Principal, StudyId, Unknown
@@ -21,12 +21,14 @@ from app.service.services import ID, HttpProblem, InvalidField, Services, WrongC
 from app.service.slot_use import estimate_errors, gpu_sharing, lanes_at_once, view_of
 from app.service.views import documents, ordering, plans
 from app.service.views.standing import environments, packing
-from app.simulation.forecast import Forecast, forecast
 from stagetree.models.pages import Columns, Demand, Environments, EventPage, SlotPage, StudyPage, TrainerPage, TrialPage
 from stagetree.models.service import Token, TokenPage, TrainerListed
 from stagetree.models.studies import Share, StudyAnswer
 from stagetree.models.trials import Plan, StageTree, TrialDetail
 from stagetree.sequences import did_you_mean
+
+if TYPE_CHECKING:
+    from app.simulation.forecast import Forecast
 
 Json = dict[str, Any]
 ROWS = 500
@@ -97,7 +99,11 @@ def _expected(use: Services, row: StudyRecord, at: int | None) -> Forecast | Non
     """How far the study will go: reckoned while nobody is kept from its plan. None where it is over."""
     with use.plans.holding(row.stream, fresh=False) as plan:
         study = plan.studies.get(StudyId(row.id))
-    return None if study is None or (study.is_final and at is None) else forecast(study.spec)
+    if study is None or (study.is_final and at is None):
+        return None
+    from app.simulation.forecast import forecast  # all of the simulator, which takes a while to import
+
+    return forecast(study.spec)
 
 
 def _slot_use(shown: StudyAnswer, use: Services, row: StudyRecord, plan: SearchPlan) -> Json:

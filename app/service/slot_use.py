@@ -15,7 +15,8 @@ from app.domain.results import is_without_pack
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import Principal
 from app.events import ChainRecord, PlanUnusable, SlotRecord, StudyRecord
-from app.scheduling.costs import Costs, Ran, Timed, hindsight, slowdowns
+from app.scheduling.costs import Costs, Timed, hindsight
+from app.scheduling.slowdowns import Ran, slowdowns
 from app.scheduling.widths import batch_sizes, peaks
 from app.service.plan_history import PlanHistory, SlotSpan
 from app.service.services import Services

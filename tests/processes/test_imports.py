@@ -20,3 +20,12 @@ print(sorted({{"torch", "torchvision"}} & sys.modules.keys()))
 """
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_what_only_looks_at_a_store_imports_neither_a_client_of_a_server_nor_what_computes() -> None:
+    """They took half a second of each `stagetree studies`."""
+    modules = {"alembic", "celery", "fastapi", "numpy", "psycopg", "redis", "scipy", "app.simulation"}
+    code = f"import sys, app.cli.commands, app.cli.store; print(sorted({modules} & sys.modules.keys()))"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 from app.domain import accounting, results, search_plan
 from app.domain.decide.studies import GROWS_BY, grows_from
@@ -28,10 +28,12 @@ from app.service.views.plans import point
 from app.service.views.standing import begins_shortly, ending_text, lineage, marks, packing, progress
 from app.service.views.standing import exactness as proven
 from app.service.views.story import story
-from app.simulation.forecast import Forecast
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Cost, Failures, Share, Steps, StudyAnswer, StudyListed
 from stagetree.models.trials import Averaged, Failure, Note, Prediction, Trial, TrialDetail
+
+if TYPE_CHECKING:
+    from app.simulation.forecast import Forecast
 
 Busy = Mapping[NodeId, Sequence[Stage]]
 """For each node, the stages of chains under way that are still to be trained in it."""

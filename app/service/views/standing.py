@@ -6,7 +6,7 @@ How its packs did, where its weights come from, what it reads, and what it is tr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.domain import accounting, proofs, results
 from app.domain.events import PackingProfiled
@@ -15,9 +15,11 @@ from app.domain.standing import RungRanking, rests, standing
 from app.domain.terms import ChainId, NodeId, StudyState, TrialEventKind, TrialState, Verdict
 from app.scheduling.widths import better_width, times_faster
 from app.service.views.ordering import form_text, json_safe
-from app.simulation.forecast import Forecast
 from stagetree.models.pages import Environment, Environments
 from stagetree.models.studies import Decision, Exactness, Progress, RungStanding, StepsDone, TrialsDone, UnderWay
+
+if TYPE_CHECKING:
+    from app.simulation.forecast import Forecast
 
 
 def exactness(plan: SearchPlan, study: Study) -> Exactness:

@@ -6,15 +6,17 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise, takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.domain.schedule import ScheduleSegment, segments
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
-from app.tuning.curves import Bend, Curve, CurveModel, Posterior
 from stagetree.sequences import Scalar
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.halving import LEAST_POINTS
+
+if TYPE_CHECKING:
+    from app.tuning.curves import Bend, Curve, Posterior  # NumPy is slow to import: where a curve is first looked at
 
 MOST = 64
 """So many changes are looked at. A trial that changes more often does so all the time, and has no bends to speak of."""
@@ -63,6 +65,8 @@ class Forecasts:
     """
 
     def __init__(self, spec: StudySpec, bounds: Sequence[float | None], horizon: int) -> None:
+        from app.tuning.curves import CurveModel
+
         self._metric, self.horizon, self._sign = spec.metric, horizon, -1.0 if spec.mode == "max" else 1.0
         self._whole_only = spec.curve_model == 1
         limits = (bounds[0], bounds[1])
@@ -96,6 +100,8 @@ class Forecasts:
 
     def curve(self, trial: int) -> Curve:
         """The evaluations of a trial so far."""
+        from app.tuning.curves import Curve
+
         points = sorted(self._points[trial].items())
         return Curve(tuple(step for step, _ in points), tuple(value for _, value in points), self._bends[trial])
 

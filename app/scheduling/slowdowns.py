@@ -1,0 +1,105 @@
+"""How much longer a step takes while other slots of the same GPU are busy, from the stages that ran there."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from operator import sub
+
+from app.domain.assignment import shared_gpu
+
+MOSTLY = 0.9
+"""For so much of a stage as many slots must have been busy, for it to count as one beside that many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A stage that had a slot from `begun_at` to `ended_at`: its steps took `seconds` up to then.
+
+    kind: what steps have in common that take equally long on a GPU of their own. steps: 0 where they tell nothing.
+    """
+
+    slot: str
+    kind: Hashable
+    steps: int
+    seconds: float
+    begun_at: float
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """While so many slots of a GPU were busy, a step took so many times as long as on one slot alone."""
+
+    gpu: str
+    slots: int
+    times: float
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast the slots get on together as one alone."""
+        return self.slots / self.times
+
+
+def slowdowns(stages: Iterable[Ran]) -> list[Slowdown]:
+    """What stages on slots that share a GPU tell, by GPU and number of slots, where that was seen beside one alone."""
+    shared = defaultdict[str, list[Ran]](list)
+    for stage in sorted(stages, key=lambda stage: (stage.slot, stage.begun_at)):
+        if gpu := shared_gpu(stage.slot):
+            shared[gpu].append(stage)
+    return [slowdown for gpu, ran in shared.items() for slowdown in _of_gpu(gpu, ran)]
+
+
+def _of_gpu(gpu: str, stages: Sequence[Ran]) -> Iterator[Slowdown]:
+    """stages: by slot, and by when they began."""
+    seconds, steps = defaultdict[tuple[Hashable, int], float](float), Counter[tuple[Hashable, int]]()
+    busy_for = _occupancy(stages)
+    for stage in stages:
+        if stage.steps and (slots := busy_for(stage)):
+            seconds[stage.kind, slots] += stage.seconds
+            steps[stage.kind, slots] += stage.steps
+    for slots in sorted({slots for _, slots in steps} - {1}):
+        both = [kind for kind, number in steps if number == slots and (kind, 1) in steps]
+        alone = sum(steps[kind, slots] * seconds[kind, 1] / steps[kind, 1] for kind in both)
+        if alone:
+            yield Slowdown(gpu, slots, sum(seconds[kind, slots] for kind in both) / alone)
+
+
+def _occupancy(stages: Sequence[Ran]) -> Callable[[Ran], int]:
+    """How many slots were busy during a stage; 0 where that changed too much for one number."""
+    edges = sorted(edge for begin, end in _spells(stages) for edge in ((begin, 1), (end, -1)))
+    times = [time for time, _ in edges]
+    spans = list(zip(accumulate(change for _, change in edges[:-1]), map(sub, times[1:], times), strict=True))
+    most = max(slots for slots, _ in spans)
+    lasted = [list(accumulate((s * (n == slots) for slots, s in spans), initial=0.0)) for n in range(1, most + 1)]
+
+    def before(moment: float, seconds: Sequence[float]) -> float:
+        """Of the seconds up to each edge, those up to a moment."""
+        at = min(max(bisect_right(times, moment), 1), len(times) - 1)
+        part = (moment - times[at - 1]) / ((times[at] - times[at - 1]) or 1.0)
+        return seconds[at - 1] + min(max(part, 0.0), 1.0) * (seconds[at] - seconds[at - 1])
+
+    def occupancy(stage: Ran) -> int:
+        begun_at = stage.ended_at - stage.seconds
+        for number, seconds in enumerate(lasted, start=1):
+            if before(stage.ended_at, seconds) - before(begun_at, seconds) >= MOSTLY * stage.seconds:
+                return number
+        return 0
+
+    return occupancy
+
+
+def _spells(stages: Iterable[Ran]) -> Iterator[tuple[float, float]]:
+    """When slots were busy without a break; a slot that trains several stages at once is busy once."""
+    for _, group in groupby(stages, key=lambda stage: stage.slot):
+        first, *others = group
+        begin, end = first.begun_at, first.ended_at
+        for stage in others:
+            if stage.begun_at > end:
+                yield begin, end
+                begin, end = stage.begun_at, stage.ended_at
+            end = max(end, stage.ended_at)
+        yield begin, end
