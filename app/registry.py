@@ -79,13 +79,16 @@ class _File:
     reads: frozenset[str] | None = None
 
 
+_known: dict[str, _File] = {}
+"""What this process has read, by path."""
+_reading = Lock()
+
+
 class Catalogue:
     """The trainers in some files, as the files are now. Asking again costs little as long as nothing was changed."""
 
     def __init__(self, files: Iterable[str]) -> None:
         self._files = tuple(files)
-        self._known: dict[str, _File] = {}
-        self._lock = Lock()
 
     def describe(self) -> dict[str, TrainerSource]:
         """Each trainer by its name; of several with one name the first. Files that cannot be used have none."""
@@ -128,13 +131,13 @@ class Catalogue:
             raise TrainerFileError(problem)
 
     def _look(self) -> list[tuple[str, _File]]:
-        with self._lock:
+        with _reading:
             files = list(files_in(self._files))
             for path in files:
-                file = self._known.get(path)
+                file = _known.get(path)
                 if file is None or not file.is_settled or _stamps(file.stamps) != file.stamps:
-                    self._known[path] = _read(path, file.names if file else frozenset())
-            return [(path, self._known[path]) for path in files]
+                    _known[path] = _read(path, file.names if file else frozenset())
+            return [(path, _known[path]) for path in files]
 
 
 def files_in(paths: Iterable[str]) -> Iterator[str]:

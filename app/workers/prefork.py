@@ -20,13 +20,9 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
-
-from celery.__main__ import main as celery_main
+from typing import NoReturn, cast
 
 from app.processes import last_words
-from app.workers.celery_app import SCHEDULER_QUEUE
-from app.workers.tasks import end_with_parent
 
 QUIET = ("--without-gossip", "--without-mingle")
 """Workers need not know of each other: the database says what each has."""
@@ -35,6 +31,7 @@ API = "api"
 """What a stack calls the one of its processes that is no worker."""
 
 MODULES = (
+    "celery.__main__",
     "celery.bin.celery",
     "celery.apps.worker",
     "celery.beat",
@@ -50,9 +47,11 @@ MODULES = (
 
 def main() -> int:
     logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
+    gc.disable()  # next to nothing of what is imported is garbage
     import_all()
     if api := commands.get(API):
         import_served(api)
+    gc.enable()
     sys.stdin.read()
     processes = Prefork(logs)
     processes.start(commands)
@@ -75,14 +74,23 @@ def work(queue: str) -> NoReturn:
     """Be the Celery worker on a queue, until it ends."""
     import_all()  # Celery imports with the working folder first; what is there now, it does not look for
     sys.argv = command(queue)
-    sys.exit(celery_main())
+    sys.exit(celery())
 
 
 def command(queue: str) -> list[str]:
     """What starts the same worker where nothing of ours is hidden."""
+    from app.workers.celery_app import SCHEDULER_QUEUE
+
     beat = ["-B"] if queue == SCHEDULER_QUEUE else []
     name = ["-n", f"{queue}@%h"]
     return ["celery", "-A", "app.workers", "worker", "-l", "INFO", *QUIET, "-Q", queue, "-c", "1", *beat, *name]
+
+
+def celery() -> int:
+    """Be what the command line of this process says, as Celery's own command would."""
+    from celery.__main__ import main as celery_main
+
+    return cast(int, celery_main())
 
 
 MOST_WORDS = 200
@@ -119,6 +127,8 @@ class Prefork:
         return [pid for pid, name in self._names.items() if name != API]
 
     def _fork(self, name: str, command: Sequence[str]) -> int:
+        from app.workers.tasks import end_with_parent
+
         parent = os.getpid()
         if pid := os.fork():
             return pid
@@ -131,7 +141,7 @@ class Prefork:
         sys.argv = list(command)
         if name == API:
             importlib.import_module("uvicorn.main").main()
-        sys.exit(celery_main())
+        sys.exit(celery())
 
     def _end(self, number: int, _: object) -> None:
         """The API goes on: it says meanwhile how far they are, and ends with this process."""

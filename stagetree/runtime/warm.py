@@ -50,13 +50,12 @@ def import_before_forking(files: Iterable[str] = ()) -> None:
     files: those of trainers, of which some imports are made as well; see `loading`.
     """
     os.environ |= ONE_THREAD
-    gc.disable()  # next to nothing of what is imported is garbage
+    gc.disable()  # next to nothing of what is imported is garbage, and to look for it takes 0.2 s
     for name in MODULES:
         importlib.import_module(name)
     importlib.import_module("stagetree.runtime.loading").import_for(files)  # it has torch: not for who launches us
     know_modules()
     gc.enable()
-    gc.collect()
     gc.freeze()  # what is there now stays shared with the forks
 
 
