@@ -9,7 +9,7 @@ import gc
 import sys
 
 GARBAGE = 100_000
-"""Objects that are made before what is garbage among them is looked for: an import makes many, and next to none is."""
+"""New objects before the collector looks for garbage among them: an import makes many, and next to no garbage."""
 
 
 def main() -> None:

@@ -213,9 +213,9 @@ class Embedded:
             self._spawn("trainers", command, pass_fds=fds)
 
     def _has_work(self, *, if_away: bool) -> bool:
-        """Whether a slot still trains or saves something: a chain is live until what it keeps is recorded.
+        """Whether a slot still trains or saves something: a chain is live until its last state is recorded.
 
-        if_away: what is taken to be so where the database does not answer.
+        if_away: the answer where the database gives none.
         """
         from app.events import Database, DatabaseUnavailable, SqlRecords
 

@@ -47,7 +47,7 @@ MODULES = (
 
 def main() -> int:
     logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
-    gc.disable()  # next to nothing of what is imported is garbage
+    gc.disable()  # an import makes next to no garbage
     import_all()
     if api := commands.get(API):
         import_served(api)

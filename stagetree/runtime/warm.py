@@ -50,7 +50,7 @@ def import_before_forking(files: Iterable[str] = ()) -> None:
     files: those of trainers, of which some imports are made as well; see `loading`.
     """
     os.environ |= ONE_THREAD
-    gc.disable()  # next to nothing of what is imported is garbage, and to look for it takes 0.2 s
+    gc.disable()  # an import makes next to no garbage, and a look for it takes 0.2 s
     for name in MODULES:
         importlib.import_module(name)
     importlib.import_module("stagetree.runtime.loading").import_for(files)  # it has torch: not for who launches us
