@@ -32,7 +32,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, StudyState, TrialState
@@ -159,6 +159,13 @@ def _is_over(study: Study, trial: Trial) -> bool:
 
 BUDGETS = ("max_total_steps", "max_slot_seconds")
 """The fields of a study that say how much may be spent on it."""
+
+
+class Forecast(NamedTuple):
+    """How many trials a study will have, and how many different steps they will take."""
+
+    trials: int
+    steps: int
 
 
 @dataclass(frozen=True, slots=True)

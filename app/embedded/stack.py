@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from app.embedded import machine
+from app.embedded.database import FolderDatabase
 from app.embedded.machine import (
     HOME,
     PRIVATE,
@@ -111,7 +112,7 @@ class Embedded:
         """
         with noting_interrupts() as interrupted:
             try:
-                if self._has_work(if_away=False):
+                if self._database.has_work(if_away=False):
                     self._let_slots_save(interrupted)
             finally:
                 self._end()
@@ -158,6 +159,10 @@ class Embedded:
         }
 
     @property
+    def _database(self) -> FolderDatabase:
+        return FolderDatabase(self.environment()["STAGETREE_DATABASE_URL"])
+
+    @property
     def _scratch_path(self) -> str:
         return self._scratch.path if self._scratch else ""
 
@@ -187,7 +192,7 @@ class Embedded:
         workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE, TMPDIR=self._scratch_path)
         self._spawn("redis", commands["redis"])
         machine.open_log(self.folder / "logs" / "api.log").close()
-        self._create_database()
+        self.token = self._database.create(None if self.url_for_others is None else self.folder / "token")
         workers.stdin.close()  # type: ignore[union-attr]  # from here on its forks may look at the database
 
     def commands(self) -> dict[str, list[str]]:
@@ -212,53 +217,18 @@ class Embedded:
             command = [*PYTHON, "stagetree.runtime.warm", *map(str, fds), *self._trainer_files()]
             self._spawn("trainers", command, pass_fds=fds)
 
-    def _has_work(self, *, if_away: bool) -> bool:
-        """Whether a slot still trains or saves something: a chain is live until its last state is recorded.
-
-        if_away: the answer where the database gives none.
-        """
-        from app.events import Database, DatabaseUnavailable, SqlRecords
-
-        database = Database(self.environment()["STAGETREE_DATABASE_URL"])
-        try:
-            with SqlRecords(database).read() as rows:
-                return bool(rows.chains.live())
-        except DatabaseUnavailable:
-            return if_away
-        finally:
-            database.dispose()
-
     def _let_slots_save(self, interrupted: threading.Event) -> None:
         """Ask the slots to end, and wait for what they save: the states of the last trials are among it."""
         workers, began = self._processes["workers"], time.monotonic()
         limit, is_told = float(self.environment()["STAGETREE_STOP_SECONDS"]), False
         workers.terminate()
-        while workers.poll() is None and self._has_work(if_away=True) and not interrupted.is_set():
+        while workers.poll() is None and self._database.has_work(if_away=True) and not interrupted.is_set():
             if (waited := time.monotonic() - began) > limit:
                 return
             if waited > TOLD_SECONDS and not is_told:
                 self.say("Saving the last checkpoints; Ctrl-C ends without them ...")
                 is_told = True
             interrupted.wait(LOOK_SECONDS)
-
-    def _create_database(self) -> None:
-        """The schema, and no slots: the folder is ours, so whoever is on record there is dead."""
-        from app.events import Database, DatabaseUnavailable, SqlRecords
-        from app.events.database import NewerSchema
-        from app.service.access import kept_in
-
-        database = Database(self.environment()["STAGETREE_DATABASE_URL"])
-        try:
-            database.create()
-            records = SqlRecords(database)
-            with records.write() as rows:
-                rows.slots.forget_all()
-            if self.url_for_others is not None:
-                self.token = kept_in(self.folder / "token", records, time.time())
-        except (DatabaseUnavailable, NewerSchema) as problem:
-            raise StackFailed(str(problem)) from None
-        finally:
-            database.dispose()
 
     def _spawn(
         self,

@@ -10,25 +10,23 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from app.domain.search_plan import SearchPlan, trial_of
+from app.domain.accounting import Forecast
+from app.domain.search_plan import trial_of
 from app.domain.terms import ANYBODY, ChainId, Principal, StudyId, Unknown
 from app.events import ChainRecord, RowsPort, StudyRecord
 from app.service import waiting
 from app.service.health import demand_of_kind
 from app.service.services import ID, HttpProblem, InvalidField, Services, WrongCursor
-from app.service.slot_use import estimate_errors, gpu_sharing, lanes_at_once, view_of
+from app.service.slot_use import estimate_errors, gains, view_of
 from app.service.views import documents, ordering, plans
-from app.service.views.standing import environments, packing
+from app.service.views.standing import environments
 from stagetree.models.pages import Columns, Demand, Environments, EventPage, SlotPage, StudyPage, TrainerPage, TrialPage
 from stagetree.models.service import Token, TokenPage, TrainerListed
 from stagetree.models.studies import Share, StudyAnswer
 from stagetree.models.trials import Plan, StageTree, TrialDetail
 from stagetree.sequences import did_you_mean
-
-if TYPE_CHECKING:
-    from app.simulation.forecast import Forecast
 
 Json = dict[str, Any]
 ROWS = 500
@@ -89,7 +87,7 @@ def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None 
         shown = make() if with_trials else use.overviews.get(row.id, moment, make)
         passing: Json = {"wall_seconds": round(folded.wall_seconds(now), 3), "slots": documents.share(row, live)}
         if with_trials:
-            passing |= _slot_use(shown, use, row, plan)
+            passing |= gains(shown, use, row, plan)
         if waits := waiting.of_study(use, plan, folded, live):
             passing["waits_for"] = waits
         return shown.with_fields(**passing), plan.version
@@ -104,17 +102,6 @@ def _expected(use: Services, row: StudyRecord, at: int | None) -> Forecast | Non
     from app.simulation.forecast import forecast  # all of the simulator, which takes a while to import
 
     return forecast(study.spec)
-
-
-def _slot_use(shown: StudyAnswer, use: Services, row: StudyRecord, plan: SearchPlan) -> Json:
-    """What came of sharing GPUs, and of packs, where there were any."""
-    fields: Json = {}
-    if shown.packing is not None:
-        with use.plan_history(row, plan.version) as plan_history:
-            fields["packing"] = packing(plan, lanes_at_once(plan, plan_history.spans))
-    if slowed := gpu_sharing(use, row, plan):
-        fields["gpu_sharing"] = slowed
-    return fields
 
 
 def _study_then(

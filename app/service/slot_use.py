@@ -20,7 +20,9 @@ from app.scheduling.slowdowns import Ran, slowdowns
 from app.scheduling.widths import batch_sizes, peaks
 from app.service.plan_history import PlanHistory, SlotSpan
 from app.service.services import Services
+from app.service.views.standing import packing
 from stagetree.models.service import Slot, SlotLoan, SlotStage, StageEstimates
+from stagetree.models.studies import StudyAnswer
 
 Json = dict[str, Any]
 
@@ -135,6 +137,17 @@ def _timed(plan: SearchPlan, plan_history: PlanHistory) -> Iterator[Timed]:
         if span.ended is not None and is_timed and steps and span.seconds > 0:
             how = (steps, span.seconds, span.begun, span.ended)
             yield Timed(span.slot, span.stage.node, gpu_of(span.kind), *how)
+
+
+def gains(shown: StudyAnswer, use: Services, row: StudyRecord, plan: SearchPlan) -> Json:
+    """The fields of a study's answer for its packs and for what came of sharing GPUs, where there were any."""
+    fields: Json = {}
+    if shown.packing is not None:
+        with use.plan_history(row, plan.version) as plan_history:
+            fields["packing"] = packing(plan, lanes_at_once(plan, plan_history.spans))
+    if slowed := gpu_sharing(use, row, plan):
+        fields["gpu_sharing"] = slowed
+    return fields
 
 
 def gpu_sharing(use: Services, row: StudyRecord, plan: SearchPlan) -> list[Json]:

@@ -11,9 +11,10 @@ import math
 from functools import lru_cache
 from random import Random
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from app.domain import events as e
+from app.domain.accounting import Forecast
 from app.domain.search_plan import Node
 from app.domain.terms import StudyId
 from app.simulation.preview import BY_RESULTS, judged_by, unguided
@@ -29,13 +30,6 @@ MOST_TURNS = 2_000
 """Stages after which a simulation is given up, a few seconds: then there is no forecast."""
 
 _one_at_a_time = Lock()
-
-
-class Forecast(NamedTuple):
-    """How many trials a study will have, and how many different steps they will take."""
-
-    trials: int
-    steps: int
 
 
 def forecast(spec: dict[str, Any]) -> Forecast | None:

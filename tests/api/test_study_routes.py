@@ -13,10 +13,10 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.domain import commands as c
+from app.domain.accounting import Forecast
 from app.domain.terms import plan_id
-from app.service import reading
 from app.service.services import ID, Services
-from app.simulation.forecast import Forecast, forecast
+from app.simulation.forecast import forecast
 from tests.api.world import API, STUDY, MakeApp, Workers, changed
 
 
@@ -383,7 +383,7 @@ def test_how_far_a_study_will_go_is_reckoned_while_nobody_is_kept_from_its_plan(
         reckoned.append(found.steps)
         return found
 
-    monkeypatch.setattr(reading, "forecast", forecast_beside)
+    monkeypatch.setattr("app.simulation.forecast.forecast", forecast_beside)
     for moment in ("", "?at=1"):
         shown = http.get(f"/studies/{study}{moment}").json()["progress"]
         assert shown["steps"]["expected"] == reckoned[-1] > 0

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypedDict, get_args
+from typing import Any, TypedDict, get_args
 
 from app.domain import accounting, results, search_plan
+from app.domain.accounting import Forecast
 from app.domain.decide.studies import GROWS_BY, grows_from
 from app.domain.events import Stage
 from app.domain.failures import Group, group_text, groups
@@ -31,9 +32,6 @@ from app.service.views.story import story
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Cost, Failures, Share, Steps, StudyAnswer, StudyListed
 from stagetree.models.trials import Averaged, Failure, Note, Prediction, Trial, TrialDetail
-
-if TYPE_CHECKING:
-    from app.simulation.forecast import Forecast
 
 Busy = Mapping[NodeId, Sequence[Stage]]
 """For each node, the stages of chains under way that are still to be trained in it."""

@@ -6,9 +6,10 @@ How its packs did, where its weights come from, what it reads, and what it is tr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.domain import accounting, proofs, results
+from app.domain.accounting import Forecast
 from app.domain.events import PackingProfiled
 from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
 from app.domain.standing import RungRanking, rests, standing
@@ -17,9 +18,6 @@ from app.scheduling.widths import better_width, times_faster
 from app.service.views.ordering import form_text, json_safe
 from stagetree.models.pages import Environment, Environments
 from stagetree.models.studies import Decision, Exactness, Progress, RungStanding, StepsDone, TrialsDone, UnderWay
-
-if TYPE_CHECKING:
-    from app.simulation.forecast import Forecast
 
 
 def exactness(plan: SearchPlan, study: Study) -> Exactness:
