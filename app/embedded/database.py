@@ -1,4 +1,4 @@
-"""The database of a stack's folder, as the stack itself sees it: nobody else writes there."""
+"""The database of a stack's folder, as the stack itself sees it: no other stack writes there."""
 
 from __future__ import annotations
 

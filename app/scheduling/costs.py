@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -100,13 +100,11 @@ class Costs:
         return math.exp(min(max(logarithm, -20.0), 20.0))
 
     def _fit(self, nodes: list[Node]) -> bool:
-        from app.scheduling.regression import regression
-
         rates = ((each, each.rates or {each.gpu: (each.steps_run, each.seconds)}) for each in nodes)
         samples = [(node, gpu, *rate) for node, by_gpu in rates for gpu, rate in by_gpu.items() if min(rate) > 0]
         features = [_features(node, gpu) for node, gpu, *_ in samples]
         logarithms = [math.log(seconds / steps) for *_, steps, seconds in samples]
-        fitted = regression(features, logarithms, [steps for *_, steps, _ in samples])
+        fitted = _regression(features, logarithms, [steps for *_, steps, _ in samples])
         if fitted is None:  # an estimate says only what is done first: the one before serves on
             return False
         self._base, self._weights, off = fitted
@@ -116,6 +114,33 @@ class Costs:
 
 LEAST_SETTINGS = 4
 """Of fewer, the error of an estimate says nothing."""
+
+
+def _regression(
+    features: Sequence[Mapping[str, float]], logarithms: Sequence[float], counts: Sequence[int]
+) -> tuple[float, dict[str, float], list[float]] | None:
+    """The base, and the weight of each feature, that fit one logarithm for each row of features best.
+
+    counts: over how many steps each is a mean, which makes it so much surer. Third, how far each would have been off,
+    had the others alone foretold it: its residual over one less its leverage, which is exact for least squares (Allen
+    1974, PRESS). None where no float can hold a solution.
+    """
+    import numpy as np  # slow to import, and seldom needed: whoever shows a study only reads estimates
+
+    names = sorted({name for each in features for name in each})
+    x = np.array([[1.0, *(each.get(name, 0.0) for name in names)] for each in features])
+    root = np.sqrt(counts)
+    ridge = 1e-3 * np.eye(x.shape[1])  # and kinds of GPU differ from their mean, which stands for all others
+    ridge[0, 0] = 0
+    rows = np.vstack([x * root[:, None], ridge])
+    values = np.concatenate([np.array(logarithms) * root, np.zeros(len(ridge))])
+    try:
+        weights = np.linalg.lstsq(rows, values, rcond=None)[0]
+        leverage = (np.linalg.qr(rows)[0][: len(root)] ** 2).sum(axis=1)
+    except np.linalg.LinAlgError:
+        return None
+    off = (values - rows @ weights)[: len(root)] / np.maximum(1 - leverage, 1e-9) / root
+    return float(weights[0]), dict(zip(names, map(float, weights[1:]), strict=True)), off.tolist()
 
 
 def _parts(logarithms: Iterable[float]) -> list[float]:
