@@ -22,7 +22,6 @@ from app.service.plan_history import PlanHistory, SlotSpan
 from app.service.services import Services
 from app.service.views.standing import packing
 from stagetree.models.service import Slot, SlotLoan, SlotStage, StageEstimates
-from stagetree.models.studies import StudyAnswer
 
 Json = dict[str, Any]
 
@@ -139,10 +138,10 @@ def _timed(plan: SearchPlan, plan_history: PlanHistory) -> Iterator[Timed]:
             yield Timed(span.slot, span.stage.node, gpu_of(span.kind), *how)
 
 
-def gains(shown: StudyAnswer, use: Services, row: StudyRecord, plan: SearchPlan) -> Json:
+def gains(use: Services, row: StudyRecord, plan: SearchPlan, *, is_packed: bool) -> Json:
     """The fields of a study's answer for its packs and for what came of sharing GPUs, where there were any."""
     fields: Json = {}
-    if shown.packing is not None:
+    if is_packed:
         with use.plan_history(row, plan.version) as plan_history:
             fields["packing"] = packing(plan, lanes_at_once(plan, plan_history.spans))
     if slowed := gpu_sharing(use, row, plan):
