@@ -57,6 +57,7 @@ class Embedded:
     """A running stack. folder: where its log and checkpoints are. slots_per_gpu: how many of the slots share a GPU.
 
     say: gets a sentence for the user, who waits for its end. token: for its user, where other machines reach it.
+    processes: all that were started, by the names of their logs.
     """
 
     folder: Path
@@ -67,7 +68,7 @@ class Embedded:
     slots_per_gpu: int = 1
     say: Callable[[str], None] = lambda sentence: None
     token: str | None = None
-    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _scratch: machine.Scratch | None = None
     _lock: IO[bytes] | None = None
     _reserved: Any = None  # the hold on the port
@@ -118,9 +119,9 @@ class Embedded:
                 self._end()
 
     def _end(self) -> None:
-        for process in self._processes.values():
+        for process in self.processes.values():
             machine.kill(process)
-        self._processes.clear()
+        self.processes.clear()
         for held in filter(None, (self._trainers, self._reserved)):
             held.close()
         if self._scratch:
@@ -131,7 +132,7 @@ class Embedded:
     def check(self) -> None:
         """Raises `StackFailed` if one of the processes has ended by itself."""
         shorten(self.folder / "logs" / "api.log")
-        for name, process in self._processes.items():
+        for name, process in self.processes.items():
             log = self.folder / "logs" / f"{name}.log"
             shorten(log)
             if process.poll() is not None and name != "trainers":
@@ -219,7 +220,7 @@ class Embedded:
 
     def _let_slots_save(self, interrupted: threading.Event) -> None:
         """Ask the slots to end, and wait for what they save: the states of the last trials are among it."""
-        workers, began = self._processes["workers"], time.monotonic()
+        workers, began = self.processes["workers"], time.monotonic()
         limit, is_told = float(self.environment()["STAGETREE_STOP_SECONDS"]), False
         workers.terminate()
         while workers.poll() is None and self._database.has_work(if_away=True) and not interrupted.is_set():
@@ -240,7 +241,7 @@ class Embedded:
         **settings: str,
     ) -> subprocess.Popen[bytes]:
         with machine.open_log(self.folder / "logs" / f"{name}.log") as log:
-            self._processes[name] = subprocess.Popen(
+            self.processes[name] = subprocess.Popen(
                 command,
                 env={**self.environment(), **settings},
                 stdin=stdin,
@@ -251,7 +252,7 @@ class Embedded:
                 start_new_session=True,  # Ctrl-C is for us to handle
                 preexec_fn=partial(end_with_parent, os.getpid()),
             )
-        return self._processes[name]
+        return self.processes[name]
 
     def _await_ready(self, slots: int) -> None:
         from stagetree.client import Client, StagetreeError

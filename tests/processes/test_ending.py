@@ -76,7 +76,7 @@ def test_a_stack_ends_when_nothing_is_left_to_save(tmp_path: Path) -> None:
     workers = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, start_new_session=True)
     assert workers.stdout is not None
     workers.stdout.read(1)
-    stack._processes["workers"] = workers
+    stack.processes["workers"] = workers
     alive = list[bool]()
 
     def release() -> None:
