@@ -78,6 +78,15 @@ def test_why_trials_failed_is_said_once_and_shown_under_the_name(
 
 
 @pytest.mark.slow
+def test_names_in_sentences_are_code(open_page: Callable[..., Page], stack: Service) -> None:
+    """The page showed backticks."""
+    tied = stack.run(trials("page-tied", ({"mood": "fine"}, 2), ({"mood": "calm"}, 2)))["study"]
+    page = open_page(f"{stack.url}/#/studies/{tied}")
+    expect(page.locator(".story code")).to_have_text("repeats")
+    expect(page.locator(".story")).not_to_contain_text("`")
+
+
+@pytest.mark.slow
 def test_what_sharing_saved_and_what_stopping_saved_are_two_numbers(
     open_page: Callable[..., Page], stack: Service, study: str
 ) -> None:

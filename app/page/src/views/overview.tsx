@@ -12,6 +12,7 @@ import { Plot, type Line } from "../parts/plot.tsx";
 import { Sketch } from "../parts/sketch.tsx";
 import { Footnotes, Unproven } from "../parts/states.tsx";
 import { Waterfall } from "../parts/waterfall.tsx";
+import { Words } from "../parts/words.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { useTable } from "../table.ts";
 import { palette } from "../theme.ts";
@@ -27,7 +28,9 @@ export function Overview({ study, at }: ViewProps) {
     <div class="overview">
       <p class="story">
         {study.story.lines.map((line) => (
-          <span key={line}>{line} </span>
+          <span key={line}>
+            <Words text={line} />{" "}
+          </span>
         ))}
       </p>
       <Winner study={study} at={at} />

@@ -7,6 +7,7 @@ import { follow } from "../live.ts";
 import { Badge } from "../parts/badge.tsx";
 import { Guarded, TroubleNote } from "../parts/panel.tsx";
 import { State } from "../parts/states.tsx";
+import { Words } from "../parts/words.tsx";
 import { formatRoute, moment, studyLink } from "../route.ts";
 import type { History, Study } from "../types.ts";
 import { Acts } from "./acts.tsx";
@@ -133,12 +134,16 @@ function Head({ study }: { study: Study }) {
         {study.finished_at === null && <ProgressStrip study={study} />}
         {(study.waits_for ?? []).map((text) => (
           <p class="trouble" key={text}>
-            {text}
+            <Words text={text} />
           </p>
         ))}
         <Labels study={study} />
         {study.begins && <p class="quiet">This study {String(study.begins.text)}</p>}
-        {study.error && <p class="trouble">{study.error}</p>}
+        {study.error && (
+          <p class="trouble">
+            <Words text={study.error} />
+          </p>
+        )}
         {(study.not_exact ?? []).map((reason) => (
           <p class="quiet" key={reason}>
             Not exact to the last bit: {reason}
@@ -147,7 +152,7 @@ function Head({ study }: { study: Study }) {
         {study.exactness.audited && <p class="quiet">An audit is under way: all that the study shares is being proven.</p>}
         {study.exactness.text && (
           <p class={study.exactness.verdict === "inexact" ? "trouble" : "quiet"} title={study.exactness.stray.join("; ") || PROVEN}>
-            Exactness: {study.exactness.text}
+            Exactness: <Words text={study.exactness.text} />
           </p>
         )}
         {(study.unread ?? []).map((name) => (

@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import { tell, useAnswer, type Trouble } from "../data.ts";
 import { cell, count, duration, number, percent, share } from "../format.ts";
 import { Panel } from "../parts/panel.tsx";
+import { Words } from "../parts/words.tsx";
 import { formatRoute } from "../route.ts";
 import type { Preview, SlotPage, Study } from "../types.ts";
 
@@ -121,7 +122,9 @@ function Costs({ preview, slots }: { preview: Preview; slots: number }) {
         </p>
       )}
       {(preview.advice ?? []).map((text) => (
-        <p key={text}>{text}</p>
+        <p key={text}>
+          <Words text={text} />
+        </p>
       ))}
     </>
   );
