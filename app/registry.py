@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
@@ -184,10 +184,10 @@ def _wrong_arguments(spec: StudySpec, source: TrainerSource) -> Iterator[Problem
 
 def unread(spec: StudySpec, source: TrainerSource) -> list[str]:
     """The hyper-parameters of a study that its script certainly never reads, in sentences."""
-    listed = (trial.hp for trial in spec.tuner.trials) if isinstance(spec.tuner, TrialsTuner) else ()
-    names = dict.fromkeys(name for named in (spec.search_space.hyper_parameters, *listed) for name in named)
     if (reads := source.reads) is None:
         return []
+    named = [trial.hp for trial in spec.tuner.trials] if isinstance(spec.tuner, TrialsTuner) else []
+    names = dict.fromkeys(chain(spec.search_space.hyper_parameters if spec.space else (), *named))
     there = f"so its values change nothing: it reads {', '.join(sorted(reads)) or 'none'}"
     return [f"the script never reads {name}, {there}{did_you_mean(name, reads)}" for name in names if name not in reads]
 

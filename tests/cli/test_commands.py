@@ -363,6 +363,11 @@ def test_preview_looks_at_what_a_script_takes_and_reads(stagetree: Stagetree, wr
     words = "the script never reads weight_decay, so its values change nothing: it reads lr"
     assert said.code == 0 and f"advice          {words}" in said.out and said.err == ""
     assert words in stagetree("preview", written, *named, "-o", "json").json["advice"]
+    listed = {"kind": "trials", "trials": [{"hp": {"lr": 0.1, "weight_decay": 0.1}, "steps": 2}]}
+    without_space = grid("listed", trainer="owned", trainer_args={"width": 4}, tuner=listed)
+    del without_space["space"]
+    said = stagetree("preview", write(without_space), *named)
+    assert said.code == 0 and f"advice          {words}" in said.out, "a study that lists its trials has no space"
     (tmp_path / "owned.py").write_text(LOOP.replace('hp["lr"]', "hp").replace("width=3", "**options"))
     said = stagetree("preview", written, *named)
     assert "never reads" not in said.out

@@ -145,6 +145,7 @@ def test_a_preview_counts_steps() -> None:
         "alone": 80,
         "saved_by_sharing": 0.25,
         "saved_by_stopping": 0.0,
+        "by_results": False,
         "critical_path_steps": 40,
         "makespan_steps": 40,
         "slots": 2,

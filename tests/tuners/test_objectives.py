@@ -336,6 +336,8 @@ def test_the_front_is_in_the_answers() -> None:
     front = [best.trial for best in answer.front]
     assert sorted(front) == [trial.trial for trial in answer.trials if trial.front]
     assert answer.best == answer.front[0]
+    marks = {trial.trial: trial.exactness for trial in answer.trials}
+    assert any(marks.values()) and all(best.exactness == marks[best.trial] for best in answer.front)
     assert all(best.violation == 0 and set(best.metrics) == {"loss", "speed", "memory_gb"} for best in answer.front)
     assert any(trial.violation for trial in answer.trials)
     plain = simulator(spec(RUNGS["asha"]), measure=measure)

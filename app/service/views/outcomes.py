@@ -17,17 +17,18 @@ _make_outcome = unchecked(Outcome)
 def best(plan: SearchPlan, study: Study) -> Best | None:
     """The best trial by the study's mode, ties to the lower number; None as long as none has a value."""
     result = results.best(plan, study)
-    if result is None:
-        return None
-    mark = proofs.of_trial(plan, study, result[0], proofs.judge(plan))
-    return _best(plan, study, *result).with_fields(**({"exactness": json_safe(mark)} if mark else {}))
+    return _best(plan, study, proofs.judge(plan), *result) if result else None
 
 
-def _best(plan: SearchPlan, study: Study, trial: search_plan.Trial, result: results.MeasuredValue) -> Best:
+def _best(
+    plan: SearchPlan, study: Study, proven: proofs.Judgement, trial: search_plan.Trial, result: results.MeasuredValue
+) -> Best:
     last, best = outcomes_of(plan, study, trial)
-    judged = judged_by(plan, study, trial)
+    more: dict[str, Any] = judged._asdict() if (judged := judged_by(plan, study, trial)) else {}
+    if mark := proofs.of_trial(plan, study, trial, proven):
+        more["exactness"] = json_safe(mark)
     best_so_far = Best(trial=trial.number, value=result.value, steps=result.step, hp=trial.hp, last=last, best=best)
-    return best_so_far.with_fields(**(judged._asdict() if judged else {}))
+    return best_so_far.with_fields(**more)
 
 
 def front_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
@@ -35,10 +36,11 @@ def front_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
     if study.objectives.is_plain:
         return {}
     metrics, constraints = study.spec.get("metrics") or [], study.spec.get("constraints") or []
+    proven = proofs.judge(plan)
     return {
         "metrics": metrics,
         "constraints": constraints,
-        "front": [_best(plan, study, *each) for each in results.front(plan, study)],
+        "front": [_best(plan, study, proven, *each) for each in results.front(plan, study)],
     }
 
 

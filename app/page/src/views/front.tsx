@@ -1,10 +1,11 @@
 /** The front: the trials that no other is better than in all metrics, among all the others. */
 import { useCallback, useMemo, useState } from "preact/hooks";
-import { count, number } from "../format.ts";
+import { count, number, signsOf } from "../format.ts";
 import { frontDots, isLessBetter, measured, staircase, type FrontDot } from "../layout/front.ts";
 import { Canvas, Tip } from "../parts/canvas.tsx";
 import { frontScales, paintFront } from "../parts/front_painting.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
+import { Footnotes, Unproven } from "../parts/states.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { useTable, type Table } from "../table.ts";
 import type { Palette } from "../theme.ts";
@@ -130,6 +131,8 @@ function Legend({ study, dots }: { study: Study; dots: FrontDot[] }) {
 /** The front in numbers, the first of it far apart. */
 function Listed({ study }: { study: Study }) {
   const names = study.metrics.map((each) => each["name"]!);
+  const shown = study.front.slice(0, MOST_ROWS);
+  const signs = signsOf(shown.map((each) => each.exactness));
   return (
     <div class="scroll">
       <table class="list">
@@ -145,10 +148,11 @@ function Listed({ study }: { study: Study }) {
           </tr>
         </thead>
         <tbody>
-          {study.front.slice(0, MOST_ROWS).map((each) => (
+          {shown.map((each) => (
             <tr key={each.trial}>
               <th scope="row">
                 <a href={studyLink(study.study, ["trials", String(each.trial)])}>trial {each.trial}</a>
+                <Unproven text={each.exactness} signs={signs} />
               </th>
               {names.map((name) => (
                 <td key={name} class="n">
@@ -160,6 +164,7 @@ function Listed({ study }: { study: Study }) {
           ))}
         </tbody>
       </table>
+      <Footnotes signs={signs} />
       {study.front.length > MOST_ROWS && (
         <p class="quiet">
           <a href={studyLink(study.study, ["trials"], { q: "front:true" })}>all {study.front.length} on the front</a>
