@@ -70,6 +70,14 @@ def requests_that_end() -> Iterator[None]:
         asyncio.run_coroutine_threadsafe(end_tasks(), loop).result()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def own_trainer() -> Iterator[None]:
+    """A module's `trainer.py` is not that of the next one: outside tests, a process serves one such file."""
+    for name in ("trainer", "trainer_trainer"):  # the second is of a file that was found beside the first
+        sys.modules.pop(name, None)
+    yield
+
+
 async def end_tasks() -> None:
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
