@@ -39,6 +39,9 @@ class Command:
     def family(self) -> list[psutil.Process]:
         return [process for process in psutil.process_iter() if self._is_one(process)]
 
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
     def _is_one(self, process: psutil.Process) -> bool:
         try:
             return process.environ().get("STAGETREE_TEST_MARK") == self.mark and process.status() != "zombie"
@@ -65,7 +68,10 @@ def running(tmp_path: Path) -> Iterator[Command]:
     ]
     found = start([*command, "--trainers", TOYS[0], "-o", "json"], tmp_path)
     try:
-        wait_for("a checkpoint", lambda: list((tmp_path / "kept" / "checkpoints").rglob("*.safetensors")))
+        wait_for(
+            "a checkpoint", lambda: found.is_over() or [*(tmp_path / "kept" / "checkpoints").rglob("*.safetensors")]
+        )
+        assert not found.is_over(), found.process.communicate()[1]
         yield found
     finally:
         for process in found.family():
