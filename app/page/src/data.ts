@@ -28,12 +28,19 @@ interface Entry {
   /** When it was asked for last, and how long the answer took, in milliseconds. */
   askedAt: number;
   took: number;
-  timer: ReturnType<typeof setTimeout> | undefined;
+  /** When it is asked for again. */
+  timer: Timer;
+  /** When it is forgotten, since nobody shows it. */
+  leaving: Timer;
 }
+
+type Timer = ReturnType<typeof setTimeout> | undefined;
 
 const MOST_SECONDS = 30;
 /** An answer that took so long is asked for again after so many times as long. */
 const REST = 5;
+/** Milliseconds that an answer is kept after it was last shown. */
+const KEPT = 10_000;
 const entries = new Map<string, Entry>();
 
 /** The moment since which the server did not answer; null while it does. */
@@ -125,32 +132,47 @@ export function useAnswer<T>(path: string | null, isOver = false): Answer<T> {
   const entry = useMemo(() => (path === null ? null : entryOf(path)), [path]);
   useEffect(() => {
     if (path === null || entry === null) return;
-    entry.users += 1;
-    entry.isOver = isOver;
-    void refresh(path, entry);
-    return () => leave(path, entry);
+    return show(path, entry, isOver);
   }, [path, entry, isOver]);
   return (entry?.state.value ?? { data: null, error: null }) as Answer<T>;
 }
 
-function entryOf(path: string): Entry {
+/** What is known of a path; the same for all who show it. */
+export function entryOf(path: string): Entry {
   let entry = entries.get(path);
   if (!entry) {
     const state = signal<Answer<unknown>>({ data: null, error: null });
-    entry = { state, users: 0, isOver: false, asking: false, again: false, failures: 0, askedAt: 0, took: 0, timer: undefined };
+    const timers = { timer: undefined, leaving: undefined };
+    entry = { state, users: 0, isOver: false, asking: false, again: false, failures: 0, askedAt: 0, took: 0, ...timers };
     entries.set(path, entry);
   }
   return entry;
 }
 
+/** Keep it up to date from now on. Call what comes back to stop; the answer stays for a while, for who comes back to it. */
+export function show(path: string, entry: Entry, isOver: boolean): () => void {
+  clearTimeout(entry.leaving);
+  entries.set(path, entry);
+  entry.users += 1;
+  entry.isOver = isOver;
+  void refresh(path, entry);
+  return () => leave(path, entry);
+}
+
 function leave(path: string, entry: Entry): void {
   entry.users -= 1;
-  setTimeout(() => {
-    if (entry.users === 0 && entries.get(path) === entry) {
-      clearTimeout(entry.timer);
-      entries.delete(path);
-    }
-  }, 10_000);
+  if (entry.users) return;
+  clearTimeout(entry.leaving);
+  entry.leaving = setTimeout(() => {
+    clearTimeout(entry.timer);
+    entries.delete(path);
+  }, KEPT);
+}
+
+/** In place of the time that was set before: two timers would ask twice. */
+function askLater(path: string, entry: Entry, milliseconds: number): void {
+  clearTimeout(entry.timer);
+  entry.timer = setTimeout(() => void refresh(path, entry), milliseconds);
 }
 
 async function refresh(path: string, entry: Entry): Promise<void> {
@@ -171,7 +193,7 @@ async function refresh(path: string, entry: Entry): Promise<void> {
     entry.failures += 1;
     const isFinal = (error as Trouble).status >= 400 && (error as Trouble).status < 500;
     const seconds = Math.min(MOST_SECONDS, 2 ** (entry.failures - 1));
-    if (!isFinal && entry.users) entry.timer = setTimeout(() => void refresh(path, entry), seconds * 1000);
+    if (!isFinal && entry.users) askLater(path, entry, seconds * 1000);
   } finally {
     entry.asking = false;
   }
@@ -194,10 +216,7 @@ function refreshInTime(): void {
     if (!entry.users || /[?&]at=/.test(path) || (entry.isOver && entry.state.value.data)) continue;
     const wait = entry.askedAt + entry.took * REST - performance.now();
     if (wait <= 0) void refresh(path, entry);
-    else {
-      clearTimeout(entry.timer);
-      entry.timer = setTimeout(() => void refresh(path, entry), wait);
-    }
+    else askLater(path, entry, wait);
   }
 }
 
