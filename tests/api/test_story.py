@@ -94,6 +94,24 @@ def test_why_the_best_one_won(values: list[Any], fields: dict[str, Any], line: s
     assert tell(values, **fields)[0] == line
 
 
+@pytest.mark.parametrize(
+    ("steps", "end"),
+    [
+        ((8, 4, 2, 2), "ties go to the lowest number, whatever the steps: trial 2 had it at step 2."),
+        ((2, 4, 8, 2), "ties go to the lowest number, here with the fewest steps."),
+        ((4, 4, 4, 4), "ties go to the lowest number."),
+    ],
+)
+def test_a_tie_of_trials_of_different_lengths_names_the_shortest(steps: tuple[int, ...], end: str) -> None:
+    """Nothing was said of length: the winner took four times as many steps as another with the same value."""
+    story = Story()
+    study = story.submit(*(({"lr": (number + 1) / 10}, each) for number, each in enumerate(steps)))
+    for trial, each in zip(story.plan.studies[study].trials, steps, strict=True):
+        story.evaluate(list(story.plan.sources(trial))[-1][0], each, 0.5)
+    line = told(story.plan, study)["lines"][0]
+    assert line.endswith("; trials 1, 2 and 3 have the same value, and " + end)
+
+
 EQUAL = "Which of the equal ones is better is not known: `repeats` in the study file would tell how much is chance."
 
 
@@ -219,6 +237,7 @@ def numbers_of(shown: Any) -> set[str]:
     found += [len(shown["trials"]), story["results"], story["as_far"], story["sharers"], story["shared_beginning"]]
     found += [*story["within_noise"], len(story["within_noise"]) - 3, 2]
     found += [*story["equal"], len(story["equal"]) - 3, shown["cost"]["shared"] + shown["cost"]["known"]]
+    found += [trial["steps"] for trial in shown["trials"] if trial["trial"] in story["equal"]]
     texts = {f"{number:,}" for number in [*found, shown["cost"]["stopped_early"]]} | {str(number) for number in found}
     texts |= {rough(story[name]).split()[0] for name in ("seconds_by_sharing", "seconds_by_stopping")}
     return texts | ({f"{abs(best['value']):.6g}"} if best else set())

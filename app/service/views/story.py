@@ -36,8 +36,7 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     """The lines, and their numbers."""
     order = results.ranked(plan, study)
     ranked = results.in_question(order)
-    beside = _beside(plan, study, ranked)
-    as_far = _as_far(plan, ranked)
+    beside, as_far = _beside(plan, study, ranked), _as_far(plan, ranked)
     shared = _beginning(plan, study, ranked[0][0]) if ranked else Beginning()
     cost = accounting.cost(plan, study)
     pace = accounting.seconds_per_step(study)
@@ -107,7 +106,7 @@ def _won(plan: SearchPlan, study: Study, ranked: Ranked, beside: list[int], as_f
         of = f"the results that keep to {_all(study.spec['constraints'])}, of {_n(len(ranked))} in all"
     metric = f"best {study.metric}" if study.value == "best" else study.metric
     because = f"its {metric} of {_value(result)} at step {_n(result.step)} is the {word} of {of}"
-    return f"{_named(best)} {_verb(study)} {because}{_further(beside, as_far, len(ranked))}."
+    return f"{_named(best)} {_verb(study)} {because}{_further(ranked, beside, as_far)}."
 
 
 def _failed_too(ranked: Ranked, others: int) -> str:
@@ -129,14 +128,25 @@ def _nothing(study: Study) -> str:
     return f"No trial has a result{'' if study.is_final else ' yet'}{of}."
 
 
-def _further(beside: list[int], as_far: int, of: int) -> str:
-    """Who else has that value; or how many reached that step, where some did not."""
+def _further(ranked: Ranked, beside: list[int], as_far: int) -> str:
+    """Who else has that value, and who in the fewest steps; or how many reached that step, where some did not."""
     if beside:
         have = "has" if len(beside) == 1 else "have"
-        return f"; {_numbers(beside)} {have} the same value, and ties go to the lowest number"
-    if as_far == of:
+        return f"; {_numbers(beside)} {have} the same value, and ties go to the lowest number{_soonest(ranked, beside)}"
+    if as_far == len(ranked):
         return ""
     return "; no other trial reached that step" if as_far == 1 else f"; {_trials(as_far)} reached that step"
+
+
+def _soonest(ranked: Ranked, beside: list[int]) -> str:
+    """Which of equal trials had the value in the fewest steps, where they differ: a tie is not decided by that."""
+    best = ranked[0][0].number
+    steps = {trial.number: each.step for trial, each in ranked if trial.number in (best, *beside)}
+    first = min(steps, key=lambda trial: (steps[trial], trial != best, trial))
+    if len(set(steps.values())) == 1:
+        return ""
+    shortest = f"whatever the steps: trial {first} had it at step {_n(steps[first])}"
+    return ", here with the fewest steps" if first == best else f", {shortest}"
 
 
 def _front(study: Study, best: Trial, beside: list[int], of: int) -> str:
