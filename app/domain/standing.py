@@ -25,8 +25,9 @@ Place = tuple[int, int]
 
 PREDICTED = {name: name for name in ("class", "p", "expected_seconds", "target")} | {"step": "steps"}
 """What is shown of a judgement, and under which name it was recorded."""
-ENOUGH, NEARLY_ALL = 30, 0.9
-"""So many results at a rung are enough to ask what they depend on; where no rung has them, nearly all that any has."""
+ENOUGH, FEWEST, THIRD, NEARLY_ALL = 30, 8, 1 / 3, 0.9
+"""So many results at a rung are enough to ask what they depend on. To look at, a few are, if they are a third of the
+most that any rung has, such as nine of 27, which trained three times as long; or nearly all, where no rung has more."""
 UNPROVEN = ("p", "expected_seconds")
 """What is not shown of it before it is proven in the study."""
 
@@ -93,15 +94,27 @@ class Standing:
         return [self.rungs[place] for place in sorted(self.rungs)]
 
     def telling(self) -> int | None:
-        """The number of the rung whose results tell most: the furthest with enough of them; None before any.
+        """The number of the rung whose results are looked at first: the furthest with so many; None before any.
 
         The further a rung, the more a result there says of the end; the more trials it has, the more can be compared.
         """
+        most = max(self._reached().values(), default=0)
+        return self._furthest(min(ENOUGH, max(FEWEST, THIRD * most), NEARLY_ALL * most))
+
+    def weighable(self) -> int | None:
+        """The number of the rung at which one asks what results depend on; without enough, the `telling` one."""
+        found = self._furthest(ENOUGH)
+        return self.telling() if found is None else found
+
+    def _furthest(self, enough: float) -> int | None:
+        return max((rung for rung, trials in self._reached().items() if trials and trials >= enough), default=None)
+
+    def _reached(self) -> Counter[int]:
+        """How many trials have a result, by the number of a rung in any bracket."""
         reached = Counter[int]()
         for rung in self.rungs.values():
             reached[rung.number] += len(rung.values)
-        enough = min(ENOUGH, NEARLY_ALL * max(reached.values(), default=0))
-        return max((number for number, trials in reached.items() if trials and trials >= enough), default=None)
+        return reached
 
 
 def standing(study: Study) -> Standing:

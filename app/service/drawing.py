@@ -75,15 +75,15 @@ def _scene(use: Services, row: StudyRecord, at: int | None) -> film.Scene:
 def importance(use: Services, row: StudyRecord, rung: int | Literal["end"] | None, at: int | None = None) -> Importance:
     """What the trials' results at a rung, or at each one's end, depend on.
 
-    Without one it is the rung whose results tell most: what trials of a few steps end with says little about those
-    that trained on.
+    Without one it is the furthest rung with enough of them: what trials of a few steps end with says little about
+    others that trained on.
     """
     from app.service.views.importance import importance as weighed
 
     with use.open_study(row, at) as (plan, study):
         columns, mode = ordering.columns(documents.trials(plan, study)).columns, study.mode
         by_rung = _values_by_rung(study)
-        number = standing(study).telling() if rung is None else rung if isinstance(rung, int) else None
+        number = standing(study).weighable() if rung is None else rung if isinstance(rung, int) else None
         values = columns.get("value", [])
         if number is not None:
             values = [by_rung.get(number, {}).get(trial.number) for trial in study.trials]

@@ -197,7 +197,7 @@ class Rungs(Answer):
     """The rungs of a study."""
 
     items: list[RankedRung]
-    telling: int | None = Field(default=None, description="the furthest rung with 30 results, or nearly the most")
+    telling: int | None = Field(default=None, description="the furthest rung with 30 results, or a third of the most")
 
 
 class Spans(Answer):

@@ -149,7 +149,9 @@ def test_importance_of_many_trials_is_asked_of_some_of_every_rank(monkeypatch: p
 
 
 def test_importance_says_why_there_is_none() -> None:
-    assert "trials with a result" in importance({"hp.lr": [0.1, 0.2]}, [1.0, None], "min")["note"]
+    note = "Importance needs at least 30 trials with a result; "
+    assert importance({"hp.lr": [0.1, 0.2]}, [1.0, None], "min")["note"] == note + "1 has one at the trial's end."
+    assert importance({"hp.lr": [0.1, 0.2]}, [1.0, 2.0], "min", 3)["note"] == note + "2 have one at rung 3."
     assert "varies" in importance({"hp.lr": [0.1] * FEWEST}, [1.0] * FEWEST, "min")["note"]
 
 

@@ -123,15 +123,39 @@ def test_a_trial_that_was_passed_over_waits_at_its_rung_and_then_stayed_there() 
 
 @pytest.mark.parametrize(
     ("results", "rung"),
-    [([16, 16, 15], 2), ([27, 9, 3], 0), ([243, 81, 27, 9], 1), ([60, 30, 15], 1), ([0, 0], None), ([], None)],
+    [
+        ([16, 16, 15], 2),
+        ([27, 9, 3], 1),
+        ([81, 27, 9, 3], 1),
+        ([243, 81, 27, 9], 1),
+        ([60, 30, 15], 1),
+        ([18, 6, 2], 0),
+        ([4, 4, 4], 2),
+        ([0, 0], None),
+        ([], None),
+    ],
 )
 def test_the_rung_that_tells_most_is_far_and_has_enough(results: list[int], rung: int | None) -> None:
-    """Pictures of what a result depends on were of the first rung, whatever came after it."""
+    """Pictures of what a result depends on were of the first rung, unless thirty trials came to a later one."""
+    assert ladder_of(results).telling() == rung
+
+
+@pytest.mark.parametrize(
+    ("results", "rung"), [([81, 27, 9, 3], 0), ([243, 81, 27], 1), ([27, 9, 3], 1), ([18, 6], 0), ([], None)]
+)
+def test_dependence_is_asked_for_where_thirty_trials_are_though_fewer_are_shown(
+    results: list[int], rung: int | None
+) -> None:
+    assert ladder_of(results).weighable() == rung
+
+
+def ladder_of(results: list[int]) -> Standing:
+    """So many trials have a result at each rung."""
     stands = Standing(1)
     for number, trials in enumerate(results):
         values = dict.fromkeys(range(trials), 0.5)
         stands.rungs[0, number] = RungRanking(0, number, steps=3**number, values=values)
-    assert stands.telling() == rung
+    return stands
 
 
 def test_each_decision_about_a_trial_has_its_reason() -> None:

@@ -291,6 +291,9 @@ def test_dragging_along_an_axis_chooses_trials(open_page: Callable[..., Page], s
     """The first axis is of a hyper-parameter with few values: its upper half holds some of the trials."""
     page = open_page(f"{stack.url}/#/studies/{study}/relations")
     drawing = page.get_by_role("img", name="Parallel coordinates")
+    expect(page.get_by_text(re.compile(r"^Results at (each trial's end|rung \d+): \d+ of 12 trials\.$"))).to_have_count(
+        2
+    )
     expect(page.get_by_text("12 of 12 trials match")).to_be_visible()
     box = drawing.bounding_box()
     assert box is not None

@@ -135,7 +135,7 @@ Rung = Annotated[
     Annotated[int, Field(ge=0)] | Literal["end"] | None,
     Query(
         description="by the results at this rung, or at each trial's end; "
-        "without it, at the `telling` one of the rungs, where there are some"
+        "without it, at the furthest rung with 30 results, or else the `telling` one, where there are some"
     ),
 ]
 

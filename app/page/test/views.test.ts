@@ -6,7 +6,7 @@ import { csv, filtered, sorted } from "../src/layout/filter.ts";
 import { edges, MOST, rowsOf, type Row } from "../src/layout/ladder.ts";
 import { axisOf, brushed, formatBrushes, parseBrushes } from "../src/layout/parallel.ts";
 import { loggedLines } from "../src/parts/logged.ts";
-import { opening, rungNames, tunersNumbers } from "../src/layout/rungs.ts";
+import { basis, opening, rungNames, tunersNumbers } from "../src/layout/rungs.ts";
 import { reason, sentence } from "../src/layout/sentences.ts";
 import { axis, busyShare, chromeTrace, lanes, place } from "../src/layout/timeline.ts";
 import { formatRoute, parseRoute } from "../src/route.ts";
@@ -62,6 +62,11 @@ test("results are compared at the rung that tells most, and every rung says how 
   assert.equal(opening(null), "end");
   const names = rungNames(at(0, rung(1, 30, 0.5), rung(0, 10, 0.5, null, 0.4), rung(0, 20, 0.1))).map(({ name }) => name);
   assert.deepEqual(names, ["rung 0: step 10, 20, 3 trials", "rung 1: step 30, 1 trial"]);
+});
+
+test("a picture of results says how many trials it rests on", () => {
+  assert.equal(basis([0.5, null, 0.4], "1"), "Results at rung 1: 2 of 3 trials.");
+  assert.equal(basis([0.5], "end"), "Results at each trial's end: 1 of 1 trial.");
 });
 
 test("what may be changed of a tuner is what it has", () => {

@@ -33,7 +33,8 @@ WIDE = 50.0
 
 METHOD = "PED-ANOVA"
 MISSING = "Importance needs Optuna where the server runs: pip install 'stagetree[optuna]'."
-TOO_FEW = f"Importance needs at least {FEWEST} trials with a result."
+NONE_VARIES = "No hyper-parameter varies."
+TOO_FEW = f"Importance needs at least {FEWEST} trials with a result; {{}} at {{}}."
 
 
 def importance(
@@ -49,12 +50,17 @@ def importance(
     sample = [ranked[number * len(ranked) // MOST] for number in range(MOST)] if len(ranked) > MOST else ranked
     varied = _varied(columns, [row for _, row in sample])
     if len(ranked) < FEWEST or not varied:
-        return answer(items=[], note=TOO_FEW if len(ranked) < FEWEST else "No hyper-parameter varies.")
+        return answer(items=[], note=_too_few(len(ranked), rung) if len(ranked) < FEWEST else NONE_VARIES)
     try:
         parts = _parts(varied, [value for value, _ in sample], mode)
     except RuntimeError:
         return answer(items=[], note=MISSING)
     return answer(items=sorted(parts, key=lambda each: -each.importance), note=None)
+
+
+def _too_few(trials: int, rung: int | None) -> str:
+    where = "the trial's end" if rung is None else f"rung {rung}"
+    return TOO_FEW.format(f"{trials} {'has' if trials == 1 else 'have'} one", where)
 
 
 def _parts(varied: Mapping[str, list[Any]], values: Sequence[float], mode: str) -> list[ImportanceOf]:

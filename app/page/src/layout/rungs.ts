@@ -1,5 +1,5 @@
 /** Rungs over the views: the steps at which trials are compared, and the last decision about each trial. */
-import { plural } from "../format.ts";
+import { count, plural } from "../format.ts";
 import type { History, RankedRung, Rungs } from "../types.ts";
 
 const MOST_RUNGS = 12;
@@ -27,6 +27,12 @@ export const END = "end";
 /** Where results are compared unless another place is chosen: the rung that tells most, by the server's rule. */
 export function opening(rungs: Rungs | null): string {
   return String(rungs?.telling ?? END);
+}
+
+/** How many trials a picture of results rests on, of all. */
+export function basis(values: (number | null)[], rung: string): string {
+  const found = values.filter((value) => value !== null).length;
+  return `Results at ${rung === END ? "each trial's end" : `rung ${rung}`}: ${count(found)} of ${plural(values.length, "trial")}.`;
 }
 
 /** Each rung once, over all brackets, with how far it is and how many trials have a result there. */

@@ -3,7 +3,7 @@ import { useMemo } from "preact/hooks";
 import { about, isReport, useAnswer } from "../data.ts";
 import { count, number, percent } from "../format.ts";
 import { axisOf } from "../layout/parallel.ts";
-import { END, opening, rungNames } from "../layout/rungs.ts";
+import { basis, END, opening, rungNames } from "../layout/rungs.ts";
 import { robust } from "../layout/scales.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Parallel } from "../parts/parallel_canvas.tsx";
@@ -28,8 +28,9 @@ export function Relations(props: ViewProps) {
 
 function Related({ study, at, table }: ViewProps & { table: Table }) {
   const rungs = useAnswer<Rungs>(about(study.study, "/rungs", at));
-  const rung = route.value.query["rung"] ?? opening(rungs.data);
-  const importance = useAnswer<Importance>(rungs.data && about(study.study, "/importance", at, isReport ? {} : { rung }));
+  const chosen = route.value.query["rung"];
+  const rung = chosen ?? opening(rungs.data);
+  const importance = useAnswer<Importance>(rungs.data && about(study.study, "/importance", at, isReport || !chosen ? {} : { rung }));
   const values = useMemo(() => resultsAt(table, rungs.data, rung), [table, rungs.data, rung]);
   const shares = useMemo(() => sharesOf(table, importance.data), [table, importance.data]);
   const names = useMemo(() => axisNames(table).sort((a, b) => (shares.get(b) ?? 0) - (shares.get(a) ?? 0)).slice(0, 10), [table, shares]);
@@ -55,6 +56,7 @@ function Related({ study, at, table }: ViewProps & { table: Table }) {
   return (
     <>
       <Panel title="Parallel coordinates" aside={aside}>
+        <p class="quiet">{basis(values, rung)}</p>
         <Parallel axes={axes} count={table.count} mode={study.mode} shares={shares} />
       </Panel>
       <div class="overview">
@@ -66,6 +68,7 @@ function Related({ study, at, table }: ViewProps & { table: Table }) {
         </Panel>
       </div>
       <Panel title="Slices">
+        <p class="quiet">{basis(values, rung)}</p>
         <Slices axes={axes} />
       </Panel>
     </>
