@@ -7,14 +7,21 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Any
 
-from stagetree.sequences import Sequence, SequenceError, Warmup, Wsd, end_of
+from stagetree.sequences import OneCycle, Sequence, SequenceError, Warmup, Wsd, end_of
 from stagetree.sequences.forms import Piece
 from stagetree.space.distinct import Distinct
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import AshaTuner, AsyncHyperbandTuner, FixedTuner, HyperbandTuner, PbtTuner, ShaTuner
 from stagetree.spec.tuners.base import DRAWN_FIRST
 from stagetree.spec.tuners.early_stopping import CurveTuner
-from stagetree.spec.tuners.halving import ENDLESS, LEAST_POINTS, boundary_of, most_points, rung_steps, sure_steps
+from stagetree.spec.tuners.halving import (
+    ENDLESS,
+    LEAST_POINTS,
+    boundary_of,
+    most_points,
+    rung_steps,
+    sure_steps,
+)
 
 SAMPLES = 64
 """So many configurations are drawn to compare them."""
@@ -225,12 +232,14 @@ def _warmed_up(sequence: Sequence) -> int:
             return sequence.steps
         case Wsd():
             return sequence.warmup
+        case OneCycle() if sequence.init < sequence.max:
+            return sequence.up
     return 0
 
 
 def _lowest_rung(tuner: Any) -> int | None:
     """The step at which trials are compared first; None where they are not, in this way."""
-    if isinstance(tuner, AshaTuner | AsyncHyperbandTuner):
+    if isinstance(tuner, AshaTuner | AsyncHyperbandTuner | HyperbandTuner):
         return tuner.ladders()[0][0]
     if isinstance(tuner, ShaTuner):
         return rung_steps(tuner.min_steps, tuner.max_steps, tuner.reduction_factor, tuner.early_stopping_rate)[0]

@@ -234,11 +234,11 @@ def test_a_rung_before_trials_differ_promotes_by_chance() -> None:
     assert not any("chance" in each for each in few), "they never differ more, and it was said that they would later"
 
 
-@pytest.mark.parametrize("kind", ["asha", "sha", "async_hyperband"])
+@pytest.mark.parametrize("kind", ["asha", "sha", "hyperband", "async_hyperband"])
 def test_a_rung_inside_a_warm_up_says_little(kind: str) -> None:
     """The trials that warm up fastest were promoted, and nobody was told."""
     lr = {"family": "warmup", "steps": choice([3, 6, 8]), "then": decaying(choice([0.1, 0.2]))}
-    tuner = {"kind": kind, "num_trials": 40, "max_steps": 32, "eta": 2}
+    tuner = {"kind": kind, "max_steps": 32, "eta": 2, **({"num_trials": 40} if kind != "hyperband" else {})}
     [said] = [each for each in advice(spec({"lr": lr}, tuner=tuner | {"min_steps": 4})) if "warms up" in each]
     assert re.fullmatch(
         r"at the rung at step 4 lr still warms up, until step 6 to 8, in \d+ of \d+ configurations: results there say "
@@ -248,7 +248,11 @@ def test_a_rung_inside_a_warm_up_says_little(kind: str) -> None:
     wsd = {"family": "wsd", "peak": choice([0.1, 0.2]), "warmup": 8, "stable_until": 20, "decay": 12}
     for quiet in (spec({"lr": lr}, tuner=tuner | {"min_steps": 8}), spec({"lr": wsd}, tuner=tuner | {"min_steps": 8})):
         assert not any("warms up" in each for each in advice(quiet))
-    assert any("until step 8, in" in each for each in advice(spec({"lr": wsd}, tuner=tuner | {"min_steps": 4})))
+    cycle = {"family": "one_cycle", "max": choice([0.1, 0.2]), "up": 8, "down": 24}
+    for rising in (wsd, cycle):
+        assert any("until step 8, in" in each for each in advice(spec({"lr": rising}, tuner=tuner | {"min_steps": 4})))
+    falling = cycle | {"init": 0.3}
+    assert not any("warms up" in each for each in advice(spec({"lr": falling}, tuner=tuner | {"min_steps": 4})))
 
 
 def test_a_rate_that_is_zero_before_the_last_rung() -> None:

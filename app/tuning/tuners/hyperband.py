@@ -12,7 +12,7 @@ from app.tuning.tuners.base import NewTrial, Next, Tuner
 from app.tuning.tuners.rungs import rung_kind
 from app.tuning.tuners.sha import Bracket, SyncBracket
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners.halving import log_floor, rungs_down_from, shares
+from stagetree.spec.tuners.halving import shares
 
 
 class _Brackets(Tuner):
@@ -46,11 +46,9 @@ class Hyperband(_Brackets):
         super().__init__(spec)
         tuner: Any = spec.tuner
         eta = tuner.reduction_factor
-        rungs = log_floor(tuner.max_steps, tuner.min_steps, eta) + 1
-        widths = list(tuner.widths())
-        self._in_a_loop = len(widths)
-        for s, width in [*enumerate(widths)] * tuner.loops:
-            steps = rungs_down_from(tuner.max_steps, rungs - s, eta)
+        brackets = [*zip(tuner.widths(), tuner.ladders(), strict=True)]
+        self._in_a_loop = len(brackets)
+        for width, steps in brackets * tuner.loops:
             self.brackets.append(SyncBracket(width, steps, eta, rung_kind(self)))
 
     def set_max_trials(self, trials: int) -> None:

@@ -222,11 +222,20 @@ class HyperbandTuner(HalvingTuner):
 
     def widths(self) -> list[int]:
         """How many configurations each bracket begins with, the most aggressive first (Hyperband, Algorithm 1)."""
-        s_max, eta = 0, self.reduction_factor
-        while self.min_steps * eta ** (s_max + 1) <= self.max_steps:
-            s_max += 1
-        brackets = range(min(self.brackets or s_max + 1, s_max + 1))
-        return [-(-(s_max + 1) * eta ** (s_max - s) // (s_max - s + 1)) for s in brackets]
+        s_max, eta = self._most_promotions(), self.reduction_factor
+        return [-(-(s_max + 1) * eta ** (s_max - s) // (s_max - s + 1)) for s in self._numbers()]
+
+    def ladders(self) -> list[list[int]]:
+        """The steps of the rungs of each bracket, in that order."""
+        rungs = self._most_promotions() + 1
+        return [rungs_down_from(self.max_steps, rungs - s, self.reduction_factor) for s in self._numbers()]
+
+    def _most_promotions(self) -> int:
+        return log_floor(self.max_steps, self.min_steps, self.reduction_factor)
+
+    def _numbers(self) -> range:
+        most = self._most_promotions() + 1
+        return range(min(self.brackets or most, most))
 
 
 class AsyncHyperbandTuner(HalvingTuner):
