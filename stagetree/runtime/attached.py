@@ -22,6 +22,10 @@ from stagetree.source.loops import set_in_each_step
 from stagetree.trainer import Trainer
 from stagetree.trainer.values import ReadValues
 
+OF_ITS_OWN = "a schedule of the script's own cannot be shared, nor is it as long as the trial"
+BY_RESULTS = "its rates follow from results, so run.state must save and load its state_dict"
+"""What is said of a scheduler that a script has."""
+
 
 class ScriptTrainer(Trainer):
     """Trains by a script that owns its loop, in turn with the runner; it is run anew for each model that is built."""
@@ -179,7 +183,7 @@ class _Attached(Run):
     def steps(self) -> Iterator[tuple[int, dict[str, Any]]]:
         self.check()
         for name in sorted(self._script.schedules()):
-            print(f"--- {name}: a schedule of the script's own cannot be shared, nor is it as long as the trial")
+            print(f"--- {name}: {BY_RESULTS if name == 'ReduceLROnPlateau' else OF_ITS_OWN}")
         answer: Any = None
         while True:
             assert self._script.parent is not None

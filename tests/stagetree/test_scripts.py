@@ -214,6 +214,10 @@ def test_a_schedule_of_its_own_is_named_in_the_log(build: Any, capsys: pytest.Ca
     assert capsys.readouterr().out == ""
     build(schedule + SCRIPT)
     assert capsys.readouterr().out.startswith("--- StepLR: a schedule of the script's own cannot be shared")
+    build(schedule.replace("StepLR", "ReduceLROnPlateau").replace(", 3)", ")") + SCRIPT)
+    assert capsys.readouterr().out == (
+        "--- ReduceLROnPlateau: its rates follow from results, so run.state must save and load its state_dict\n"
+    ), "what is saved with the state is shared as the state is"
 
 
 # ------------------------------------------------------------------------------------------------ what goes wrong
