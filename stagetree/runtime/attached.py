@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NoReturn
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from stagetree.functions import Run
+from stagetree.runtime.scripted import OpenScript
 from stagetree.sequences import did_you_mean
 from stagetree.source.importing import Imports
 from stagetree.source.loops import set_in_each_step
@@ -27,7 +28,7 @@ BY_RESULTS = "its rates follow from results, so run.state must save and load its
 """What is said of a scheduler that a script has."""
 
 
-class ScriptTrainer(Trainer):
+class ScriptTrainer(Trainer, OpenScript):
     """Trains by a script that owns its loop, in turn with the runner; it is run anew for each model that is built."""
 
     file: ClassVar[Path]
@@ -68,22 +69,18 @@ class ScriptTrainer(Trainer):
             self._script.throw(GreenletExit)
 
     def variables(self) -> dict[str, Any]:
-        """The globals of the script, and the variables of its functions that are being run."""
         found = dict(self._script.globals)
         for variables in self.running().values():
             found |= variables
         return found
 
     def unread(self) -> list[str]:
-        """The hyper-parameters that the script has read in no step so far."""
         return sorted(self._hp.keys() - self._read)
 
     def streamed(self) -> list[Any]:
-        """The data of the script's streams."""
         return [] if self._script.own is None else self._script.own.streamed
 
     def running(self) -> dict[str, dict[str, Any]]:
-        """The variables of each function of the script that is being run, such as `main`, by the function's name."""
         return self._script.running(str(self.file))
 
 

@@ -31,6 +31,7 @@ from stagetree.runtime.inside import (
     parts,
     within,
 )
+from stagetree.runtime.scripted import OpenScript
 
 MOST_ITEMS = 20_000
 """So many values of one attribute are looked at."""
@@ -71,7 +72,7 @@ def of_code(trainer: object, modules: Sequence[ModuleType]) -> dict[str, Seen]:
     And the generators among the variables of a script's functions that are being run.
     """
     seen, come_back = _of_all(trainer, list(_in_code(modules))), of_streams(_streamed(trainer))
-    for function, variables in getattr(trainer, "running", dict[str, Any])().items():
+    for function, variables in (trainer.running() if isinstance(trainer, OpenScript) else {}).items():
         for name, value in variables.items():
             if name not in caches(trainer):
                 seen |= _generators_in(Inner(name, value, True), f" (a variable of {function}())", come_back)
@@ -99,8 +100,7 @@ def _of_all(trainer: object, places: Sequence[Place]) -> dict[str, Seen]:
 
 
 def _streamed(trainer: object) -> list[Any]:
-    """The data of a script's streams, whose places are in the state: they go there when they are read next."""
-    return getattr(trainer, "streamed", list[Any])()
+    return trainer.streamed() if isinstance(trainer, OpenScript) else []
 
 
 def caches(trainer: object) -> frozenset[str]:

@@ -20,6 +20,7 @@ from stagetree.runtime.attributes import OURS, Seen, caches
 from stagetree.runtime.failures import plain
 from stagetree.runtime.loading import imports_of
 from stagetree.runtime.model import HpTimeline, Model
+from stagetree.runtime.scripted import Script
 from stagetree.trainer.parted import Parted, map_parted
 
 TRAINING = ("train", "train_batch", "loss", "transform", "transform_batch", "accumulate", "update")
@@ -160,7 +161,7 @@ class Looks:
 
 def unread(trainer: object) -> list[str]:
     """The hyper-parameters that a script has read in no step so far; of other trainers it is not known."""
-    return getattr(trainer, "unread", list[str])()
+    return trainer.unread() if isinstance(trainer, Script) else []
 
 
 def compare(mine: Sequence[int], stored: Sequence[int]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from stagetree.runtime import inexact
+from stagetree.runtime.scripted import OpenScript
 from stagetree.trainer.reading import is_ours
 
 LONGEST = 2**22
@@ -141,7 +142,7 @@ def modes(trainer: object) -> dict[str, bool]:
 
 
 def _modules(trainer: object) -> Iterator[tuple[str, nn.Module]]:
-    variables: dict[str, Any] = getattr(trainer, "variables", dict[str, Any])()
+    variables = trainer.variables() if isinstance(trainer, OpenScript) else {}
     for root, value in ({f"self.{name}": value for name, value in vars(trainer).items()} | variables).items():
         if isinstance(value, nn.Module):
             yield from ((".".join(filter(None, (root, name))), module) for name, module in value.named_modules())

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from stagetree.runtime import attributes
+from stagetree.runtime import attributes, suspects
 from stagetree.runtime.attributes import differing, of_code, of_trainer
+from stagetree.runtime.comparing import unread
 
 
 class Env:
@@ -197,3 +198,14 @@ def test_a_generator_is_named_once() -> None:
     before = of_trainer(trainer)
     data[0]
     assert differing(before, of_trainer(trainer)) == ["self.data.rng", "self.data.cache"]
+
+
+@pytest.mark.parametrize("name", ["running", "streamed", "unread", "variables"])
+def test_an_attribute_of_a_user_may_have_the_name_of_what_scripts_are_asked(name: str) -> None:
+    """`self.running = 0.0` ended `check` with "'float' object is not callable"."""
+    trainer = made()
+    setattr(trainer, name, 0.5)
+    assert f"self.{name}" in of_trainer(trainer)
+    assert of_code(trainer, []) == {}
+    assert suspects.modes(trainer).keys() == suspects.modes(made()).keys()
+    assert unread(trainer) == []
