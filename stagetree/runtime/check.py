@@ -2,9 +2,8 @@
 
     python -P -m stagetree.runtime.check RESULT < JOB
 
-JOB is the JSON of a `Job`, RESULT the file that the JSON of a `Report` is written to. What the trainer prints is on
-stdout and stderr. This process imports torch once, with what torch imports later, and forks for each way; it runs no
-code of the trainer itself.
+JOB is the JSON of a `Job`, RESULT the file for the JSON of a `Report`. The trainer prints on stdout and stderr. This
+process imports torch once, with what torch imports later, and forks for each way; it runs no code of the trainer.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from stagetree.runtime import inexact, machine, state_format, suspects
 from stagetree.runtime.comparing import Look, unread
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.forks import Way, forked, forked_ranks, warned_once
-from stagetree.runtime.loading import is_script, load_trainer
+from stagetree.runtime.loading import load_trainer, script_of
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.warm import import_before_forking
@@ -98,8 +97,9 @@ def check(job: Job) -> Report:
             _compare(ways, report)
         except TrainerFailed as failed:
             report.failed = failed.error
-    if report.differences and is_script(job.file, job.name):
-        report.differences = {way: inexact.in_words_of_scripts(text) for way, text in report.differences.items()}
+    if report.differences and (script := script_of(job.file, job.name)) is not None:
+        for way, text in report.differences.items():
+            report.differences[way] = inexact.in_words_of_scripts(text, bool(script.get("launch")))
     return report
 
 

@@ -149,8 +149,11 @@ def of_metrics(difference: str, stray: Iterable[str] = ()) -> str:
     return difference or not_in_state(stray) or MEASURING_OTHERWISE
 
 
-def in_words_of_scripts(text: str) -> str:
-    """A difference with its cause, as it is said of a script that owns its loop."""
+NOT_LOOKED_AT = "the variables of the processes that `launch` starts were not looked at"
+
+
+def in_words_of_scripts(text: str, is_launched: bool = False) -> str:
+    """A difference with its cause, as it is said of a script that owns its loop, or is launched in processes."""
     for words, others in OF_SCRIPTS.items():
         text = text.replace(words, others)
-    return text
+    return f"{text}; {NOT_LOOKED_AT}" if text and is_launched else text

@@ -20,11 +20,12 @@ import torch
 from stagetree.runtime import inexact, state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.launcher import RANK, RankProcesses
+from stagetree.runtime.scripted import Script
 from stagetree.trainer import Trainer
 from stagetree.trainer.base import MetricSums
 
 
-class LaunchedTrainer(Trainer):
+class LaunchedTrainer(Trainer, Script):
     """Trains by the processes of a script. The state is that of all ranks: what equals the first one's is kept once."""
 
     file: ClassVar[Path]
@@ -120,6 +121,11 @@ class LaunchedTrainer(Trainer):
             for image in images:
                 os.close(image)
         self._step, self._new = state["step"], {}
+
+    def unread(self) -> list[str]:
+        """The hyper-parameters that none of the processes has read."""
+        answers = self._ranks.ask("unread") if self._leads else [{"unread": []}]
+        return sorted(set.intersection(*(set(each["unread"]) for each in answers)))
 
     def close(self) -> None:
         if self._leads:

@@ -53,9 +53,12 @@ def load_trainer(path: str | Path, name: str) -> type[Trainer]:
     raise TrainerFileError(f"{path} holds no subclass of Trainer whose name is {name!r}")
 
 
-def is_script(path: str | Path, name: str) -> bool:
-    """Whether the trainer of that name is a script that owns its loop. Nothing is run. Raises `SourceError`."""
-    return name in scripts(path, module_files(path))
+def script_of(path: str | Path, name: str) -> Mapping[str, Any] | None:
+    """The literal arguments of `attach`, where the trainer of that name is a script that owns its loop; else None.
+
+    Nothing is run. Raises `SourceError`.
+    """
+    return scripts(path, module_files(path)).get(name)
 
 
 @cache

@@ -22,6 +22,7 @@ import torch
 
 from stagetree.runtime import inexact, state_format
 from stagetree.runtime.attached import script_trainer
+from stagetree.runtime.comparing import unread
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.grant import Grant, GrantLost
 from stagetree.runtime.launcher import SOCKET
@@ -92,6 +93,9 @@ class Rank:
 
     def logged(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
         return {"logged": self._built.logged()}, []
+
+    def unread(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
+        return {"unread": unread(self._built.trainer)}, []
 
     def log(self, message: Message, files: list[int]) -> None:
         """From here on, print into these files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -162,6 +163,35 @@ def test_the_leader_of_a_gang_starts_as_many_as_it_has_devices(build: Build) -> 
             build("python")
     finally:
         ranks.be(before)
+
+
+READING = SCRIPT.replace("LAUNCH", "python").replace(', "pid": os.getpid()', "")
+
+
+def test_what_no_process_has_read_is_known(build: Build) -> None:
+    """Of a script in one process it was, and here nobody was asked."""
+    model = build("python")
+    until, unread = HpTimeline({**HP, "decay": 0.1}), model.trainer.unread  # type: ignore[attr-defined]
+    while model.step < 3:
+        model.advance_some(until, 3, lambda step: True)
+    assert unread() == ["decay"]
+    model.load(state_format.unpack(image(model)), until, 3)
+    assert unread() == ["decay"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forgets", [False, True])
+def test_check_says_what_was_not_looked_at_in_processes(tmp_path: Path, forgets: bool) -> None:
+    (tmp_path / "walk.py").write_text(READING.replace('    own.copy_(state["own"])\n', "") if forgets else READING)
+    study = {"name": "walk", "trainer": "walk", "metric": "where", "mode": "min", "space": {"lr": [0.1], "decay": [1]}}
+    (tmp_path / "study.json").write_text(json.dumps(study | {"tuner": {"kind": "grid", "max_steps": 4}}))
+    command = [sys.executable, "-m", "stagetree", "check", "study.json", "--trainers", "walk.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert "not read          decay: the script read it in none of the 4 steps" in done.stdout
+    assert (
+        done.stdout.count("; the variables of the processes that `launch` starts were not looked at") > 1
+    ) is forgets
+    assert done.returncode == (1 if forgets else 0)
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ class ProofLane(Lane):
         """What was found where both ways end, which by default is the next of those places."""
         source = self._slot.given.sources().get(self.work.trainer)
         if source is not None and source.script:
-            difference = in_words_of_scripts(difference)
+            difference = in_words_of_scripts(difference, source.launched)
         at, stage = at or next(iter(self._waiting), None), self.work.stages[-1]
         place = {"node": NodeId(stage.node), "step": stage.end}
         if at is not None:
