@@ -119,7 +119,7 @@ def _followed(service: Service[Documents], study: str, timeout: float | None) ->
     standstill, last_reason = Standstill(service.client), ""
     told = _tell_others(service, study, frozenset())
     document: Json
-    while (document := service.client.study(study))["exactness"]["audited"]:
+    while (document := service.client.study(study, trials=False))["exactness"]["audited"]:
         service.check()
         told = _tell_others(service, study, told)
         if (reason := standstill.reason(document)) and reason != last_reason:
@@ -128,7 +128,7 @@ def _followed(service: Service[Documents], study: str, timeout: float | None) ->
         if deadline is not None and time.monotonic() >= deadline:
             return None
         time.sleep(LOOK_SECONDS)
-    return document
+    return dict(service.client.study(study))
 
 
 def _tell_others(service: Service[Documents], study: str, told: frozenset[str]) -> frozenset[str]:
@@ -137,9 +137,9 @@ def _tell_others(service: Service[Documents], study: str, told: frozenset[str]) 
     """
     if service.folder is None:
         return told
-    running = [each["study"] for each in service.client.studies() if each["state"] == "running"]
+    running = [each["study"] for each in service.client.studies(state=("running",))]
     for other in [name for name in running if name != study and name not in told]:
-        if waits := service.client.study(other).get("waits_for"):
+        if waits := service.client.study(other, trials=False).get("waits_for"):
             print(
                 f"Beside the audit, {other} of this folder stands still: {one_line('; '.join(waits))}.", file=sys.stderr
             )

@@ -51,7 +51,7 @@ def studies(
     chosen = set(tag or ())
     with stacks.reading(server, dir) as service:
         is_attended = service.client.is_attended
-        every = (study for study in service.client.studies() if not state or study["state"] in state)
+        every = service.client.studies(state=state or ())
         listed = [dict(study) for study in every if chosen <= set(study.get("tags", ()))][:limit]
         for study in listed[:LOOKED_AT]:
             study.update(_looked_at(service.client, study["study"]))

@@ -17,9 +17,8 @@ def unfinished(service: Service[Documents], spec: Json) -> str | None:
     """In an embedded stack: the same study, if an earlier run in the folder was interrupted."""
     written = StudySpec.from_dict(spec, limits=None)
     if service.folder is not None:
-        for listed in service.client.studies():
-            is_open = listed["state"] in ("running", "paused")
-            if not is_open or not _is_the_same(written, service.client.study(listed["study"])):
+        for listed in service.client.studies(state=("running", "paused")):
+            if not _is_the_same(written, service.client.study(listed["study"])):
                 continue
             if _is_of_another_version(service, listed["study"]):
                 _set_aside(service, listed["study"], is_paused=listed["state"] == "paused")

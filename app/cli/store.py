@@ -8,7 +8,7 @@ this where it is used.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -59,8 +59,8 @@ class Store:
     def ready(self) -> None:
         """Whoever is at work in the folder answers nobody; that somebody is there is `check_work`'s to say."""
 
-    def studies(self, *, limit: int = PAGE) -> Iterator[Json]:
-        return _pages(lambda cursor: reading.studies(self._use, limit, cursor))
+    def studies(self, *, limit: int = PAGE, state: Collection[str] = ()) -> Iterator[Json]:
+        return _pages(lambda cursor: reading.studies(self._use, limit, cursor, state))
 
     def study(self, study: str, *, trials: bool = True) -> Json:
         return reading.study(self._use, self._use.find(study), with_trials=trials)[0].to_json()

@@ -35,7 +35,8 @@ def print_trial(study: str, trial: Json) -> None:
     print(f"trial     {trial['trial']} of {study}: {one_line(trial['standing'])}")
     if "failure" in trial:
         print(_failure(trial["failure"]))
-    print(f"steps     {trial['trained']} trained of {trial['steps']} asked for")
+    takes = "took" if trial["trained"] >= trial["steps"] else "takes"
+    print(f"steps     {trial['trained']} trained of {trial['steps']} that the trial {takes}")
     for name in ("last", "best"):
         if trial[name]:
             print(f"{name:<9} {value_text(trial[name])} at step {trial[name]['step']}")

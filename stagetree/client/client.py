@@ -75,9 +75,9 @@ class AsyncClient(MakesTrials, TakesRemarks):
         """What a study would cost and save on `slots` slots. Runs nothing."""
         return models.Preview.of(await self.http.post("/studies:preview", body_of(spec), slots=slots))
 
-    async def studies(self, *, limit: int = 100) -> AsyncIterator[models.StudyListed]:
-        """All studies, newest first; `limit` of them per request."""
-        async for item in self.http.pages("/studies", limit):
+    async def studies(self, *, limit: int = 100, state: Iterable[str] = ()) -> AsyncIterator[models.StudyListed]:
+        """All studies, newest first, or those in one of these states; `limit` of them per request."""
+        async for item in self.http.pages("/studies", limit, state=list(state) or None):
             yield models.StudyListed.of(item)
 
     async def study(self, study: str, *, trials: bool = True) -> models.StudyAnswer:

@@ -45,6 +45,9 @@ def test_preview(client: Client) -> None:
 def test_all_studies_over_many_pages(client: Client) -> None:
     submitted = [client.submit(changed(name=f"s{n}"))["study"] for n in range(5)]
     assert [study["study"] for study in client.studies(limit=2)] == submitted[::-1]
+    client.cancel(submitted[1])
+    client.pause(submitted[3])
+    assert [study["study"] for study in client.studies(limit=1, state=("cancelled", "paused"))] == submitted[3:0:-2]
 
 
 def test_changing_a_study(client: Client, workers: Workers) -> None:

@@ -44,6 +44,13 @@ def pair(make_app: MakeApp, tmp_path: Path) -> Iterator[Pair]:
         yield Documents(client), store
 
 
+def test_both_list_the_studies_in_a_state_alone(pair: Pair) -> None:
+    server, store = pair
+    running = [each for each in store.studies() if each["state"] == "running"]
+    assert 0 < len(running) < len(list(store.studies()))
+    assert list(store.studies(state=("running",))) == list(server.studies(state=("running",))) == running
+
+
 def answers(face: Documents | Store) -> dict[str, Any]:
     """All that can be read."""
     found: dict[str, Any] = {"studies": list(face.studies()), "slots": face.slots()}

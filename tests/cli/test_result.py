@@ -143,7 +143,7 @@ def test_the_traceback_of_a_failed_trial_stands_under_its_name(capsys: pytest.Ca
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "trial     3 of digits: ValueError, after step 3"
     assert lines[2:6] == ["exception after step 3, tried 3 times:", "Traceback", "  in train", "ValueError: \\x1b[2J"]
-    assert lines[7] == "steps     3 trained of 40 asked for"
+    assert lines[7] == "steps     3 trained of 40 that the trial takes"
 
 
 def test_equal_failures_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -299,6 +299,12 @@ def test_a_study_spec_is_sent_as_its_json(server: Server, client: Client) -> Non
     ("call", "path", "query", "item"),
     [
         (lambda c: c.studies(limit=2), "/api/v1/studies", {"limit": "2"}, examples.LISTED),
+        (
+            lambda c: c.studies(state=("running",)),
+            "/api/v1/studies",
+            {"limit": "100", "state": "running"},
+            examples.LISTED,
+        ),
         (lambda c: c.trials("s1", limit=2), "/api/v1/studies/s1/trials", {"limit": "2"}, examples.TRIAL),
         (
             lambda c: c.events("s1", after=7, limit=2),
