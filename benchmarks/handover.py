@@ -4,9 +4,9 @@
 
 A chain of stages on the embedded stack with one slot. The trainer notes when each of its steps begins and ends, and
 whether it was ever given a checkpoint. In the gap lie an evaluation, a copy of the state, both in the process that
-trains, and the Celery message that starts the next stage; what is recorded and stored meanwhile must not be felt. The
-budget is 8 ms, and no checkpoint read, on a machine where a bare chain takes 2.7 ms from task to task: that is measured
-in the same run. The gap between two steps of one stage, which has neither, is printed beside it.
+trains, and what Celery does from task to task; what is recorded and stored meanwhile must not be felt. The budget is
+1.5 times what a bare Celery chain takes from task to task in the same run, and no checkpoint read. The gap between two
+steps of one stage, which has neither, is printed beside it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from stagetree import Trainer
 
 ROOT = Path(__file__).parent.parent
 STEPS = 5
-BUDGET, BARE = 0.008, 0.0027
+BUDGET = 1.5
+"""Times what a bare chain takes."""
 
 
 class Noting(Trainer):
@@ -81,9 +82,9 @@ def main() -> None:
         bare = bare_chain(Path(folder), arguments.stages)
     say("from task to task of a bare Celery chain", bare)
     loads = sum("loaded" in fact for fact in facts)
-    ours = statistics.median(between) - statistics.median(bare)
-    print(f"checkpoints read: {loads}; beyond a bare chain {ours * 1000:.1f} ms", end="; ")
-    print(f"budget {(BUDGET - BARE) * 1000:.1f} ms: {'kept' if ours <= BUDGET - BARE else 'MISSED'}")
+    times = statistics.median(between) / statistics.median(bare)
+    print(f"checkpoints read: {loads}; {times:.2f} times a bare chain", end="; ")
+    print(f"budget {BUDGET}: {'kept' if times <= BUDGET else 'MISSED'}")
 
 
 def run(folder: Path, stages: int) -> list[dict[str, Any]]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from celery import Celery, chain
@@ -23,6 +25,8 @@ from kombu.transport import redis as kombu_redis
 
 from app.away import broker_is_away
 from app.settings import settings
+from app.workers.threads import THREADS
+from stagetree.backoff import Backoff
 
 NOT_A_MESSAGE = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 """What kombu raises for text that is not JSON, JSON that is no object, an object without the right fields."""
@@ -128,6 +132,12 @@ WAKE_UP_SECONDS = 60.0
 RANK_SECONDS = 60.0
 """After so long, a slot that is lent to a chain is waited for no more."""
 
+YIELD_SECONDS = 0.002
+"""The message of the next stage is sent a moment after its stage was told to begin, so that this is not held up."""
+
+MOST_TRIES = 6
+"""So often it is tried while the broker is away, for some seconds in all."""
+
 install()
 
 celery = Celery("stagetree", broker=settings().broker_url, include=["app.workers.tasks"])
@@ -139,7 +149,6 @@ celery.conf.update(
     task_acks_late=False,
     task_reject_on_worker_lost=False,
     task_default_queue=SCHEDULER_QUEUE,
-    worker_disable_prefetch=settings().broker_url.startswith("redis"),
     worker_prefetch_multiplier=1,
     worker_concurrency=1,
     worker_proc_alive_timeout=60.0,
@@ -200,3 +209,27 @@ def publish(chain_id: str, stages: int, slot: str) -> None:
         for index in range(stages)
     ]
     chain(*links).apply_async(retry=False)
+
+
+def send_next(request: Any) -> None:
+    """Send what follows a task in its Celery chain while the task still runs, once. Returns at once.
+
+    request: that of the task. Celery would send it when the task has ended, and finds nothing to send then.
+    """
+    waiting, request.chain = request.chain, None
+    if waiting:
+        THREADS.spawn("message", partial(_send_next, waiting, request.id, request.root_id))
+
+
+def _send_next(waiting: Sequence[Mapping[str, Any]], task: str, root: str) -> None:
+    """waiting: what follows, the next one last."""
+    time.sleep(YIELD_SECONDS)
+    *later, following = waiting
+    for _ in Backoff(0.5, 2.0).attempts(most=MOST_TRIES):
+        try:
+            celery.signature(following).apply_async(chain=later, parent_id=task, root_id=root, retry=False)
+            return
+        except Exception as error:
+            if not broker_is_away(error):
+                raise
+            logger.warning("the message of the next stage waits: the broker is away (%s)", error)

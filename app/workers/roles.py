@@ -154,7 +154,11 @@ def _store(records: Records) -> ObjectStore:
 
 
 def make_slot(
-    database: Database, ownership: Ownership, notify: Callable[[], None], is_retiring: Callable[[], bool]
+    database: Database,
+    ownership: Ownership,
+    notify: Callable[[], None],
+    send_next: Callable[[], None],
+    is_retiring: Callable[[], bool],
 ) -> Slot:
     """Ready for stages. It puts itself on record when it is started, as soon as the database answers."""
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -170,6 +174,7 @@ def make_slot(
         start=_starter(device, here.silence_seconds, door),
         sources=Catalogue(here.trainer_files).describe,
         notify=notify,
+        send_next=send_next,
         is_retiring=is_retiring,
         end=end_worker,
         logs=here.logs_folder,

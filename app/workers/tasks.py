@@ -37,7 +37,7 @@ from app.domain.assignment import NAME
 from app.events import Database, DatabaseUnavailable, SlotTaken, SqlRecords
 from app.processes import end_within, write_json
 from app.settings import settings
-from app.workers.celery_app import SCHEDULER_QUEUE, celery, wake_scheduler
+from app.workers.celery_app import SCHEDULER_QUEUE, celery, send_next, wake_scheduler
 from app.workers.ownership import Ownership, SlotLock
 from app.workers.roles import SchedulerRole, device_here, make_slot
 from app.workers.slot.device import NoDevice
@@ -119,7 +119,9 @@ class WorkerProcess:
     def _start_slot(self) -> None:
         assert self.ownership is not None
         self.ownership.begin()
-        self._slot = make_slot(self.database, self.ownership, self.notify, lambda: self.shutdown.is_asked)
+        self._slot = make_slot(
+            self.database, self.ownership, self.notify, lambda: send_next(stage.request), lambda: self.shutdown.is_asked
+        )
         self._to_close.append(self._slot.close)
         self._slot.start()
 

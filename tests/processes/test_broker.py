@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from threading import Timer
 
 import pytest
 from kombu import Connection, Consumer, Message, Queue
@@ -31,6 +32,19 @@ PUBLISHES = """
 from app.workers.celery_app import publish
 publish("a", 2, "gpu0")
 publish("a", 0, "gpu1")
+"""
+
+SENDS_NEXT = """
+import threading
+from celery.app.task import Context
+from app.workers.celery_app import send_next
+request = Context(id="a:0", root_id="a:0", chain={waiting})
+send_next(request)
+assert not request.chain, "Celery would send it once more"
+send_next(request)
+for thread in threading.enumerate():
+    if thread.name == "message":
+        thread.join()
 """
 
 
@@ -157,6 +171,37 @@ def test_a_chain_is_sent_by_its_first_stage_and_a_slot_that_is_lent_is_told_so(s
     [first], [lent] = (redis.lrange(f"stagetree:{slot}", 0, -1) for slot in ("gpu0", "gpu1"))
     assert json.loads(first)["headers"]["task"] == "stagetree.stage"
     assert json.loads(lent)["headers"]["task"] == "stagetree.rank"
+
+
+def content(message: bytes) -> tuple[list[object], list[object]]:
+    """The arguments of a task, and what follows it in its chain, the next one last."""
+    arguments, _, embedded = json.loads(base64.b64decode(json.loads(message)["body"]))
+    return arguments, embedded["chain"] or []
+
+
+def test_the_message_of_the_next_stage_is_sent_once_while_its_task_runs(socket: str) -> None:
+    redis, url = Redis(unix_socket_path=socket), f"redis+socket://{socket}"
+    run("from app.workers.celery_app import publish; publish('a', 3, 'gpu0')", url)
+    for index in range(3):
+        [message] = redis.lrange("stagetree:gpu0", 0, -1)
+        arguments, waiting = content(message)
+        assert (arguments, len(waiting)) == (["a", index], 2 - index)
+        redis.delete("stagetree:gpu0")
+        run(SENDS_NEXT.format(waiting=waiting), url)
+    assert not redis.exists("stagetree:gpu0")
+
+
+@pytest.mark.slow
+def test_the_message_of_the_next_stage_waits_for_a_broker_that_is_away(socket: str) -> None:
+    redis, proxy = Redis(unix_socket_path=socket), Proxy(socket)
+    run("from app.workers.celery_app import publish; publish('a', 2, 'gpu0')", f"redis+socket://{socket}")
+    _, waiting = content(redis.lpop("stagetree:gpu0"))
+    proxy.refuse()
+    Timer(3.0, proxy.heal).start()
+    said = run(SENDS_NEXT.format(waiting=waiting), f"redis://127.0.0.1:{proxy.port}/0").stderr
+    proxy.close()
+    assert "Traceback" not in said
+    assert content(redis.lpop("stagetree:gpu0"))[0] == ["a", 1]
 
 
 @pytest.mark.slow

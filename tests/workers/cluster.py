@@ -88,6 +88,7 @@ class Cluster:
         self.store = FaultyStore(str(folder / "checkpoints"))
         self.messages: deque[tuple[str, int, str]] = deque()
         self.lengths: dict[str, int] = {}
+        self._under_way: dict[str, tuple[str, int]] = {}
         self.script: Callable[[str, InProcess, str, int], None] = lambda slot, process, what, step: None
         self.processes: Counter[str] = Counter()
         self.sources = {"toy": TrainerSource(TOY, "1")}
@@ -130,6 +131,7 @@ class Cluster:
             start=lambda members=(): self._start(name, members),
             sources=lambda: self.sources,
             notify=self._tell,
+            send_next=lambda: self._send_next(name),
             is_retiring=lambda: name in self.retiring,
             logs=self.folder / "logs",
             clock=self.clock.now,
@@ -232,11 +234,17 @@ class Cluster:
     def deliver(self) -> bool:
         """Hand over the next message; what follows it in its chain is sent as Celery does."""
         chain, index, slot = self.messages.popleft()
+        self._under_way[slot] = (chain, index)
         if not self.slots[slot].run_stage(chain, index):
             return False
-        if index + 1 < self.lengths[chain]:
-            self.messages.append((chain, index + 1, slot))
+        self._send_next(slot)
         return True
+
+    def _send_next(self, slot: str) -> None:
+        """What follows the message that a slot was given last, once."""
+        chain, index = self._under_way.pop(slot, ("", 0))
+        if index + 1 < self.lengths.get(chain, 0):
+            self.messages.append((chain, index + 1, slot))
 
     def settle(self) -> None:
         """Until everything that was begun to be saved is, and all facts are on record."""

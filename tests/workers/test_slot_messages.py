@@ -13,6 +13,7 @@ from toys import switch
 from app.domain import events as e
 from app.domain.terms import StudyState
 from app.events.database import Database
+from stagetree.runtime.failures import TrainerFailed
 
 
 def test_messages_may_come_twice_late_and_for_what_is_long_over(cluster: Cluster) -> None:
@@ -41,6 +42,54 @@ def test_a_message_of_another_chain_begins_no_stage_of_this_one(cluster: Cluster
     slot, chain = cluster.slots["gpu0"], cluster.messages[0][0]
     assert not slot.run_stage("another", 1)
     assert slot.run_stage(chain, 1)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.1, {2: [], 4: [2], 6: []}), (2.0, {2: [], 4: [], 6: []})])
+def test_the_message_of_the_next_stage_is_sent_before_a_short_stage_ends(
+    cluster: Cluster, seconds: float, expected: dict[int, list[int]]
+) -> None:
+    """No stage waits for it then. How long the steps of a chain take is not known in its first stage."""
+    study = cluster.submit(spec(({}, 2), ({}, 4), ({}, 6)))
+    sent = dict[int, list[int]]()
+
+    def script(slot: str, process: object, what: str, step: int) -> None:
+        if what == "train":
+            cluster.clock.wait(seconds)
+        if what == "evaluate":
+            sent[step] = [index for _, index, _ in cluster.messages]
+
+    cluster.script = script
+    cluster.ticker.tick()
+    while cluster.messages:
+        assert cluster.deliver()
+    assert sent == expected
+    cluster.settle()
+    assert cluster.run(study).executed == 6
+
+
+@pytest.mark.parametrize(("what", "step"), [("evaluate", 4), ("save", 4), ("train", 3)])
+def test_a_message_that_was_sent_before_its_stage_failed_begins_nothing(cluster: Cluster, what: str, step: int) -> None:
+    study = cluster.submit(spec(({}, 2), ({}, 4), ({}, 6)))
+    done = list[tuple[str, int]]()
+
+    def script(slot: str, process: object, doing: str, at: int) -> None:
+        done.append((doing, at))
+        if (doing, at) == (what, step):
+            cluster.messages.append((cluster.live()[0].chain, 2, slot))  # at the latest
+            cluster.script = lambda *_: done.append(("more", 0))
+            raise TrainerFailed("crash", "the process has ended", at)
+
+    cluster.script = script
+    cluster.ticker.tick()
+    assert cluster.deliver() and not cluster.deliver()
+    assert cluster.messages and {index for _, index, _ in cluster.messages} == {2}
+    while cluster.messages:
+        assert not cluster.deliver()
+    assert done[-1] == (what, step)
+    cluster.settle()
+    cluster.script = lambda *_: None
+    assert cluster.run(study).state == StudyState.COMPLETED
+    assert not cluster.study(study).failed
 
 
 def test_a_chain_that_was_lost_between_two_stages_begins_none(cluster: Cluster) -> None:

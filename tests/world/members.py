@@ -23,6 +23,7 @@ class Member(Process):
         super().__init__(name, world.time)
         self._world, self.is_to_end, self.is_away_with_its_host, self.is_busy = world, False, False, False
         self.on_end: Callable[[], None] = lambda: None
+        self.following: tuple[str, int, int] | None = None
         self.fibers_of = Fibers(self)
         self.effects = Effects(self, world.faults)
         self.records = WorldRecords(world.database, self.effects)

@@ -131,6 +131,7 @@ class World:
             start=lambda members=(): start_trainer(me, len(members) + 1),
             sources=lambda: self.sources,
             notify=notifier.notify,
+            send_next=lambda: self._send_next(me, slot, beside="message"),
             is_retiring=lambda: me.is_to_end,
             end=lambda why: me.ask_to_end(),
             logs=self.folder,
@@ -154,13 +155,25 @@ class World:
             made.run_rank(chain)
             me.is_busy = False
             return
+        me.following = (chain, index + 1, stages) if index + 1 < stages else None
         is_complete = made.run_stage(chain, index)
         me.is_busy = False
-        if is_complete and index + 1 < stages:
+        if is_complete:
+            self._send_next(me, slot)
+
+    def _send_next(self, me: Member, slot: str, beside: str = "") -> None:
+        """Send what follows the message that is served, once. beside: the name of a fiber that does so."""
+        message, me.following = me.following, None
+        if message is None:
+            return
+
+        def send() -> None:
             try:
-                self.broker.send(me.effects, slot, (chain, index + 1, stages))
+                self.broker.send(me.effects, slot, message)
             except ConnectionError:
-                self.faults.tell(f"the message of stage {index + 1} could not be sent")
+                self.faults.tell(f"the message of stage {message[1]} could not be sent")
+
+        me.fibers_of.spawn(beside, send) if beside else send()
 
     def _ownership(self, name: str, slot: str) -> Ownership:
         """Another worker's, or another fork's of the same one."""

@@ -54,11 +54,12 @@ class SlotDependencies:
 
     start: a fresh process that trains; called with `ChainAssignment.lent`, a rank on each device of a gang, as one
     process; with its `rank`, one of a gang on several machines. sources: the trainers that are here, by name. notify:
-    tells the scheduler that something happened, without waiting. logs: the folder for what trainers print. log_table:
-    where that is sent to; None where the API reads it from the folder. is_retiring: whether the worker must end. end:
-    asks that it does, and says why. clock: any that does not go back. wall_clock: Unix seconds. wait: for at most so
-    many seconds. executor: of its heartbeat, outbox and saver. backlog: of the states that wait on this host; None
-    bounds no bytes.
+    tells the scheduler that something happened, without waiting. send_next: sends the message of the stage that follows
+    the one under way, once and without waiting; by default it comes when that has ended. logs: the folder for what
+    trainers print. log_table: where that is sent to; None where the API reads it from the folder. is_retiring: whether
+    the worker must end. end: asks that it does, and says why. clock: any that does not go back. wall_clock: Unix
+    seconds. wait: for at most so many seconds. executor: of its heartbeat, outbox and saver. backlog: of the states
+    that wait on this host; None bounds no bytes.
     """
 
     records: Records
@@ -68,6 +69,7 @@ class SlotDependencies:
     notify: Callable[[], None]
     logs: Path
     log_table: TrialLogTable | None = None
+    send_next: Callable[[], None] = lambda: None
     is_retiring: Callable[[], bool] = lambda: False
     end: Callable[[str], None] = lambda why: None
     clock: Clock = monotonic

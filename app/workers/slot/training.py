@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from math import inf
 
 from app.domain import events as e
 from app.domain.assignment import ResumePoint
@@ -36,6 +37,10 @@ logger = logging.getLogger(__name__)
 MOST_SECONDS_APART = 900.0
 """A state inside a stage is kept after so long at any cost: a machine may be taken away at any time."""
 
+SOON_SECONDS = 1.0
+"""So long before a stage ends, the message of the next one is sent, and costs no time then. It is not in the broker for
+longer, where it may be lost."""
+
 
 class TrainingLane(Lane):
     """In a pack, or where a pack is trained lane by lane, one message begins all stages of the chain."""
@@ -48,6 +53,7 @@ class TrainingLane(Lane):
         )
         self._facts: list[e.Event] = []
         self._last_read = ResumePoint("", 0, "", "")
+        self._step_seconds = inf  # of the stage before
 
     @property
     def progress(self) -> Progress:
@@ -104,7 +110,14 @@ class TrainingLane(Lane):
     def _on_progress(self, step: int) -> int:
         if self.claim.over.is_set():
             return 0
-        return self._execution.end_of_training(step, self._outside())
+        end = self._execution.end_of_training(step, self._outside())
+        if end and self._ends_soon():
+            self._slot.given.send_next()
+        return end
+
+    def _ends_soon(self) -> bool:
+        """Whether the end of the stage is a moment away, if a step takes as long as in the stage before."""
+        return 0 < (self._execution.stage.end - self._execution.step) * self._step_seconds <= SOON_SECONDS
 
     def _outside(self) -> Outside:
         saver = self._slot.saver
@@ -130,6 +143,7 @@ class TrainingLane(Lane):
         slot.quarantine.succeeded()
         news = is_last or execution.is_news(self._facts, self.flags)
         done = execution.completed(self._its.seconds())
+        self._step_seconds = done.seconds / max(1, stage.end - stage.start)
         slot.status.remove("lost")
         change = Release(self.work.plan, stage.node, stage.end) if is_last else Advance(execution.index)
         follows = is_last or self._checkpoints.has_held  # the chain's last words, or that the state was kept
