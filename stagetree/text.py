@@ -45,9 +45,9 @@ def rank_text(reason: Mapping[str, Any]) -> str:
     """Where a trial stood when that was decided: rank 5 of 9, the best 3 go on. Empty where it had no rank."""
     if not {"rank", "of"} <= reason.keys():
         return ""
-    return f"rank {reason['rank']} of {reason['of']}" + (
-        f", the best {reason['cut']} are promoted" if "cut" in reason else ""
-    )
+    cut = reason.get("cut")
+    who = "" if cut is None else ", the best one is promoted" if cut == 1 else f", the best {cut} are promoted"
+    return f"rank {reason['rank']} of {reason['of']}{who}"
 
 
 def percent(share: float) -> str:

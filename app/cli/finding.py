@@ -77,13 +77,13 @@ def reading(server: str | None, folder: Path | None) -> Iterator[Documents | Sto
         with Store(folder or DEFAULT_DIR) as store:
             yield store
     else:
-        with Client(url) as client, _explained(is_named=url is not None):
+        with Client(url) as client, explained(is_named=url is not None):
             yield Documents(client)
 
 
 @contextmanager
-def _explained(*, is_named: bool) -> Iterator[None]:
-    """Say of a server that nobody named, and that is not there, where else one could look."""
+def explained(*, is_named: bool) -> Iterator[None]:
+    """Say of a server that nobody named, and that is not there, what else could be done."""
     from stagetree.client import Unreachable
 
     try:
@@ -91,10 +91,11 @@ def _explained(*, is_named: bool) -> Iterator[None]:
     except Unreachable as error:
         if is_named:
             raise
-        fail(
-            f"{error}\nThere is no {DEFAULT_DIR} here either: `stagetree run STUDY.yaml` makes one",
-            UNREACHABLE,
-        )
+        if is_store(DEFAULT_DIR):
+            there = f"The studies in {DEFAULT_DIR} are changed by way of a server: start one here with `stagetree up`"
+        else:
+            there = f"There is no {DEFAULT_DIR} here either: `stagetree run STUDY.yaml` makes one"
+        fail(f"{error}\n{there}", UNREACHABLE)
 
 
 def study_id(client: Documents | Store, meant: str) -> str:

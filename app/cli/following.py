@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -120,7 +121,8 @@ def _looks(client: Documents | Store, study: str, check: Callable[[], None]) -> 
         yield document | {"waits": "" if document["state"] in FINAL else standstill.reason(document)}
         if document["state"] in FINAL:
             if was_running:
-                _await_slots(client, document, check)
+                with suppress(KeyboardInterrupt):  # the study is over, and its result is shown
+                    _await_slots(client, document, check)
             return
         was_running = True
         check()

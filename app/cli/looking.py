@@ -79,7 +79,8 @@ def _print_marks(trials: list[Json]) -> None:
         if trial.get("exactness") and trial["value"] is not None:
             marked.setdefault(trial["exactness"], []).append(trial["trial"])
     for text, numbers in marked.items():
-        of = f"trials {ranges(numbers)}" if len(numbers) < len(trials) else "all of them"
+        some = f"trial{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
+        of = some if len(numbers) < len(trials) else "all of them"
         print(f"{of}: {one_line(text)}")
 
 

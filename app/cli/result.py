@@ -39,8 +39,13 @@ def print_result(study: Json) -> None:
     """Its story in lines, the best trials, the waterfall of their cost, and in what they are not exact."""
     if lines := (study.get("story") or {}).get("lines"):  # an older server tells none
         print(*map(one_line, lines), sep="\n", end="\n\n")
-    print_best(study)
-    print()
+    if study.get("error") and not study["cost"]["run"] + study["cost"]["known"]:
+        print(f"error   {harmless(study['error'])}")  # nothing was trained: the rest would be zeros
+        print_notes(study.get("notes", ()))
+        return
+    if study["best"]:
+        print_best(study)
+        print()
     print_cost(study)
     print(f"time    {duration(study['wall_seconds'])} in all, {duration(study['gpu_seconds'])} on the slots")
     if packing := study.get("packing"):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from app.cli.errors import USAGE, fail, said_if_interrupted
-from app.cli.finding import Documents, server_url, study_id
+from app.cli.finding import Documents, explained, server_url, study_id
 from app.cli.finding import reading as place_to_read
 from app.cli.options import DEFAULT_DIR
 from app.cli.sinks import study_sinks
@@ -54,7 +54,8 @@ class Service(Generic[Asked]):
 @contextmanager
 def server(url: str | None) -> Iterator[Service[Documents]]:
     """The service at a URL, or else that of the environment, or of this machine."""
-    with Client(server_url(url)) as client:
+    named = server_url(url)
+    with Client(named) as client, explained(is_named=named is not None):
         documents = Documents(client)
         yield Service(documents, documents.check_work, place=documents.place)
 

@@ -32,7 +32,9 @@ Export = Annotated[
     Path | None,
     typer.Option("--export", metavar="DIR", help="Have the trainer export the model to this new folder."),
 ]
-Into = Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="The folder to write into.")]
+Into = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="DIR", help="The folder to write into, or a FILE.safetensors.")
+]
 
 
 def weights(
@@ -60,7 +62,10 @@ def weights(
         fail(f"--export names the folder that the trainer writes into, and {other} is for a file: give one", USAGE)
     try:
         if export is None:
-            file = _written(id, _Wanted(trial, step, whole, output or Path()), server, dir)
+            into, name = _place(output)
+            file = _written(id, _Wanted(trial, step, whole, into), server, dir)
+            if name:
+                file = file._replace(path=file.path.replace(into / name))
             print(f"{file.path}{file.about}")
             if not whole:
                 _say_what_is_like_it(file.like_the_model)
@@ -68,6 +73,13 @@ def weights(
             _export(id, _Wanted(trial, step, True, export), trainers or [], server, dir)
     except OSError as error:
         fail(f"{error.filename or output} cannot be written: {error.strerror}")
+
+
+def _place(output: Path | None) -> tuple[Path, str]:
+    """The folder to write into, and the name of the file where one was given instead of a folder."""
+    if output is None or output.suffix != ".safetensors" or output.is_dir():
+        return output or Path(), ""
+    return output.parent, output.name
 
 
 def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, dir: Path | None) -> None:

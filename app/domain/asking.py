@@ -115,8 +115,11 @@ def branched(trial: Trial, at: int, hp: Json, steps: int) -> Json:
             names = ", ".join(sorted(trial.hp))
             raise Refused(f"hp.{name}: must be one of {names}{did_you_mean(name, trial.hp)}")
         with refusing(f"hp.{name}"):
-            after = parse_for(tail, steps - at).to_json()
-        configuration[name] = {"family": "piecewise", "parts": [*first_parts(trial.hp[name], at), {"sequence": after}]}
+            after, before = parse_for(tail, steps - at), parse_for(trial.hp[name], trial.steps).at(at - 1)
+        if isinstance(after.at(0), str) != isinstance(before, str):
+            raise Refused(f"hp.{name}: trial {trial.number} has {before!r} before step {at}, got {after.at(0)!r}")
+        parts = [*first_parts(trial.hp[name], at), {"sequence": after.to_json()}]
+        configuration[name] = {"family": "piecewise", "parts": parts}
     return configuration
 
 

@@ -152,7 +152,7 @@ def _descriptor(store: ObjectStore, key: str) -> int:
         return _copied(store.read(key)) if fd is None else fd
     except Exception as error:  # whatever the client of the store raises
         if isinstance(error, FileNotFoundError) and not store_is_away(error):
-            raise Unknown(f"checkpoint {key} is not there") from None
+            raise Unknown(f"checkpoint {key} is not in the store any more: its file was deleted") from None
         text = f"checkpoint {key} cannot be read: {type(error).__name__}: {error}"
         raise StoreUnavailable(text) from error
 

@@ -95,6 +95,7 @@ def test_branches_share_with_each_other_and_of_branches() -> None:
         (10, 12, {"lt": 1}, "hp.lt: must be one of bs, lr"),
         (10, 12, {"lr": {"family": "linear", "init": 1}}, "hp.lr.slope: "),
         (10, 12, {"lr": [1, 2]}, "hp.lr: "),
+        (10, 12, {"lr": "abc"}, "hp.lr: trial 0 has 0.1 before step 10, got 'abc'"),
     ],
 )
 def test_what_cannot_be_branched(at: int, steps: int, hp: Any, problem: str) -> None:

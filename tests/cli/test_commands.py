@@ -18,6 +18,8 @@ from commandline import Stagetree
 from stacks import PATIENCE, TOYS, Service, wait_for
 from toys import grid, trials
 
+from app.api.examples import STUDY
+from app.cli.following import Show, follow
 from app.cli.previewing import time_text
 from app.domain import events as e
 from app.domain.terms import StudyId
@@ -442,6 +444,24 @@ def test_ctrl_c_stops_watching_and_says_that_the_study_goes_on(
     assert f"stagetree watch {study['study']} --server {served.url}" in said.err
     assert study["state"] == "running"
     served.client.cancel(study["study"])
+
+
+def test_ctrl_c_while_slots_stop_for_a_study_that_is_over_shows_its_result() -> None:
+    """It said that the same command resumes there, and that began another study."""
+    stopping = STUDY["progress"] | {"running": [{"study": STUDY["study"]}]}
+    answers = [STUDY | {"state": state, "progress": stopping} for state in ("running", "completed")]
+    asked = list[Json]()
+
+    def answer(study: str, trials: bool = True) -> Json:
+        asked.append(answers[min(len(asked), 1)])
+        return asked[-1]
+
+    def check() -> None:
+        if asked[-1]["state"] == "completed":
+            signal.raise_signal(signal.SIGINT)
+
+    client: Any = SimpleNamespace(study=answer)
+    assert follow(client, STUDY["study"], Show.quiet, check)["state"] == "completed"
 
 
 def give_up(folder: Path, study: str) -> None:

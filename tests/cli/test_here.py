@@ -152,6 +152,8 @@ def test_what_is_kept_can_be_deleted(
     said = stagetree("weights", "last", "-o", "best")
     assert f"(trial {best} after step 12: its evaluate measured " in said.out and not said.err
     assert stagetree("weights", "last", "--state", "-o", "best").code == 0
+    said = stagetree("weights", "last", "-o", "one/model.safetensors")
+    assert said.out.startswith("one/model.safetensors  (trial ") and (here / "one/model.safetensors").is_file(), said
     assert sorted(path.name.rpartition("-")[2] for path in (here / "best").iterdir()) == [
         "12.safetensors",
         "state.safetensors",

@@ -12,6 +12,7 @@ from app.cli.history import brief
 from app.cli.result import print_failures, print_result
 from app.cli.specs import worsened
 from app.cli.trial_words import print_trial
+from stagetree.text import rank_text
 
 TORCH = "2 stages went on under another torch (2.13.0 after 2.12.0)"
 
@@ -105,6 +106,24 @@ def test_sharing_and_early_stopping_are_never_one_number(capsys: pytest.CaptureF
     assert "saved   54% by sharing: 15 of the 28 steps that the trials took" in said
     assert "        98% by early stopping: 1172 of 1200 steps to every trial's end\n" in said
     assert "99%" not in said
+
+
+def test_of_a_study_that_trained_nothing_only_the_error_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was the last of ten lines of zeros, below an empty place for the best trials."""
+    cost = STUDY["cost"] | {"run": 0, "known": 0}
+    failed = {"state": "failed", "best": None, "error": "there is no val_ac", "cost": cost, "trials": [], "notes": []}
+    print_result(STUDY | failed | {"story": STUDY["story"] | {"lines": ["No trial has a result."]}})
+    assert capsys.readouterr().out == "No trial has a result.\n\nerror   there is no val_ac\n"
+    print_result(STUDY | failed | {"cost": STUDY["cost"], "story": STUDY["story"] | {"lines": ["No trial."]}})
+    assert capsys.readouterr().out.startswith("No trial.\n\nsteps ")
+
+
+@pytest.mark.parametrize(
+    ("cut", "words"), [(1, "the best one is promoted"), (3, "the best 3 are promoted"), (None, "")]
+)
+def test_how_many_are_promoted_is_said_in_correct_english(cut: int | None, words: str) -> None:
+    reason = {"rank": 1, "of": 3} | ({} if cut is None else {"cut": cut})
+    assert rank_text(reason) == ", ".join(filter(None, ["rank 1 of 3", words]))
 
 
 def test_steps_of_proofs_are_not_among_those_run(capsys: pytest.CaptureFixture[str]) -> None:

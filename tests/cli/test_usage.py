@@ -221,6 +221,18 @@ def test_neither_a_server_nor_a_store(stagetree: Stagetree, monkeypatch: pytest.
     assert "There is no .stagetree here either: `stagetree run STUDY.yaml` makes one" in said.err
 
 
+def test_a_change_of_a_kept_study_says_how_it_is_served(
+    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `stagetree run`, a branch was told that no server answers at a port that nobody had named."""
+    monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", "http://127.0.0.1:9")
+    make_store(here / ".stagetree")
+    said = stagetree("branch", "last", 0, "--at", 1, "--set", "lr=1", "--steps", 2)
+    assert said.code == 69
+    assert said.err.endswith("are changed by way of a server: start one here with `stagetree up`\n")
+    assert "by way of a server" not in stagetree("pause", "last", "--server", "http://127.0.0.1:9").err
+
+
 @pytest.fixture
 def page() -> Iterator[str]:
     """A server of something else."""

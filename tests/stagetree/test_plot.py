@@ -161,7 +161,7 @@ def test_given_axes_are_drawn_on(results: Results) -> None:
 def test_what_the_data_frame_says(results: Results) -> None:
     frame = results.dataframe()
     assert list(frame["rung"]) == [1, 0, 0]
-    assert frame["reason"][0] == "rank 1 of 3, the best 1 are promoted"
+    assert frame["reason"][0] == "rank 1 of 3, the best one is promoted"
     assert (frame["added"][0], frame["ended"][0], frame["seconds"][1]) == (100.0, 108.0, 3.0)
     assert list(frame["acc@4"][:2]) == [0.5, 0.5]
     assert frame["error"][2] == "ValueError: no, after step 3"
