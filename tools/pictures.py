@@ -1,6 +1,7 @@
 """Pictures of the page: every view in light, dark and narrow, into `pictures/`; the README's into `docs/pictures`.
 
     make pictures
+    python -m tools.pictures trunk.html charlm-trunk    the rung tree of one report alone, into docs/pictures
 
 On the embedded stack: a store with nothing in it, a study of the digits example that takes about a minute, while it
 runs and after that, one of two objectives with losses that explode, and one with repeats and failed trials; then a
@@ -94,12 +95,15 @@ REPORT = ROOT / "docs" / "_static" / "charlm-gpu.html"
 README = {"light-overview": "page-overview", "dark-rung-tree": "page-rung-tree"}
 
 
+def chromium() -> str:
+    return shutil.which("chromium") or sys.exit("pictures need Chromium: apt-get install chromium")
+
+
 def main() -> None:
     INTO.mkdir(exist_ok=True)
-    chromium = shutil.which("chromium") or sys.exit("pictures need Chromium: apt-get install chromium")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        trunk(browser)
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        trunk(browser, REPORT, "charlm-gpu")
         of_a_stack(browser, Path(folder))
         of_many_trials(browser, Path(folder) / "large")
         browser.close()
@@ -154,15 +158,23 @@ def look_at_all(browser: Browser, url: str, kind: str, hashes: tuple[str, ...]) 
             look(browser, f"{url}/#/{hash}", "-".join(filter(None, (kind, name_of(hash)))), theme)
 
 
-def trunk(browser: Browser) -> None:
-    """The rung tree of the report in the guide."""
+def of_a_report(report: Path, name: str) -> None:
+    """Its rung tree, for a page of the guide: `stagetree run examples/charlm/trunk.yaml` takes ten minutes."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        trunk(browser, report.resolve(), name)
+        browser.close()
+
+
+def trunk(browser: Browser, report: Path, name: str) -> None:
+    """The rung tree of a report, into `docs/pictures` under a name."""
     page = browser.new_page(viewport={"width": 1100, "height": 760}, color_scheme="light")
-    page.goto(REPORT.as_uri())
+    page.goto(report.as_uri())
     settled(page)
     page.get_by_role("link", name="Rung tree").first.click()
     page.get_by_label("log steps").uncheck()
     page.wait_for_timeout(300)
-    page.locator("main .panel").first.screenshot(path=SHOWN / "charlm-gpu.png")
+    page.locator("main .panel").first.screenshot(path=SHOWN / f"{name}.png")
     page.close()
 
 
@@ -199,4 +211,4 @@ def settled(page: Page) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    of_a_report(Path(sys.argv[1]), sys.argv[2]) if sys.argv[1:] else main()
