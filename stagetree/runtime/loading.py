@@ -30,7 +30,7 @@ from stagetree.runtime.attached import script_trainer
 from stagetree.source.discovery import scripts
 from stagetree.source.importing import Imports, import_exactly
 from stagetree.source.versions import SourceError, module_files, root
-from stagetree.trainer import Trainer
+from stagetree.trainer import Trainer, generators
 from stagetree.trainer.command import CommandTrainer
 from stagetree.vision import prepare_torchvision
 
@@ -71,6 +71,7 @@ def imports_of(file: Path) -> Imports:
         imports = import_exactly(file, module_files(file))
     except SourceError as error:
         raise (error.__cause__ or TrainerFileError(str(error))) from None  # as Python itself would say it
+    generators.undo_draws_of_imports()
     if sys.path[:1] != [str(imports.base)]:
         sys.path.insert(0, str(imports.base))
     return imports

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from hashlib import blake2b
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from threading import current_thread, main_thread
+from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -88,6 +94,45 @@ def are_at(place: Mark) -> bool:
     now_kind, now_keys, *now_rest = np.random.get_state()
     is_numpys = (kind, rest) == (now_kind, now_rest) and np.array_equal(keys, now_keys)
     return is_numpys and python == random.getstate() and torch.equal(cpu, torch.get_rng_state())
+
+
+class _StillImports:
+    """A finder of modules, the first one of `sys.meta_path`: it has the others find them, and undoes their draws."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        others = (each for each in sys.meta_path if each is not self)
+        spec = next(filter(None, (each.find_spec(name, path, target) for each in others)), None)
+        loader = spec and spec.loader
+        if isinstance(loader, Loader) and hasattr(loader, "exec_module"):  # Python's own ones are classes
+            vars(loader).setdefault("exec_module", partial(_executed, loader.exec_module))
+        return spec
+
+
+_importing = set[str]()
+
+
+def _executed(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Of modules that import others, the outermost undoes it. Other threads than the one that trains undo nothing."""
+    if _importing or current_thread() is not main_thread():
+        return execute(module)
+    before = mark("cpu")
+    _importing.add(module.__name__)
+    try:
+        execute(module)
+    finally:
+        _importing.clear()
+        go_back(before, "cpu")
+
+
+def undo_draws_of_imports() -> None:
+    """From here on, an import leaves the generators of this process where they are.
+
+    Packages draw random numbers while they are imported. A trainer may import some in its constructor, and the first
+    one that a process builds would begin with other numbers than the next. Where finders
+    are added to `sys.meta_path`, this has to be called again.
+    """
+    mark("cpu")  # NumPy imports its generators when it is first asked for them
+    sys.meta_path[:] = [_StillImports(), *(each for each in sys.meta_path if not isinstance(each, _StillImports))]
 
 
 def _restore_gpu(saved: dict[str, Any], device: str) -> None:

@@ -1,0 +1,73 @@
+"""What packages draw while they are imported is no trainer's: the first one in a process is as the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moods import Start
+
+from app.workers.trainer_connection import Deadline
+
+DRAWING = """
+import random
+import numpy as np
+import torch
+
+drawn = random.random(), np.random.rand(), float(torch.rand(1))
+"""
+OUTER = "import {name}_inner\n" + DRAWING
+
+TRAINER = """
+import random
+import numpy as np
+import torch
+from stagetree import Trainer
+
+class Late(Trainer):
+    name = "late"
+
+    def setup(self, hp):
+        pass
+
+    def __init__(self, *, seed, device, outer):
+        __import__(outer)
+
+    def train(self):
+        import {name}_later
+        self.drawn = [random.random(), np.random.rand(), float(torch.rand(1))]
+
+    def evaluate(self):
+        return dict(zip("abc", self.drawn))
+
+    def state_dict(self):
+        return {{}}
+
+    def load_state_dict(self, state):
+        pass
+"""
+
+
+@pytest.fixture
+def build(start: Start, tmp_path: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """Trains a step of one more trainer in one process: what it drew."""
+    name = f"drawing_{tmp_path.name.replace('-', '_')}"
+    files = {f"{name}.py": OUTER.format(name=name), f"{name}_inner.py": DRAWING, f"{name}_later.py": DRAWING}
+    for file, text in {**files, "trainer.py": TRAINER.format(name=name)}.items():
+        (tmp_path / file).write_text(text)
+    process = start()
+
+    def built() -> Any:
+        process.build(str(tmp_path / "trainer.py"), "late", {"outer": name}, 0, deadline=deadline)
+        process.train({}, 1, deadline=deadline)
+        return process.evaluate(deadline=deadline)
+
+    return built
+
+
+def test_a_trainer_that_imports_what_draws_begins_as_the_next_one(build: Callable[[], Any]) -> None:
+    """Met on an H100: building the first trainer of Transformers in a process moved Python's numbers."""
+    first, second, third = build(), build(), build()
+    assert first == second == third
