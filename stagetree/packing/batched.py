@@ -18,9 +18,9 @@ from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from stagetree.packing.inside import Inside
 from stagetree.packing.refusals import NotPackable
 
 Forward = Callable[..., Any]
@@ -28,7 +28,7 @@ Forward = Callable[..., Any]
 IN_ONE = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH)
 
 
-class Batched(TorchFunctionMode):
+class Batched(Inside):
     """While it is entered, inside of a function that `vmap` calls. lanes: how many there are.
 
     Other functions, and other arguments, are left to `vmap`.
@@ -38,15 +38,15 @@ class Batched(TorchFunctionMode):
         super().__init__()
         self._lanes, self._level = lanes, _functorch.maybe_current_level() or 0
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         batched = KNOWN.get(func)
         if batched is not None and _functorch.maybe_current_level() == self._level:
-            result = batched(self, *args, **(kwargs or {}))
+            result = batched(self, *args, **kwargs)
             if result is not None:
                 return _functorch._add_batch_dim(result, 0, self._level)
-        return func(*args, **(kwargs or {}))
+        if func is functional.scaled_dot_product_attention:
+            return _as_autocast_does(func, args, kwargs)
+        return func(*args, **kwargs)
 
     def linear(self, numbers: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
         """[lanes, ..., out]. A weight that all lanes have in common needs nothing: its rows are of all lanes."""
@@ -149,6 +149,24 @@ class Batched(TorchFunctionMode):
 
 def _product(one: Tensor, other: Tensor, added: Tensor | None) -> Tensor:
     return one.bmm(other) if added is None else torch.baddbmm(added, one, other)
+
+
+def _as_autocast_does(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """A function that autocast computes in fewer digits, and in nothing of which it is asked again.
+
+    `vmap` takes it apart before that, and autocast is asked for its parts: of some, a GPU has no gradient then.
+    """
+    kind = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)).device.type
+    if not torch.is_autocast_enabled(kind):
+        return func(*args, **kwargs)
+    dtype = torch.get_autocast_dtype(kind)
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
+
+    args, kwargs = tree_map_only(Tensor, cast, (args, kwargs))
+    with torch.autocast(kind, enabled=False):
+        return func(*args, **kwargs)
 
 
 _seen: WeakKeyDictionary[nn.Module, set[object]] = WeakKeyDictionary()

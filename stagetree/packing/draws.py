@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch._C import _functorch
 from torch.nn.functional import scaled_dot_product_attention
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stagetree.packing.batched import attention_apart
+from stagetree.packing.inside import Inside
 
 Draw = tuple[str, str, object]
 """The module in which random numbers were drawn, the operation if it has an order of its own, and sizes and strides."""
@@ -87,17 +87,14 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tensor * mask / (1 - p), mask.bool()
 
 
-class DroppedAttention(TorchFunctionMode):
+class DroppedAttention(Inside):
     """While it is entered, attention with dropout is taken apart, and noted where it would be one kernel by itself."""
 
     def __init__(self, draws: Draws) -> None:
         super().__init__()
         self._draws = draws
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         is_dropped = func is scaled_dot_product_attention and (kwargs.get("dropout_p") or any(args[4:5]))
         if not is_dropped:
             return func(*args, **kwargs)
