@@ -7,6 +7,7 @@ meanwhile, so they decide nothing; where a pack draws others, that is noted: see
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -84,9 +85,8 @@ class Likeness:
         """In which a lane is another that is `unlike` what it is by itself in a pass."""
         batch, _, at = self._batch(lane)
         numbers = [lane.number] * self._stack.width
-        with lane.in_single(), Draws(lane.model).naming():
-            packed = self._found(lane, at, lambda: Loss(lane.trainer).outputs(batch, self._stack.rows(numbers)))
-            alone = self._found(lane, at, lambda: Loss(lane.trainer).outputs(batch_of(batch, lane.number)))
+        packed = self._in_single(lane, at, lambda: Loss(lane.trainer).outputs(batch, self._stack.rows(numbers)))
+        alone = self._in_single(lane, at, lambda: Loss(lane.trainer).outputs(batch_of(batch, lane.number)))
         name = next((name for name in alone if name not in packed or self._is_far(packed[name], alone[name])), None)
         if name is None:
             return NotPackable(
@@ -113,16 +113,37 @@ class Likeness:
         draws = Draws(lane.model)
         with draws.naming():
             own = self._found(lane, at, learn)
-        if not lane.is_rounded:
+        if not (lane.is_rounded or self._stack.coarse):
             return Sample(own, own, draws.drawn)
-        with lane.in_single(), Draws(lane.model).naming():
-            return Sample(own, self._found(lane, at, learn), draws.drawn)
+        return Sample(own, self._in_single(lane, at, learn), draws.drawn)
 
-    def _found(self, lane: Lane, at: Generators, find: Callable[[], Found]) -> Found:
-        """What is found with drawn weights, and the generators there. Raises `NotPackable`."""
+    def _in_single(self, lane: Lane, at: Generators, find: Callable[[], Found]) -> Found:
+        """The same without rounding: in the precision of the parameters that learn.
+
+        The others stay in bf16 where the loss wants it, as one that casts its batch to bf16 does.
+        """
+        with lane.in_single(), Draws(lane.model).naming():
+            try:
+                return self._found(lane, at, find, self._stack.widened(lane.model))
+            except NotPackable:
+                if not self._stack.coarse:
+                    raise
+                return self._found(lane, at, find)
+
+    def _found(
+        self,
+        lane: Lane,
+        at: Generators,
+        find: Callable[[], Found],
+        drawn_in: AbstractContextManager[None] | None = None,
+    ) -> Found:
+        """The result with drawn weights, and the generators there. Raises `NotPackable`.
+
+        drawn_in: entered when the weights are drawn.
+        """
         generators.restore(at, lane.device)
         try:
-            with self._stack.drawn(lane.number, seed=0):
+            with self._stack.drawn(lane.number, seed=0), drawn_in or nullcontext():
                 before = self._versions()
                 result = find()
                 written = next((name for name, version in self._versions().items() if version != before[name]), None)

@@ -71,7 +71,7 @@ def _looked_for(stack: Stack, lane: Lane, batch: Any, shapes: Shapes) -> StableW
         return StableWidth(1, 1, exact=True, is_apart=True)
     samples = min((shape[0] for shape, _ in shapes if shape), default=1)
     best = StableWidth(stack.width, 0, False)
-    for rows in _candidates(stack.width, samples * (2 if lane.is_coarse else stack.dtype.itemsize)):
+    for rows in _candidates(stack, samples * (2 if lane.is_coarse else stack.dtype.itemsize)):
         agreeing, exact = _agreeing(stack, lane, batch, rows)
         if agreeing > best.lanes:
             best = StableWidth(rows, min(agreeing, stack.width), exact)
@@ -88,15 +88,16 @@ def _is_large(stack: Stack, lane: Lane, batch: Any) -> bool:
         return Loss(lane.trainer).kept_bytes(batch) > APART * torch.get_num_threads()
 
 
-def _candidates(width: int, size: int) -> Iterator[int]:
+def _candidates(stack: Stack, size: int) -> Iterator[int]:
     """Numbers of rows of which no lane has what is left over of a tensor with so many bytes in a row.
 
     Nor of one with a multiple of them, as all have that hold numbers of each sample. That is not left to looking: most
-    numbers are the same by either approximation of a function.
+    numbers are the same by either approximation of a function. A GPU has one approximation for all numbers.
     """
+    has_leftovers = stack.device.type == "cpu"
     for behind in BEHIND:
-        if (width + behind) * size % AT_ONCE <= behind * size:
-            yield width + behind
+        if not has_leftovers or (stack.width + behind) * size % AT_ONCE <= behind * size:
+            yield stack.width + behind
 
 
 def _agreeing(stack: Stack, lane: Lane, batch: Any, rows: int) -> tuple[int, bool]:

@@ -80,6 +80,11 @@ class Stack:
     def dtype(self) -> torch.dtype:
         return self.segments[0].values.dtype
 
+    @property
+    def coarse(self) -> Sequence[str]:
+        """Constants of fewer digits than what learns, by name."""
+        return [name for name, each in self._passed.items() if each.is_floating_point() and each.dtype != self.dtype]
+
     def holds(self, model: nn.Module) -> bool:
         """Whether a model has the shape of those here, and the same constants."""
         return self.shape == _shape(model) and all(
@@ -146,6 +151,22 @@ class Stack:
         finally:
             for each, before in zip((*weights, *buffers), before_all, strict=True):
                 each.copy_(before)
+
+    @contextmanager
+    def widened(self, model: nn.Module) -> Iterator[None]:
+        """For a while constants of fewer digits than what learns have as many: in passes, and in an adopted model.
+
+        So a base in bf16 is computed in single precision, with the numbers that it has.
+        """
+        before = {name: self._passed[name] for name in self.coarse}
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        try:
+            for name, each in before.items():
+                self._passed[name] = parameters[name].data = each.to(self.dtype)
+            yield
+        finally:
+            for name, each in before.items():
+                self._passed[name] = parameters[name].data = each
 
     def put(self, lanes: Sequence[int], rows: Sequence[int], gradients: Mapping[str, Tensor], add: bool) -> None:
         """The gradients of lanes, those in so many `rows`. add: to the gradients that are there."""

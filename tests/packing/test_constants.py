@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, model, packed, through_a_checkpoint, weights
+from lanes import (
+    STEADY,
+    Tiny,
+    alone,
+    assert_same,
+    distance,
+    fresh,
+    is_packed,
+    model,
+    packed,
+    through_a_checkpoint,
+    weights,
+)
 from torch import Tensor, nn
 from torch.testing._internal.two_tensor import TwoTensor
 
@@ -142,6 +154,70 @@ def test_a_checkpoint_of_a_lane_goes_on_in_another_pack(kind: type[TorchTrainer]
     assert not packed(first, hps, 2) and not packed(second, hps, 2)
     for number in hps:
         assert_same(weights(first[number]), weights(second[number]))
+
+
+class Coarse(nn.Module):
+    """A layer in bf16, whose last digits are others in a pack, as a GPU's are; with an adapter in single precision."""
+
+    def __init__(self, error: float) -> None:
+        super().__init__()
+        self.error = error
+        self.base = nn.Linear(BASE, BASE, bias=False, dtype=torch.bfloat16).requires_grad_(False)
+        self.down, self.up = nn.Linear(BASE, 2, bias=False), nn.Linear(2, BASE, bias=False)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        product = self.base(numbers.to(self.base.weight.dtype))
+        if is_packed(product.sum()):
+            product = product * (1 + self.error + torch.finfo(product.dtype).eps / 2 * product.detach().sign())
+        return torch.tanh(product.to(numbers.dtype) + self.up(self.down(numbers)))
+
+
+class OnCoarse(Tiny):
+    """A deep one. error: by so much of it is the result of a layer another in a pack."""
+
+    name = "on-coarse"
+
+    def __init__(self, *, error: float = 0.0, **args: Any) -> None:
+        super().__init__(dtype="float32", **args)
+        layers = (Coarse(error) for _ in range(8))
+        self.model = nn.Sequential(nn.Linear(2, BASE), *layers, nn.Linear(BASE, 1))
+
+
+@pytest.mark.parametrize("how", [{}, {"precision": "bf16"}], ids=str)
+def test_rounding_of_a_base_in_bf16_is_no_other_loss(how: dict[str, Any]) -> None:
+    """Met on an H100: adapters on a Llama of 230 million weights trained one by one."""
+    hps = {number: HPS[number] for number in (0, 1)}
+    pack = fresh(WIDTH, hps, OnCoarse, **how)
+    assert not packed(pack, hps, 1) and not pack.unpackable_reason
+    assert base_of(pack[0])[0].dtype == base_of(pack[1])[0].dtype == torch.bfloat16
+    assert len({base_of(pack[number])[0].data_ptr() for number in hps}) == 1
+
+
+def test_what_is_more_than_rounding_of_a_base_in_bf16_is_refused() -> None:
+    pack = fresh(WIDTH, [0], OnCoarse, error=0.03)
+    assert not packed(pack, {0: HPS[0]}, 1)
+    assert "the first module with another output is `1` (Coarse)" in pack.unpackable_reason
+
+
+class Casting(Coarse):
+    """It takes what it reads to bf16, whatever its weights are in."""
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        product: Tensor = self.base(numbers.bfloat16())
+        return product.to(numbers.dtype) + self.up(self.down(numbers))
+
+
+class OnCasting(OnCoarse):
+    name = "on-casting"
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(**args)
+        self.model = nn.Sequential(nn.Linear(2, BASE), Casting(0.0), nn.Linear(BASE, 1))
+
+
+def test_a_loss_that_wants_its_base_in_bf16_is_packed() -> None:
+    pack = fresh(WIDTH, [0], OnCasting)
+    assert not packed(pack, {0: HPS[0]}, 1) and not pack.unpackable_reason
 
 
 class Quantised(Adapting):
