@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -35,14 +36,20 @@ SMALL = {
 """What a rehearsal asks of the programs."""
 
 WHOLE = {"step": (), "packs": ("--widths", "1,2,4,8,16,32,64")}
+ADAPTERS = ("--models", "lora,qlora", "--widths", "1,2,4,8")
+"""Measured where bitsandbytes is installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """words: of the claim. seen: the figure, and whether that holds; raises `LookupError` if there is none."""
+    """words: of the claim. seen: the figure, and whether that holds; raises `LookupError` if there is none.
+
+    needs: a package without which it is not asked for.
+    """
 
     words: str
     seen: Callable[[Found], tuple[str, bool]]
+    needs: str = ""
 
     def line(self, found: Found) -> tuple[str, str]:
         """held, not held or not seen; and the claim with what was found."""
@@ -95,6 +102,7 @@ def _never_slower(found: Found) -> tuple[str, bool]:
     return f"at worst {chosen[least]:.2f} times, {least}", chosen[least] >= 1.0
 
 
+QUANTISES = "bitsandbytes"
 CLAIMS: Sequence[Claim] = (
     Claim("every test that needs a GPU passes", _tests),
     Claim("a step takes at most 1.10 times as long as in a bare loop", _at_most("a step", 1.1)),
@@ -107,6 +115,10 @@ CLAIMS: Sequence[Claim] = (
     ),
     Claim("8 convolutional networks, recorded, at least 5 times", _times("digits", 8, 5.0, "recorded")),
     Claim("8 transformers, recorded, at least 5 times", _times("charlm", 8, 5.0, "recorded")),
+    Claim("8 sets of adapters on one Llama at least 2 times", _times("lora", 8, 2.0, "adapters"), QUANTISES),
+    Claim(
+        "8 sets of adapters on one Llama in four bits at least 2 times", _times("qlora", 8, 2.0, "adapters"), QUANTISES
+    ),
     Claim("the width that would be chosen is never slower than alone", _never_slower),
 )
 
@@ -121,7 +133,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 def tests(folder: Path) -> dict[str, int]:
     """How many of the tests that need a GPU passed, failed and were skipped."""
     report = folder / "tests.xml"
-    done = run("-m", "pytest", "-q", "-n", "4", "-m", "gpu", "tests/gpu", f"--junitxml={report}")
+    done = run("-m", "pytest", "-n", "4", "-m", "gpu", "tests/gpu", f"--junitxml={report}")
     print(done.stdout, file=sys.stderr)
     if not report.exists():
         return {"passed": 0, "failed": done.returncode, "skipped": 0}
@@ -158,7 +170,9 @@ def main() -> None:
     found["step"] = measured("gpu", "--json", "--device", given.device, *step)
     packs = ("--device", given.device, "--seconds", given.seconds, *packs)
     found["packs"], found["recorded"] = measured("packing", *packs), measured("packing", *packs, "--cuda-graphs")
-    lines = [claim.line(found) for claim in CLAIMS]
+    if find_spec(QUANTISES) and not is_rehearsal:
+        found["adapters"] = measured("packing", "--device", given.device, "--seconds", given.seconds, *ADAPTERS)
+    lines = [claim.line(found) for claim in CLAIMS if not claim.needs or find_spec(claim.needs)]
     found["claims"] = [{"verdict": verdict, "claim": words} for verdict, words in lines]
     given.out.write_text(json.dumps(found, indent=1) + "\n")
     print(*(f"{verdict:8}  {words}" for verdict, words in lines), f"written to {given.out}", sep="\n")

@@ -1,20 +1,22 @@
 """How many times faster k models train in one pack than one after the other, for k = 1 to 64, in one run.
 
-    python benchmarks/packing.py [--models mlp,digits,charlm] [--widths 1,2,4,8,16,32,64] [--seconds S] [--device cpu]
-                                   [--cuda-graphs]
+    python benchmarks/packing.py [--models mlp,digits,charlm,lora,qlora] [--widths 1,2,4,8,16,32,64] [--seconds S]
+                                 [--device cpu] [--cuda-graphs]
 
-The models are the trainers of the examples, and a small MLP on the images of digits: each trained by its own `train`
-step, and then in packs by `stagetree.packing`, with the same data, the same hyper-parameters but for the learning rate,
-and the same number of batches. On the CPU one thread is used. The figure is the time of k models alone over the time of
-the pack. Then it is said what the product makes of it: of the widths that the profile of the widest pack has measured,
-the one that the result of a study would name for so many trials at once, as `stagetree run` prints it; 0 is without
-packs. Beside it stands what Liu et al. 2020 say of their Figure 4(a), measured on a Quadro P5000, as (Ts(Seq) -
-Ts(Pack)) / Ts(Seq).
+The models are the trainers of the examples, a small MLP on the images of digits, and adapters on one Llama of 230
+million weights, in bf16 (lora) or in four bits (qlora, which needs bitsandbytes): each trained by its own `train` step,
+and then in packs by `stagetree.packing`, with the same data, the same hyper-parameters but for the learning rate, and
+the same number of batches. On the CPU one thread is used. The figure is the time of k models alone over the time of
+the pack; on a GPU, with the memory that was in use at most. Then it is said what the product makes of it: of the widths
+that the profile of the widest pack has measured, the one that the result of a study would name for so many trials at
+once, as `stagetree run` prints it; 0 is without packs. Beside it stands what Liu et al. 2020 say of their Figure 4(a),
+measured on a Quadro P5000, as (Ts(Seq) - Ts(Pack)) / Ts(Seq).
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import json
 import sys
@@ -45,6 +47,8 @@ TRAINERS = {
     "mlp": ("benchmarks/data/mlp.py", "Mlp"),
     "digits": ("examples/digits/trainer.py", "Digits"),
     "charlm": ("examples/charlm/trainer.py", "CharLM"),
+    "lora": ("benchmarks/data/adapters.py", "Adapters"),
+    "qlora": ("benchmarks/data/adapters.py", "QuantisedAdapters"),
 }
 
 
@@ -71,6 +75,8 @@ def built(kind: str, device: str) -> TorchTrainer:
 
 def hyperparameters(kind: str, lane: int) -> dict[str, Any]:
     common = {"lr": 0.01 * (1 + lane / 64), "bs": 32, "weight_decay": 5e-4}
+    if kind in ("lora", "qlora"):
+        return {**common, "lr": common["lr"] / 100, "bs": 4}
     return common if kind == "charlm" else {**common, "momentum": 0.9}
 
 
@@ -138,19 +144,38 @@ def measure(kind: str, device: str, widths: list[int], seconds: float) -> dict[s
     alone = seconds_alone(kind, device, seconds)
     print(f"{kind}: alone {alone * 1e3:.3f} ms a batch", file=sys.stderr)
     ratios: dict[int, float] = {}
+    gibibytes: dict[int, float] = {}
     profile: PackingProfiled | None = None
     for width in widths:
+        reset_peak(device)
         try:
             packed, profile = measured_pack(kind, device, width, seconds)
         except (NotPackable, torch.OutOfMemoryError) as reason:
             print(f"{kind}: k = {width}: {reason}", file=sys.stderr)
             break
         ratios[width] = round(alone / packed, 2)
-        print(f"{kind}: k = {width:2}: {packed * 1e3:.3f} ms a batch and model: {ratios[width]:.2f} x", file=sys.stderr)
+        gibibytes[width] = peak(device)
+        room = f", {gibibytes[width]:.2f} GiB" if device != "cpu" else ""
+        print(
+            f"{kind}: k = {width:2}: {packed * 1e3:.3f} ms a batch and model: {ratios[width]:.2f} x{room}",
+            file=sys.stderr,
+        )
     best = {} if profile is None else {width: advised(profile, width) for width in ratios}
     for trials, (width, times) in best.items():
         print(f"{kind}: of {trials:2} trials at once: packing {width}, {times:.2f} x by the profile", file=sys.stderr)
-    return {"model": kind, "alone_ms": round(alone * 1e3, 3), "ratio": ratios, "advised": best}
+    return {"model": kind, "alone_ms": round(alone * 1e3, 3), "ratio": ratios, "advised": best, "gib": gibibytes}
+
+
+def reset_peak(device: str) -> None:
+    if device != "cpu":
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak(device: str) -> float:
+    """GiB that were in use at once."""
+    return 0.0 if device == "cpu" else round(torch.cuda.max_memory_allocated() / 2**30, 3)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ GOOD: dict[str, Any] = {
             for name in ("mlp", "digits", "charlm")
         ]
     },
+    "adapters": {"models": [{"model": name, "ratio": {"8": 5.0}} for name in ("lora", "qlora")]},
     "recorded": {
         "models": [
             {"model": name, "ratio": {"1": 2.0, "4": 8.0, "8": 9.0}, "advised": {"1": [1, 2.0]}}

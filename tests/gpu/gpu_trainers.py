@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW, Optimizer, RMSprop
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer, Trainer
@@ -85,6 +85,75 @@ class Attention(OnGpu):
         return cross_entropy(scores.flatten(0, 1), batch[0][:, 1:].flatten())
 
 
+class Encoding(Attention):
+    """The stock layer of a transformer, with its default dropout, in its attention too."""
+
+    name = "encoding"
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(**args)
+        torch.manual_seed(5)
+        layer = nn.TransformerEncoderLayer(64, 4, 64, batch_first=True)
+        self.model = nn.Sequential(nn.Embedding(50, 64), layer, nn.Linear(64, 50)).to(args["device"])
+
+
+class ByOwnCode(Attention):
+    """Its optimizer has no rule of a pack's."""
+
+    name = "by-own-code"
+
+    def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
+        return RMSprop(self.model.parameters(), lr=hp["lr"] / 10, momentum=0.5)
+
+
+class Lion(Optimizer):
+    """Chen et al. 2023, as people write it themselves."""
+
+    def __init__(self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99)) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for each in group["params"]:
+                mean = self.state[each].setdefault("exp_avg", torch.zeros_like(each))
+                first, second = group["betas"]
+                each.add_((mean * first + each.grad * (1 - first)).sign_(), alpha=-group["lr"])
+                mean.mul_(second).add_(each.grad, alpha=1 - second)
+
+
+class ByLion(Convolving):
+    name = "by-lion"
+
+    def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
+        return Lion(self.model.parameters(), lr=hp["lr"] / 10)
+
+
+class Adapted(nn.Module):
+    """A layer of bitsandbytes, of four bits a number, that does not learn; and an adapter of rank two."""
+
+    def __init__(self, read: int, written: int) -> None:
+        super().__init__()
+        import bitsandbytes as bnb
+
+        self.base = bnb.nn.Linear4bit(read, written, quant_type="nf4", compute_dtype=torch.bfloat16)
+        self.base.requires_grad_(False)
+        self.down, self.up = nn.Linear(read, 2, bias=False), nn.Linear(2, written, bias=False)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        made: Tensor = self.base(numbers) + self.up(self.down(numbers))
+        return made
+
+
+class Quantised(Attention):
+    name = "quantised"
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(**args)
+        torch.manual_seed(5)
+        self.model.mixed = Adapted(64, 192).to(args["device"])
+
+
 class Reading(OnGpu):
     """Samples that are read one by one, by other processes if so told, into pinned memory."""
 
@@ -140,7 +209,9 @@ class Moody(Trainer):
         self.numbers = state["numbers"].to(self.device, copy=True)
 
 
-TRAINERS = {kind.name: kind for kind in (Convolving, Attention, Reading, Weighing)}
+TRAINERS = {
+    kind.name: kind for kind in (Convolving, Attention, Reading, Weighing, Encoding, ByOwnCode, ByLion, Quantised)
+}
 
 
 def made(name: str, **args: Any) -> TorchTrainer:

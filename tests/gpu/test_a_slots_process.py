@@ -57,6 +57,16 @@ def test_a_model_leaves_no_memory_to_the_next(process: TrainerProcess) -> None:
     assert len(found) == 1
 
 
+def test_the_most_memory_is_that_of_the_model_since_it_was_built(process: TrainerProcess) -> None:
+    """A larger one before it does not count."""
+    peaks = dict[int, int]()
+    for size in (4096, 512):
+        process.build(FILE, "moody", {"size": size}, 0, deadline=PATIENCE)
+        peaks[size] = process.train(FINE, 2, deadline=PATIENCE).peak_bytes
+    for size, peak in peaks.items():
+        assert 2 * 4 * size**2 <= peak < 4 * 4 * size**2 + 64 * 2**20  # cuBLAS takes some for itself
+
+
 def test_slots_that_share_a_gpu_compute_the_same_bits_at_once(warm: Warm) -> None:
     shares = [started(warm, name=name, shares=2) for name in ("gpu0a", "gpu0b")]
     with started(warm) as alone, shares[0], shares[1], ThreadPoolExecutor() as both:

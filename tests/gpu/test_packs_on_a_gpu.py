@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 DIGITS = Path(__file__).parents[2] / "examples/digits/trainer.py"
 WIDTH, STEPS = 4, 3
 MINE = {"lr": 0.003, "bs": 16}
+KINDS = ["convolving", "attention", "encoding", "by-own-code", "by-lion", "quantised"]
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +43,8 @@ def recorded() -> Iterator[None]:
 def trained(
     pack: PackedModels, hps: dict[int, dict[str, Any]], name: str, how: dict[str, Any], steps: int = STEPS
 ) -> None:
+    if name == "quantised":
+        pytest.importorskip("bitsandbytes")
     for number in hps:
         pack.put(number, Model.build(TRAINERS[name], {"batches_per_step": 2, **how}, 0, "cuda:0"))
     timelines = {number: HpTimeline(hp) for number, hp in hps.items()}
@@ -53,15 +57,17 @@ def parameters(model: Model) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("how", [{}, {"precision": "bf16"}], ids=str)
-@pytest.mark.parametrize("name", ["convolving", "attention"])
-@pytest.mark.parametrize("place", range(WIDTH))
-def test_a_lane_is_the_same_in_any_place(name: str, how: dict[str, Any], place: int) -> None:
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("place", "bs"), [*((place, 16) for place in range(WIDTH)), (3, 1), (3, 3)])
+def test_a_lane_is_the_same_in_any_place(name: str, how: dict[str, Any], place: int, bs: int) -> None:
+    mine = {**MINE, "bs": bs}
     by_itself, among_others = PackedModels(WIDTH), PackedModels(WIDTH)
-    trained(by_itself, {0: MINE}, name, how)
-    hps = {number: {**MINE, "lr": 1e3} for number in range(WIDTH)} | {place: MINE}
+    trained(by_itself, {0: mine}, name, how)
+    hps = {number: {**mine, "lr": 1e3} for number in range(WIDTH)} | {place: mine}
     trained(among_others, hps, name, how)
     pairs = zip(parameters(by_itself[0]), parameters(among_others[place]), strict=True)
     assert all(one.equal(other) for one, other in pairs)
+    assert not among_others.unpackable_reason
 
 
 @pytest.mark.parametrize("bs", [32, 64, 128])
@@ -88,7 +94,7 @@ def spread(count: int = WIDTH, **more: Any) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("how", [{}, {"precision": "bf16"}, {"micro_batch_size": 8}], ids=str)
-@pytest.mark.parametrize("name", ["convolving", "attention"])
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("orders", [(), (1, 2, 1, 2)])
 def test_a_recorded_pass_finds_the_bits_of_one_that_is_computed(
     request: pytest.FixtureRequest, name: str, how: dict[str, Any], orders: tuple[int, ...]
@@ -109,9 +115,19 @@ def test_a_recorded_pass_finds_the_bits_of_one_that_is_computed(
         assert all(one.equal(other) for one, other in pairs)
 
 
+def test_lanes_on_one_quantised_base_hold_it_once() -> None:
+    pack = PackedModels(WIDTH)
+    trained(pack, spread(), "quantised", {"precision": "bf16"})
+    bases = [pack[number].trainer.model.mixed.base.weight for number in range(WIDTH)]  # type: ignore[attr-defined]
+    assert len({each.data_ptr() for each in bases}) == 1
+    assert len({each.quant_state.absmax.data_ptr() for each in bases}) == 1
+    assert not pack.unpackable_reason
+
+
 def room_of(sizes: list[int]) -> int:
     """Bytes that are taken for recorded passes over batches of these sizes, with what the pack itself has."""
     pack = PackedModels(WIDTH)
+    gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
     for bs in sizes:

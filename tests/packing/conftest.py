@@ -3,10 +3,20 @@ load of the moment."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+from lanes import DEVICE
+
+from stagetree.runtime.machine import set_determinism
+from stagetree.trainer import generators
+
+collect_ignore = (
+    ["test_caches.py", "test_operations.py", "test_profile.py", "test_recordings.py"] if DEVICE != "cpu" else []
+)
+"""They ask what a CPU does."""
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -15,3 +25,16 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="package")
+def on_its_device() -> Iterator[None]:
+    """A GPU is used as in a process that trains."""
+    if DEVICE == "cpu":
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    set_determinism("strict")
+    generators.undo_draws_of_imports()
+    yield
+    set_determinism("off")

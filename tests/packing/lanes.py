@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 from weakref import WeakSet
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
@@ -19,6 +20,14 @@ from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.packed import Failed, PackedModels
 
 Hp = dict[str, Any]
+DEVICE = os.environ.get("STAGETREE_TEST_DEVICE", "cpu")
+"""On which packs are trained: tests/gpu/test_packing_on_a_gpu.py has these tests run on a GPU."""
+
+DROPPED = 0.3 if DEVICE == "cpu" else 0.0
+"""By dropout: a GPU drops others in a pack than alone, which tests/gpu know."""
+
+on_a_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="so it is on a CPU")
+
 STEADY: Hp = {"lr": 0.05, "momentum": 0.9, "bs": 4}
 Weights = Mapping[str, Tensor]
 
@@ -36,7 +45,7 @@ class Tiny(TorchTrainer):
     ) -> None:
         numbers = torch.linspace(-1, 1, 40, dtype=getattr(torch, dtype)).view(20, 2)
         data = TensorDataset(numbers, numbers.prod(dim=1, keepdim=True))
-        layers = (nn.Linear(2, 5, bias=False), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(0.3), nn.Linear(5, 1))
+        layers = (nn.Linear(2, 5, bias=False), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(DROPPED), nn.Linear(5, 1))
         how = {"batches_per_step": batches_per_step, **how}
         model = nn.Sequential(*layers).to(getattr(torch, dtype))
         streams = self.streams_of(data)
@@ -61,7 +70,10 @@ class Tiny(TorchTrainer):
 
 
 def model(kind: type[TorchTrainer] = Tiny, **args: Any) -> Model:
-    return Model.build(kind, args, 0, "cpu")
+    built = Model.build(kind, args, 0, DEVICE)
+    if isinstance(made := getattr(built.trainer, "model", None), nn.Module):
+        made.to(DEVICE)  # some trainers here make another than they gave to `TorchTrainer`
+    return built
 
 
 def alone(hp: Hp, steps: int, kind: type[TorchTrainer] = Tiny, **args: Any) -> Model:

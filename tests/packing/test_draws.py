@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 import torch
 from kinds import NETS, Usual
-from lanes import alone, distance, fresh, is_packed, packed, weights
+from lanes import DEVICE, alone, distance, fresh, is_packed, on_a_cpu, packed, weights
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 from stagetree import TorchTrainer
 from stagetree.packing import Profile
+from stagetree.packing.batched import Batched, attention_apart
+from stagetree.packing.draws import Draws
 
 WIDTH = 4
+FIRST_OTHER = "encoder.dropout1" if DEVICE == "cpu" else "encoder.self_attn"
 HP = {"lr": 0.05, "bs": 8}
 PRECISIONS: list[dict[str, str]] = [{"dtype": "float64"}, {"dtype": "float32"}, {"precision": "bf16"}]
 
@@ -31,11 +35,11 @@ def looked_at(kind: type[TorchTrainer] = Usual, **how: Any) -> tuple[str, Profil
 def test_the_stock_transformer_layer_is_packed_and_its_draws_are_said_to_differ(numbers: dict[str, str]) -> None:
     unpackable_reason, profile = looked_at(net="encoding", **numbers)
     assert not unpackable_reason
-    assert profile is not None and profile.other_draws == "encoder.dropout1" and not profile.is_exact
+    assert profile is not None and profile.other_draws == FIRST_OTHER and not profile.is_exact
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("net", ["dropping", "convolving", "attending"])
+@pytest.mark.parametrize("net", [pytest.param("dropping", marks=on_a_cpu), "convolving", "attending"])
 def test_draws_that_are_those_of_the_model_alone_are_not_said_to_differ(net: str) -> None:
     _, profile = looked_at(net=net)
     assert profile is not None and not profile.other_draws
@@ -98,11 +102,50 @@ class Attention(nn.Module):
         return self.scores(mixed.transpose(1, 2).flatten(2)).flatten(0, 1)
 
 
+@on_a_cpu
 def test_dropout_within_attention_is_packed_with_the_draws_of_the_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NETS, "attending", Attention)
     unpackable_reason, profile = looked_at(net="attending", dtype="float64")
     assert not unpackable_reason and profile is not None and not profile.other_draws
     assert apart_from_alone("attending") < 1e-12
+
+
+class Kernels(TorchFunctionMode):
+    """Notes for each attention whether it may be one kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_be_one: list[bool] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is scaled_dot_product_attention:
+            self.may_be_one.append(torch.backends.cuda.flash_sdp_enabled())
+        return func(*args, **(kwargs or {}))
+
+
+def test_attention_that_drops_is_taken_apart_wherever_it_is_called() -> None:
+    """Met on an H100: within `nn.MultiheadAttention` its one kernel drew other numbers, and the model was refused."""
+    layer, numbers = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True), torch.randn(2, 3, 8)
+    with Kernels() as kernels, Draws(layer).naming():
+        layer(numbers, numbers, numbers, need_weights=False)
+        layer.eval()(numbers, numbers, numbers, need_weights=False)
+    assert kernels.may_be_one == [False, True]
+
+
+def test_attention_that_drops_has_the_digits_that_autocast_gives_it_alone() -> None:
+    """Met on an H100: autocast was asked for its parts, and the gradient of one is not there in bf16."""
+    numbers = torch.randn(3, 2, 4, 5, 8, device=DEVICE)
+
+    def attention(numbers: Tensor) -> Tensor:
+        with Batched(3):
+            return scaled_dot_product_attention(numbers, numbers, numbers, dropout_p=0.3)
+
+    with torch.autocast(numbers.device.type, torch.bfloat16), attention_apart(), Draws(nn.Identity()).naming():
+        torch.manual_seed(0)
+        packed = torch.func.vmap(attention, randomness="same")(numbers)
+        torch.manual_seed(0)
+        alone = scaled_dot_product_attention(numbers[0], numbers[0], numbers[0], dropout_p=0.3)
+    assert packed[0].equal(alone) and packed.dtype == torch.bfloat16
 
 
 class Larger(nn.Module):

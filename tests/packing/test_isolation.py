@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinds import NETS, Usual
-from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, model, packed, through_a_checkpoint, weights
+from lanes import (
+    STEADY,
+    Tiny,
+    alone,
+    assert_same,
+    distance,
+    fresh,
+    model,
+    on_a_cpu,
+    packed,
+    through_a_checkpoint,
+    weights,
+)
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
@@ -68,7 +80,7 @@ def test_a_lane_is_the_same_to_the_bit_whoever_else_is_there(
     clip=st.sampled_from([None, 0.1]),
 )
 @pytest.mark.parametrize("numbers", [{"dtype": "float64"}, {"dtype": "float32"}, {"precision": "bf16"}], ids=str)
-@pytest.mark.parametrize("net", sorted(NETS))
+@pytest.mark.parametrize("net", [pytest.param(net, marks=[on_a_cpu] * (net == "grouped")) for net in sorted(NETS)])
 def test_models_of_all_kinds_are_the_same_in_any_place(
     net: str,
     numbers: dict[str, str],

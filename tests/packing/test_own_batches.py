@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from kinds import Operations, one_batch_each, trainer
-from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, packed, weights
+from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, on_a_cpu, packed, weights
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
@@ -42,6 +42,7 @@ def operations(hps: dict[int, dict[str, Any]], kind: type[TorchTrainer]) -> int:
     return found.counts.total()
 
 
+@on_a_cpu
 def test_eight_orders_take_one_pass() -> None:
     """What grows with the lanes is reading their samples: a few operations for each."""
     kind = one_batch_each(trainer("benchmarks/data/mlp.py", "Mlp"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, packed, through_a_checkpoint, weights
+from lanes import DEVICE, STEADY, Tiny, alone, assert_same, distance, fresh, packed, through_a_checkpoint, weights
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing._internal.two_tensor import TwoTensor
@@ -83,7 +83,8 @@ class Outlying(LinearBeside):
 def levels_and_scale() -> tuple[Tensor, Tensor]:
     chance = torch.Generator().manual_seed(5)
     levels = torch.randint(-127, 128, (BASE, BASE), generator=chance, dtype=torch.int8)
-    return levels, torch.rand(BASE, 1, generator=chance, dtype=torch.float64) / 500
+    scale = torch.rand(BASE, 1, generator=chance, dtype=torch.float64) / 500
+    return levels.to(DEVICE), scale.to(DEVICE)
 
 
 def held() -> nn.Module:
@@ -96,7 +97,7 @@ def held() -> nn.Module:
 def torchaos(kind: str) -> nn.Module:
     import torchao.quantization as quantised
 
-    layer = nn.Linear(BASE, BASE).requires_grad_(False)
+    layer = nn.Linear(BASE, BASE).requires_grad_(False).to(DEVICE)
     if kind == "nf4":
         from torchao.quantization.quantize_.workflows.nf4 import nf4_tensor as nf4
 
@@ -109,7 +110,15 @@ def torchaos(kind: str) -> nn.Module:
 def bitsandbytes() -> nn.Module:
     import bitsandbytes as bnb
 
-    layer: nn.Module = bnb.nn.Linear4bit(BASE, BASE, quant_type="nf4", compute_dtype=torch.float32).to("cpu")
+    layer: nn.Module = bnb.nn.Linear4bit(BASE, BASE, quant_type="nf4", compute_dtype=torch.float32).to(DEVICE)
+    return layer.requires_grad_(False)
+
+
+def bits8(threshold: float) -> nn.Module:
+    """LLM.int8 (Dettmers et al. 2022): columns of a batch with a number above the threshold are computed apart."""
+    import bitsandbytes as bnb
+
+    layer: nn.Module = bnb.nn.Linear8bitLt(BASE, BASE, has_fp16_weights=False, threshold=threshold).to(DEVICE)
     return layer.requires_grad_(False)
 
 
@@ -119,10 +128,15 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
     "torchao-int8": lambda: torchaos("int8"),
     "torchao-nf4": lambda: torchaos("nf4"),
     "bitsandbytes": bitsandbytes,
+    "bitsandbytes-int8": lambda: bits8(0.0),
+    "bitsandbytes-outliers": lambda: bits8(6.0),
     "outlying": lambda: Outlying(*levels_and_scale()),
 }
-LIBRARIES = {name: name.partition("-")[0] for name in ("torchao-int8", "torchao-nf4", "bitsandbytes")}
+LIBRARIES = {name: name.partition("-")[0] for name in KINDS if name.startswith(("torchao", "bitsandbytes"))}
 DTYPES = dict.fromkeys(LIBRARIES, torch.float32)
+TOGETHER = [name for name in KINDS if name not in ("outlying", "bitsandbytes-outliers")]
+NEAR = {**dict.fromkeys(KINDS, 1e-12), **dict.fromkeys(LIBRARIES, 2e-6), "bitsandbytes-int8": 2e-3}
+"""The last one computes in half precision."""
 
 
 class Adapted(nn.Module):
@@ -165,15 +179,14 @@ def bases(pack: PackedModels, number: int) -> list[nn.Module]:
     return [pack[number].trainer.model[at].base for at in (1, 2)]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("kind", [name for name in KINDS if name != "outlying"])
+@pytest.mark.parametrize("kind", TOGETHER)
 def test_lanes_on_a_quantised_base_learn_what_each_learns_alone(kind: str) -> None:
     if kind in LIBRARIES:
         pytest.importorskip(LIBRARIES[kind])
     pack = fresh(WIDTH, HPS, Adapting, base=kind)
     assert not packed(pack, HPS, 3) and not pack.unpackable_reason
-    near = 1e-12 if kind not in DTYPES else 2e-6
     for number, hp in HPS.items():
-        assert distance(weights(pack[number]), weights(alone(hp, 3, Adapting, base=kind))) < near
+        assert distance(weights(pack[number]), weights(alone(hp, 3, Adapting, base=kind))) < NEAR[kind]
 
 
 @pytest.mark.parametrize("kind", ["held", "beside"])
@@ -226,11 +239,17 @@ class Biased(Adapting):
     ("trainer", "kind", "reason"),
     [
         (Adapting, "outlying", "depends on the others of its batch"),
+        pytest.param(
+            *(Adapting, "bitsandbytes-outliers", "depends on the others of its batch"),
+            marks=pytest.mark.skipif(DEVICE == "cpu", reason="bitsandbytes takes no columns apart on a CPU"),
+        ),
         (Writing, "beside", "may write into its weights of the kind Beside"),
         (Biased, "beside", "weights of the kind Beside lie beside something that learns"),
     ],
 )
 def test_a_base_that_lanes_cannot_share_is_trained_alone(trainer: type[TorchTrainer], kind: str, reason: str) -> None:
+    if kind in LIBRARIES:
+        pytest.importorskip(LIBRARIES[kind])
     pack = fresh(WIDTH, [0, 1], trainer, base=kind)
     hps = {number: HPS[number] for number in (0, 1)}
     assert not packed(pack, hps, 1)

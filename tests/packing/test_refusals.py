@@ -121,7 +121,7 @@ class DrawsInSetup(OwnBatch):
     def setup(self, hp: dict[str, Any]) -> None:
         super().setup(hp)
         with torch.no_grad():
-            self.model[0].weight += torch.rand(1)
+            self.model[0].weight += torch.rand(1).to(self.model[0].weight)
 
 
 def test_what_is_refused_is_set_up_once() -> None:
