@@ -21,9 +21,25 @@ from app.cli import (
     serving,
     weights,
 )
-from app.cli.errors import in_words
+from app.cli.errors import USAGE, fail, in_words
 
 EPILOG = "stagetree COMMAND --help says more, with an example. The guide: docs/command-line.md"
+
+
+OTHER_WORDS = {
+    "best": "trials ID --sort value",
+    "dashboard": "open",
+    "label": "tag ID TAG",
+    "list": "studies",
+    "ls": "studies",
+    "optimize": "run STUDY.yaml",
+    "show": "trial ID N",
+    "start": "run STUDY.yaml",
+    "status": "studies",
+    "stop": "cancel ID",
+    "ui": "open",
+}
+"""What people call commands that have other names here, and how these are called."""
 
 
 class Grouped(TyperGroup):
@@ -38,6 +54,11 @@ class Grouped(TyperGroup):
         for group, rows in groups.items():
             with formatter.section(group):
                 formatter.write_dl(rows)
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        if name in OTHER_WORDS and name not in self.commands:
+            fail(f"there is no command {name}: `stagetree {OTHER_WORDS[name]}` is meant for that", USAGE)
+        return super().get_command(ctx, name)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)

@@ -92,7 +92,8 @@ def explained(*, is_named: bool) -> Iterator[None]:
         if is_named:
             raise
         if is_store(DEFAULT_DIR):
-            there = f"The studies in {DEFAULT_DIR} are changed by way of a server: start one here with `stagetree up`"
+            start = "start one here with `stagetree up --trainers FILE.py`"
+            there = f"The studies in {DEFAULT_DIR} are changed by way of a server: {start}"
         else:
             there = f"There is no {DEFAULT_DIR} here either: `stagetree run STUDY.yaml` makes one"
         fail(f"{error}\n{there}", UNREACHABLE)

@@ -119,3 +119,12 @@ def check_states(states: list[str] | None, names: tuple[str, ...]) -> None:
     for state in states or ():
         if state not in names:
             fail(f"--state: must be one of {', '.join(names)}, got {state}{did_you_mean(state, names)}", USAGE)
+
+
+def check_sort(sort: str) -> None:
+    """End with a message where trials cannot be sorted so."""
+    from app.service.views.ordering import KEYS
+    from stagetree.sequences import did_you_mean
+
+    if (key := sort.removeprefix("-")) not in KEYS:
+        fail(f"--sort: must be one of {', '.join(KEYS)}, got {sort}{did_you_mean(key, KEYS)}", USAGE)

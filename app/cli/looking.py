@@ -8,8 +8,8 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from app.cli.errors import DONE, FAILED, USAGE, fail
-from app.cli.listing import Limit, States, check_states
+from app.cli.errors import DONE, FAILED
+from app.cli.listing import Limit, States, check_sort, check_states
 from app.cli.listing import studies as studies
 from app.cli.options import DEFAULT_DIR, ListOutput, Output, Server, Store, StudyId, TrialNumber
 from app.cli.output import (
@@ -55,8 +55,7 @@ def trials(
     from app.cli.result import failure_lines
 
     check_states(state, get_args(ShownTrialState))
-    if sort.removeprefix("-") not in KEYS:
-        fail(f"--sort: must be one of {', '.join(KEYS)}, got {sort}", USAGE)
+    check_sort(sort)
     with stacks.reading_study(id, server, dir) as (service, name):
         study = service.client.study(name, trials=False)
         every = list(service.client.trials(name))

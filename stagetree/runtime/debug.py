@@ -12,6 +12,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
+from stagetree.errors import StagetreeError
 from stagetree.runtime import state_format
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
@@ -65,7 +66,7 @@ def export_state(trial: DebugTrial, image: Path, step: int, folder: Path) -> boo
     """Have a trial's trainer write its model, from the checkpoint after `step` steps, into an empty folder.
 
     image: the file with the checkpoint. Returns whether the trainer has an `export` of its own. Raises as
-    `run_in_terminal` does, ValueError if it holds no tensors, OSError.
+    `run_in_terminal` does, `StagetreeError` if it holds no tensors, OSError.
     """
     with _as_it_was_raised():
         model = _built(trial)
@@ -77,7 +78,11 @@ def export_state(trial: DebugTrial, image: Path, step: int, folder: Path) -> boo
                 model.trainer.export(folder)
             return not export.__module__.startswith("stagetree.")
     with image.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as area:
-        (folder / "model.safetensors").write_bytes(export_weights(area))
+        try:
+            weights = export_weights(area)
+        except ValueError as error:
+            raise StagetreeError(f"{error}: give the trainer a method `export(self, folder)`") from None
+    (folder / "model.safetensors").write_bytes(weights)
     return False
 
 

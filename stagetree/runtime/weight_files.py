@@ -45,7 +45,7 @@ def weight_parts(image: Image) -> list[memoryview]:
     header, begin = header_of(image)
     names = _names(header)
     if not names:
-        raise ValueError("the checkpoint holds no tensors")
+        raise ValueError("the checkpoint holds no tensors, only other values")
     return _written({name: header[stored] for name, stored in names.items()}, memoryview(image)[begin:])
 
 

@@ -213,6 +213,19 @@ def test_what_cannot_be_opened(stagetree: Stagetree, here: Path, make_store: Cal
     assert said.code == 2 and "cannot be used" in said.err
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("best last", "there is no command best: `stagetree trials ID --sort value` is meant for that"),
+        ("status", "there is no command status: `stagetree studies` is meant for that"),
+        ("trials last --sort -valu", "got -valu; did you mean value?"),
+    ],
+)
+def test_what_other_programs_call_it_is_answered(stagetree: Stagetree, line: str, said: str) -> None:
+    answer = stagetree(*line.split())
+    assert (answer.code, answer.out) == (2, "") and answer.err.endswith(said + "\n")
+
+
 def test_neither_a_server_nor_a_store(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever never started a server was told of none at 127.0.0.1:8000, and no more."""
     monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", "http://127.0.0.1:9")
@@ -229,7 +242,7 @@ def test_a_change_of_a_kept_study_says_how_it_is_served(
     make_store(here / ".stagetree")
     said = stagetree("branch", "last", 0, "--at", 1, "--set", "lr=1", "--steps", 2)
     assert said.code == 69
-    assert said.err.endswith("are changed by way of a server: start one here with `stagetree up`\n")
+    assert said.err.endswith("are changed by way of a server: start one here with `stagetree up --trainers FILE.py`\n")
     assert "by way of a server" not in stagetree("pause", "last", "--server", "http://127.0.0.1:9").err
 
 

@@ -18,8 +18,10 @@ from torch import nn
 
 from app.workers.state import State
 from stagetree import export_weights, load_state
+from stagetree.errors import StagetreeError
 from stagetree.runtime import state_format
 from stagetree.runtime.debug import DebugTrial, export_state
+from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import Model
 from stagetree.runtime.weight_files import like_the_model
 
@@ -177,6 +179,7 @@ def test_a_plain_model_is_exported_as_it_was_measured(tmp_path: Path, args: dict
 
 
 FILE = """
+from stagetree import Trainer
 from test_torch_trainer import Tiny
 
 
@@ -185,6 +188,23 @@ class Own(Tiny):
 
     def export(self, folder):
         (folder / "said").write_text(f"{self.epoch} {self.model.training}")
+
+
+class Plain(Trainer):
+    name = "plain"
+
+    def setup(self, hp):
+        self.lr = hp["lr"]
+
+    def train(self): ...
+
+    def evaluate(self):
+        return {"lr": self.lr}
+
+    def state_dict(self):
+        return {"count": 1}
+
+    def load_state_dict(self, state): ...
 
 
 class Failing(Tiny):
@@ -212,3 +232,15 @@ def test_a_trainer_is_built_and_loaded_to_export_a_state(tmp_path: Path) -> None
     assert (into / "said").read_text() == "1 True"
     with pytest.raises(OSError, match="no room"):
         export("failing")
+
+
+def test_a_trainer_without_tensors_is_told_how_its_model_is_exported(tmp_path: Path) -> None:
+    """`stagetree weights --export` ended with a traceback of its own."""
+    file, image = tmp_path / "own.py", tmp_path / "state"
+    file.write_text(FILE)
+    state = State(*Model.build(load_trainer(file, "plain"), {}, 0, "cpu").save())
+    image.write_bytes(bytes(state.view()))
+    state.close()
+    taken = DebugTrial(file=str(file), name="plain", args={}, seed=0, hp={"lr": 0.1}, determinism="off")
+    with pytest.raises(StagetreeError, match=r"holds no tensors.*: give the trainer a method `export\(self, folder\)`"):
+        export_state(taken, image, 1, tmp_path)
