@@ -59,7 +59,7 @@ def check(
 
     spec = specs.load(study, changes or (), settings().limits)
     files = stacks.trainer_files(trainers or [], folder=study.parent)
-    job = job_of(spec, stacks.check_trainer(spec, files).path, device or default_device())
+    job = job_of(spec, stacks.check_trainer(spec, files, study.parent).path, device or default_device())
     if job is None:
         fail("the study names no hyper-parameters to check with: give it a space", USAGE)
     worlds = _worlds(ranks, job["parallel"])

@@ -98,7 +98,7 @@ def run(
             raise typer.Exit(_run_and_print(service, spec, show, output, is_strict=strict))
     with said_if_interrupted():
         files = stacks.trainer_files(trainers or [], folder=study.parent)
-        print_unread(spec, stacks.check_trainer(spec, files), is_quiet=quiet)
+        print_unread(spec, stacks.check_trainer(spec, files, study.parent), is_quiet=quiet)
         stack = stacks.OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
     raise typer.Exit(_run_here(stack, spec, show, output, is_strict=strict))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
@@ -156,15 +157,25 @@ def _trainer_file(path: Path, folder: Path) -> str:
     return str(path / ENTRY if (path / ENTRY).is_file() else path)
 
 
-def check_trainer(spec: StudySpec, files: Sequence[str]) -> TrainerSource:
-    """The trainer of a study, which takes its arguments. Ends with a sentence if no file has it; raises `SpecError`."""
+def check_trainer(spec: StudySpec, files: Sequence[str], folder: Path) -> TrainerSource:
+    """The trainer of a study, which takes its arguments. Ends with a sentence if no file has it; raises `SpecError`.
+
+    folder: that of the study file; where a file in it has the trainer, that is said.
+    """
     described = Catalogue(files).describe()
-    source = described.get(spec.trainer) or _fail_without(spec.trainer, sorted(described))
+    source = described.get(spec.trainer) or _fail_without(spec.trainer, sorted(described), folder)
     check_arguments(spec, source)
     return source
 
 
-def _fail_without(name: str, names: list[str]) -> NoReturn:
+MOST_LOOKED_THROUGH = 100
+"""Files of a folder."""
+
+
+def _fail_without(name: str, names: list[str], folder: Path) -> NoReturn:
+    beside = map(str, islice(sorted(folder.glob("*.py")), MOST_LOOKED_THROUGH))
+    if (found := Catalogue(beside).describe().get(name)) is not None:
+        fail(f"trainer: {name!r} is in {found.path}: give --trainers {found.path}", USAGE)
     register = f"register yours with --trainers FILE.py, or keep it in {ENTRY} beside the study file"
     if not names:
         fail(f"trainer: there are none here, so not {name!r}: {register}", USAGE)

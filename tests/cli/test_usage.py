@@ -272,6 +272,18 @@ def test_a_server_of_something_else(stagetree: Stagetree, page: str, command: st
     assert "\x1b" not in said.err and "Traceback" not in said.err
 
 
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_trainer_in_a_file_beside_the_study_is_found_and_named(
+    stagetree: Stagetree, here: Path, command: str
+) -> None:
+    """Whoever had called the file other than trainer.py was told the names of examples."""
+    (here / "broken.py").write_text("def")
+    (here / "mine.py").write_text("import stagetree\nrun = stagetree.attach('mine')\n")
+    (here / "study.yaml").write_text(STUDY.replace("trainer: digits", "trainer: mine"))
+    said = stagetree(command, "study.yaml")
+    assert (said.code, said.err) == (2, "stagetree: trainer: 'mine' is in mine.py: give --trainers mine.py\n")
+
+
 def test_no_trainers_at_all(stagetree: Stagetree, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It said: must be one of , got 'digits'."""
     monkeypatch.setattr("app.cli.stacks.EXAMPLES", here)
