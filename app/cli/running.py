@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from app.cli.finding import Documents
     from app.cli.following import AnyService, Show
     from app.cli.stacks import OwnStack, Service
+    from app.registry import TrainerSource
     from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
@@ -89,28 +90,35 @@ def run(
         spec = specs.load(study, changes or (), None if url else settings().limits)
         if no_check:
             spec = spec.model_copy(update={"check": False})
+    if url:
         if not quiet:
             print_advice(spec)
-    if url:
         if server is None:
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
         with stacks.server(url) as service:
             raise typer.Exit(_run_and_print(service, spec, show, output, is_strict=strict))
     with said_if_interrupted():
         files = stacks.trainer_files(trainers or [], folder=study.parent)
-        print_unread(spec, stacks.check_trainer(spec, files, study.parent), is_quiet=quiet)
+        source = stacks.check_trainer(spec, files, study.parent)
         stack = stacks.OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
-    raise typer.Exit(_run_here(stack, spec, show, output, is_strict=strict))
+    raise typer.Exit(_run_here(stack, spec, source, show, output, is_strict=strict))
 
 
-def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format, *, is_strict: bool) -> int:
-    """Run a study on a stack of its own; the exit code."""
+def _run_here(
+    stack: OwnStack, spec: StudySpec, source: TrainerSource, show: Show, output: Format, *, is_strict: bool
+) -> int:
+    """Run a study on a stack of its own, which starts while advice is thought of; the exit code."""
     from app.cli import stacks
     from app.cli.following import Show
 
+    def advise() -> None:
+        if show is not Show.quiet:
+            print_advice(spec)
+            print_unread(spec, source)
+
     if show is not Show.quiet:
         print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)
-    with stacks.own_stack(stack) as service:
+    with stacks.own_stack(stack, meanwhile=advise) as service:
         code = _run_and_print(service, spec, show, output, is_strict=is_strict)
     if show is not Show.quiet:
         say_what_is_kept(service)

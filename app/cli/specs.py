@@ -74,11 +74,11 @@ def print_advice(spec: StudySpec) -> None:
     _print(advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)))
 
 
-def print_unread(spec: StudySpec, source: TrainerSource, *, is_quiet: bool = False) -> None:
+def print_unread(spec: StudySpec, source: TrainerSource) -> None:
     """Which hyper-parameters a script certainly does not read, before anything is trained."""
     from app.registry import unread
 
-    _print([] if is_quiet else unread(spec, source))
+    _print(unread(spec, source))
 
 
 def print_afterthoughts(spec: StudySpec, study: dict[str, Any]) -> None:

@@ -94,15 +94,21 @@ class OwnStack:
 
 
 @contextmanager
-def own_stack(own: OwnStack, *, await_slots: bool = False) -> Iterator[Service[Documents]]:
-    """An embedded stack. A temporary folder is removed when all went well or nothing began, and named when not."""
+def own_stack(
+    own: OwnStack, *, await_slots: bool = False, meanwhile: Callable[[], None] = lambda: None
+) -> Iterator[Service[Documents]]:
+    """An embedded stack. A temporary folder is removed when all went well or nothing began, and named when not.
+
+    meanwhile: done while it starts.
+    """
     folder = own.folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
     try:
         stack = Embedded(
             folder, own.slots, own.trainers, own.port, own.host, own.slots_per_gpu, say=partial(print, file=sys.stderr)
         )
-        with ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
+        starting = embedded(stack, await_slots=await_slots, meanwhile=meanwhile)
+        with ended_in_order(), starting, Client(stack.url) as client:
             began = True
             with study_sinks(stack.url, stack.folder / "sinks", stack.environment().get("STAGETREE_SINKS", "")):
                 documents, others = Documents(client), stack.url_for_others

@@ -89,10 +89,10 @@ class Embedded:
         """The socket of the interpreter that forks trainers."""
         return f"{self._scratch_path}/trainers.sock"
 
-    def start(self, *, await_slots: bool = False) -> None:
+    def start(self, *, await_slots: bool = False, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Start everything and return when the API answers, or when every slot is ready too. Raises `StackFailed`.
 
-        Slots import torch, which takes seconds; a study may be submitted before.
+        Slots import torch, which takes seconds; a study may be submitted before. meanwhile: done while all start.
         """
         with private_files():
             self._prepare_folder()
@@ -101,6 +101,7 @@ class Embedded:
         try:
             with private_files():
                 self._spawn_all()
+            meanwhile()
             self._await_ready(self.slots if await_slots else 0)
         except BaseException:
             self.stop()
@@ -269,9 +270,11 @@ class Embedded:
 
 
 @contextlib.contextmanager
-def embedded(stack: Embedded, *, await_slots: bool = False) -> Iterator[Embedded]:
-    """The stack, running inside the block."""
-    stack.start(await_slots=await_slots)
+def embedded(
+    stack: Embedded, *, await_slots: bool = False, meanwhile: Callable[[], None] = lambda: None
+) -> Iterator[Embedded]:
+    """The stack, running inside the block. meanwhile: done while it starts."""
+    stack.start(await_slots=await_slots, meanwhile=meanwhile)
     try:
         yield stack
     finally:

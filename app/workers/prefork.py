@@ -12,6 +12,7 @@ A worker of a cluster, as `stagetree worker QUEUE` starts it, imports the same, 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -31,12 +32,18 @@ API = "api"
 """What a stack calls the one of its processes that is no worker."""
 
 MODULES = (
+    "billiard.popen_fork",
     "celery.__main__",
     "celery.bin.celery",
     "celery.apps.worker",
     "celery.beat",
     "celery.concurrency.prefork",
     "celery.concurrency.solo",
+    "celery.backends.base",
+    "celery.events.receiver",
+    "celery.worker.components",
+    "celery.worker.consumer",
+    "celery.worker.loops",
     "app.workers.tasks",
     "app.workers.roles",
     "app.object_store",
@@ -62,6 +69,8 @@ def import_all() -> None:
     """What a worker imports, before it looks anywhere else."""
     for name in MODULES:
         importlib.import_module(name)
+    with contextlib.suppress(OSError):  # elsewhere than on Linux
+        importlib.import_module("billiard.util").get_pdeathsig()  # it imports a parser of C where there is one
 
 
 def import_served(command: Sequence[str]) -> None:

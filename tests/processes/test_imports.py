@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from stacks import ROOT
 
 
 @pytest.mark.slow
@@ -29,3 +33,36 @@ def test_what_only_looks_at_a_store_imports_neither_a_client_of_a_server_nor_wha
     code = f"import sys, app.cli.commands, app.cli.store; print(sorted({modules} & sys.modules.keys()))"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "[]"
+
+
+STUDY = {
+    "name": "warming",
+    "trainer": "toy",
+    "metric": "score",
+    "mode": "max",
+    "space": {
+        "lr": {"family": "wsd", "peak": {"choice": [0.1, 0.2]}, "warmup": 3, "stable_until": 6, "decay": 2},
+    },
+    "tuner": {"kind": "asha", "num_trials": 2, "min_steps": 2, "max_steps": 4, "eta": 2},
+}
+
+
+@pytest.mark.slow
+def test_a_run_does_side_by_side_what_it_can_and_nothing_twice(tmp_path: Path) -> None:
+    """The advice was thought of before torch was imported, and each fork imported for itself what all need."""
+    (tmp_path / "study.json").write_text(json.dumps(STUDY))
+    trainers = ["--trainers", str(ROOT / "tests" / "e2e" / "trainers.py")]
+    command = [sys.executable, "-m", "stagetree", "run", "study.json", "--slots", "1", "--no-check", *trainers]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPROFILEIMPORTTIME": "1"}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    said = [line.split()[0] for line in run.stderr.splitlines() if line.startswith(("Starting", "Advice"))]
+    assert said[:2] == ["Starting", "Advice:"]
+    logs = tmp_path / ".stagetree" / "logs"
+    assert not imported(logs / "cpu0.log") & imported(logs / "scheduler.log")
+    assert not {name for name in imported(logs / "cpu0.log") if name.startswith(("cffi", "pycparser"))}
+
+
+def imported(log: Path) -> set[str]:
+    """What a fork imported after it had become one."""
+    lines = log.read_text(encoding="utf-8").splitlines()
+    return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
