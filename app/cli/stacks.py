@@ -179,9 +179,9 @@ MOST_LOOKED_THROUGH = 100
 
 
 def _fail_without(name: str, names: list[str], folder: Path) -> NoReturn:
-    beside = map(str, islice(sorted(folder.glob("*.py")), MOST_LOOKED_THROUGH))
-    if (found := Catalogue(beside).describe().get(name)) is not None:
-        fail(f"trainer: {name!r} is in {found.path}: give --trainers {found.path}", USAGE)
+    beside = islice(sorted(folder.glob("*.py")), MOST_LOOKED_THROUGH)
+    if found := [str(path) for path in beside if name in Catalogue([str(path)]).describe()]:
+        fail(f"trainer: {name!r} is in {', '.join(found)}: give --trainers {found[0]}", USAGE)
     register = f"register yours with --trainers FILE.py, or keep it in {ENTRY} beside the study file"
     if not names:
         fail(f"trainer: there are none here, so not {name!r}: {register}", USAGE)

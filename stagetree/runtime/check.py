@@ -11,6 +11,7 @@ from __future__ import annotations
 import faulthandler
 import glob
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -159,7 +160,8 @@ class _Ways:
         """The part before the break."""
         model = self._built()
         self._train(model, self._job.broken)
-        return self._first(model)
+        self._keep(model, "first")
+        return {"attributes": self._attributes(model), "fresh": self._fresh}
 
     def whole(self) -> dict[str, Any]:
         """Without a break; and then, in the same object, from the break on."""
@@ -228,10 +230,6 @@ class _Ways:
         states = [map_parted(self._kept(name), Parted.whole) for name in ("whole", way)]
         return suspects.first_difference(*map(suspects.leaves, states))
 
-    def _first(self, model: Model) -> dict[str, Any]:
-        self._keep(model, "first")
-        return {"attributes": self._attributes(model), "fresh": self._fresh}
-
     def _built(self) -> Model:
         job, here = self._job, ranks.here()
         here.shards, here.parallel = job.shards, job.parallel
@@ -291,6 +289,7 @@ class _Ways:
 
 def main() -> None:
     job = Job(**json.load(sys.stdin))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is told by the command, and not by each process of it
     faulthandler.enable()
     machine.refuse_breakpoints()
     Path(sys.argv[1]).write_text(json.dumps(asdict(check(job))))

@@ -116,6 +116,25 @@ def test_ctrl_c_while_a_stack_starts_has_its_sentence(here: Path, write: Write) 
     assert said == "Stopped before anything began: no study was submitted."
 
 
+@pytest.mark.slow
+def test_ctrl_c_in_a_check_has_no_traceback(here: Path) -> None:
+    """On a terminal it is for all processes of the command, and each of them printed where it was."""
+    text = "import pathlib, time, stagetree\nrun = stagetree.attach('slow')\n"
+    text += "run.state(save=dict, load=print, evaluate=dict)\npathlib.Path('begun').touch()\n"
+    (here / "trainer.py").write_text(text + "for step, hp in run.steps():\n    time.sleep(60)\n")
+    study = "name: x\ntrainer: slow\nmetric: a\nmode: max\nspace: {lr: [0.1]}\ntuner: {kind: grid, max_steps: 3}\n"
+    (here / "study.yaml").write_text(study)
+    line = [sys.executable, "-m", "stagetree", "check", "study.yaml"]
+    how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    with subprocess.Popen(line, cwd=here, text=True, **how) as started:
+        assert started.stdout is not None
+        wait_for("the first step", lambda: (here / "begun").exists())
+        os.killpg(started.pid, signal.SIGINT)
+        said = started.stdout.read()
+    assert started.returncode == 130
+    assert "Traceback" not in said
+
+
 def test_nobody_waits_for_a_study_that_nobody_runs(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
 ) -> None:

@@ -278,10 +278,11 @@ def test_a_trainer_in_a_file_beside_the_study_is_found_and_named(
 ) -> None:
     """Whoever had called the file other than trainer.py was told the names of examples."""
     (here / "broken.py").write_text("def")
-    (here / "mine.py").write_text("import stagetree\nrun = stagetree.attach('mine')\n")
+    for name in ("mine.py", "other.py"):
+        (here / name).write_text("import stagetree\nrun = stagetree.attach('mine')\n")
     (here / "study.yaml").write_text(STUDY.replace("trainer: digits", "trainer: mine"))
     said = stagetree(command, "study.yaml")
-    assert (said.code, said.err) == (2, "stagetree: trainer: 'mine' is in mine.py: give --trainers mine.py\n")
+    assert (said.code, said.err) == (2, "stagetree: trainer: 'mine' is in mine.py, other.py: give --trainers mine.py\n")
 
 
 def test_no_trainers_at_all(stagetree: Stagetree, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
