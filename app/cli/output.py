@@ -148,9 +148,9 @@ def trials_done(progress: Json) -> str:
 
 
 def steps_done(study: Json) -> str:
-    """24/49 different steps; how many there will be is a forecast while a tuner with rungs decides."""
-    steps = study["progress"]["steps"]
-    about = "about " if study["progress"]["rungs"] and study["state"] not in FINAL else ""
+    """24/49 different steps; a forecast while a tuner with rungs decides, and before any trial has begun."""
+    steps, decides = study["progress"]["steps"], study["progress"]["rungs"] or not any(study["counts"].values())
+    about = "about " if decides and study["state"] not in FINAL else ""
     return f"{steps['done']}/{about}{steps['expected']} different steps"
 
 

@@ -144,6 +144,8 @@ def test_the_steps_of_a_study_under_way_say_which_they_are() -> None:
     assert " · 82/about 104 different steps · " in headline(study())
     assert " · 82/104 different steps · " in headline(study(state="completed"))
     assert " · 82/104 different steps · " in headline(study(progress=study()["progress"] | {"rungs": []}))
+    none_yet = {"counts": dict.fromkeys(study()["counts"], 0), "progress": study()["progress"] | {"rungs": []}}
+    assert " · 82/about 104 different steps · " in headline(study(**none_yet)), "no trial has begun: it is a forecast"
 
 
 def test_a_terminal_without_a_middle_dot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,7 +230,8 @@ function Now({ study, at }: ViewProps) {
 
 function percentDone(study: Study): string {
   const { done, expected } = study.progress.steps;
-  const about = study.progress.rungs.length ? "about " : "";
+  const hasBegun = Object.values(study.counts).some(Boolean);
+  const about = study.progress.rungs.length || !hasBegun ? "about " : "";
   return study.finished_at ? time(study.finished_at) : `${percent(expected ? done / expected : null)} of ${about}${count(expected)} different steps`;
 }
 
