@@ -237,7 +237,7 @@ def numbers_of(shown: Any) -> set[str]:
     found += [len(shown["trials"]), story["results"], story["as_far"], story["sharers"], story["shared_beginning"]]
     found += [*story["within_noise"], len(story["within_noise"]) - 3, 2]
     found += [*story["equal"], len(story["equal"]) - 3, shown["cost"]["shared"] + shown["cost"]["known"]]
-    found += [trial["steps"] for trial in shown["trials"] if trial["trial"] in story["equal"]]
+    found += [trial["last"]["step"] for trial in shown["trials"] if trial["trial"] in story["equal"]]
     texts = {f"{number:,}" for number in [*found, shown["cost"]["stopped_early"]]} | {str(number) for number in found}
     texts |= {rough(story[name]).split()[0] for name in ("seconds_by_sharing", "seconds_by_stopping")}
     return texts | ({f"{abs(best['value']):.6g}"} if best else set())

@@ -148,6 +148,7 @@ def test_with_and_without_sharing_are_on_one_clock(open_page: Callable[..., Page
     both = page.get_by_role("region", name="With and without sharing")
     expect(both.get_by_role("img", name=f"With sharing, as it was: {cost['run']} steps")).to_be_visible()
     expect(both.get_by_role("img", name=f"Without, computed: {cost['taken']} steps")).to_be_visible()
+    expect(both).to_contain_text("steps that 6 need, trained once")  # it was always eight
 
 
 @pytest.mark.slow
@@ -306,6 +307,17 @@ def test_dragging_along_an_axis_chooses_trials(open_page: Callable[..., Page], s
     expect(page.get_by_text("12 of 12 trials match")).to_have_count(0)
     page.get_by_role("button", name="clear all").click()
     expect(page.get_by_text("12 of 12 trials match")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_lengths_that_are_chosen_are_an_axis(open_page: Callable[..., Page], stack: Service) -> None:
+    """A ladder of cooldowns was shown without what its results depend on most."""
+    study = stack.run(trials("page-lengths", ({"lr": 0.1}, 3), ({"lr": 0.2}, 6)))["study"]
+    page = open_page(f"{stack.url}/#/studies/{study}/relations")
+    expect(
+        page.get_by_role("img", name="Parallel coordinates of 2 hyper-parameters and score, 2 trials")
+    ).to_be_visible()
+    expect(page.get_by_role("img", name="score against steps")).to_be_visible()
 
 
 def test_two_moments_are_compared(open_page: Callable[..., Page], stack: Service, study: str) -> None:

@@ -17,6 +17,9 @@ import type { ViewProps } from "./props.ts";
 /** More different schedules are no axis: their fields are. */
 const MOST_KINDS = 12;
 
+/** Tuners that train each trial as long as it says. */
+const OF_ALL_LENGTHS = new Set(["grid", "random", "trials"]);
+
 export function Relations(props: ViewProps) {
   const table = useTable(props.study.study, props.at);
   return (
@@ -33,7 +36,7 @@ function Related({ study, at, table }: ViewProps & { table: Table }) {
   const importance = useAnswer<Importance>(rungs.data && about(study.study, "/importance", at, isReport || !chosen ? {} : { rung }));
   const values = useMemo(() => resultsAt(table, rungs.data, rung), [table, rungs.data, rung]);
   const shares = useMemo(() => sharesOf(table, importance.data), [table, importance.data]);
-  const names = useMemo(() => axisNames(table).sort((a, b) => (shares.get(b) ?? 0) - (shares.get(a) ?? 0)).slice(0, 10), [table, shares]);
+  const names = useMemo(() => axisNames(table, study.tuner).sort((a, b) => (shares.get(b) ?? 0) - (shares.get(a) ?? 0)).slice(0, 10), [table, shares, study.tuner]);
   const axes = useMemo(() => {
     const [low, high] = robust(values.filter((value): value is number => value !== null), false, study.mode);
     const shown = values.map((value) => (value === null ? null : Math.min(high, Math.max(low, value))));
@@ -75,12 +78,16 @@ function Related({ study, at, table }: ViewProps & { table: Table }) {
   );
 }
 
-/** An axis for each hyper-parameter: of its schedules, where there are few of them; or else of each of their fields. */
-function axisNames(table: Table): string[] {
-  return table.parameters.flatMap((name) => {
+/**
+ * An axis for each hyper-parameter: of its schedules, where there are few of them; or else of each of their fields. And
+ * of lengths, where the space draws them and no tuner decides on them by results.
+ */
+function axisNames(table: Table, tuner: string): string[] {
+  const names = table.parameters.flatMap((name) => {
     const isFew = name.startsWith("hp.") || new Set(table.column(name)).size <= MOST_KINDS;
     return isFew ? [name] : table.fieldsOf(name);
   });
+  return OF_ALL_LENGTHS.has(tuner) && new Set(table.column("steps")).size > 1 ? [...names, "steps"] : names;
 }
 
 /** By the name of an axis; the share of a schedule is that of all its fields. */

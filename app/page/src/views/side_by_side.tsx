@@ -23,6 +23,7 @@ export function SideBySideCard({ study, at }: ViewProps) {
 
 function Both({ both }: { both: SideBySide }) {
   const most = Math.max(both.shared.seconds, both.alone.seconds);
+  const sharers = Math.max(1, ...both.shared.trials);
   return (
     <>
       <Half title="With sharing, as it was" blocks={both.shared} slots={both.slots} most={most} />
@@ -35,7 +36,7 @@ function Both({ both }: { both: SideBySide }) {
         ))}
       </div>
       <p class="quiet key">
-        <Swatch colour={sharedColour(1)} /> steps of one trial · <Swatch colour={sharedColour(8)} /> steps that eight need, trained once · <Swatch colour={palette.value.warm} /> steps that another trial has trained before.{" "}
+        <Swatch colour={sharedColour(1)} /> steps of one trial · <Swatch colour={sharedColour(sharers)} /> steps that {count(sharers)} need, trained once · <Swatch colour={palette.value.warm} /> steps that another trial has trained before.{" "}
         Computed for the same trials and decisions, {both.seconds_per_step.toPrecision(3)} s a step; no trial waits for a result in it, so the time without sharing is at least that long.
       </p>
     </>
