@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import distribution
 
 
 def main() -> None:
     """Run the command, whatever else is called `app` in the working folder, which `-m` puts first."""
     if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:
         del sys.path[0]
-    [command] = entry_points(group="console_scripts", name="stagetree")
+    [command] = distribution("stagetree").entry_points.select(group="console_scripts", name="stagetree")
     command.load()()
 
 

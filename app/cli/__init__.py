@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 
-GARBAGE = 100_000
+GARBAGE = 300_000
 """New objects before the collector looks for garbage among them: an import makes many, and next to no garbage."""
 
 
@@ -25,6 +25,7 @@ def main() -> None:
             app()
         finally:
             sys.stdout.flush()
+            gc.freeze()  # else Python looks through all of it before it ends
 
 
 __all__ = ["main"]

@@ -66,8 +66,6 @@ def reading(server: str | None, folder: Path | None) -> Iterator[Documents | Sto
     """A server that was named, a folder that was named, the server of the environment, `.stagetree` here, or the
     server of this machine: the first of these that there is.
     """
-    from stagetree.client import Client
-
     if server and folder:
         fail("--server and --dir name two places: give one of them", USAGE)
     url = None if folder else server_url(server)
@@ -77,6 +75,8 @@ def reading(server: str | None, folder: Path | None) -> Iterator[Documents | Sto
         with Store(folder or DEFAULT_DIR) as store:
             yield store
     else:
+        from stagetree.client import Client
+
         with Client(url) as client, explained(is_named=url is not None):
             yield Documents(client)
 

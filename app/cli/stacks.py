@@ -22,7 +22,7 @@ from app.cli.sinks import study_sinks
 from app.embedded import Embedded, default_slots, embedded
 from app.registry import Catalogue, TrainerSource, check_arguments, describe
 from app.settings import settings
-from stagetree.client import Client, ProblemError
+from stagetree.errors import ProblemError
 from stagetree.sequences import did_you_mean
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class Service(Generic[Asked]):
 @contextmanager
 def server(url: str | None) -> Iterator[Service[Documents]]:
     """The service at a URL, or else that of the environment, or of this machine."""
+    from stagetree.client import Client
+
     named = server_url(url)
     with Client(named) as client, explained(is_named=named is not None):
         documents = Documents(client)
@@ -101,6 +103,8 @@ def own_stack(
 
     meanwhile: done while it starts.
     """
+    from stagetree.client import Client
+
     folder = own.folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
     try:

@@ -6,7 +6,7 @@ Times are Unix seconds by the database's clock, except `events.at` and `studies.
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, UniqueConstraint, false, text
+from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, UniqueConstraint, event, false, text
 from sqlmodel import Field, SQLModel
 
 ROWID = BigInteger().with_variant(Integer, "sqlite")
@@ -29,7 +29,7 @@ class EventRow(SQLModel, table=True):
     __tablename__ = "events"
     __table_args__ = (
         UniqueConstraint("stream", "version", name="uq_events_stream_version"),
-        Index("ix_events_profiles", "position", sqlite_where=text(PROFILES), postgresql_where=text(PROFILES)),
+        Index("ix_events_profiles", "position", sqlite_where=text(PROFILES)),
     )
 
     position: int = Field(sa_column=Column(ROWID, primary_key=True, autoincrement=False))
@@ -107,8 +107,8 @@ class StudyRow(SQLModel, table=True):
     __tablename__ = "studies"
     __table_args__ = (
         Index("ix_studies_submitted", "submitted_at", "id"),
-        Index("ix_studies_active", "stream", sqlite_where=text(ACTIVE), postgresql_where=text(ACTIVE)),
-        Index("ix_studies_audited", "stream", sqlite_where=text(AUDITED), postgresql_where=text(AUDITED)),
+        Index("ix_studies_active", "stream", sqlite_where=text(ACTIVE)),
+        Index("ix_studies_audited", "stream", sqlite_where=text(AUDITED)),
     )
 
     id: str = Field(primary_key=True)
@@ -150,7 +150,7 @@ class SlotRow(SQLModel, table=True):
     """
 
     __tablename__ = "slots"
-    __table_args__ = (Index("ix_slots_lent", "lent_to", sqlite_where=text(LENT), postgresql_where=text(LENT)),)
+    __table_args__ = (Index("ix_slots_lent", "lent_to", sqlite_where=text(LENT)),)
 
     name: str = Field(primary_key=True)
     owner: str
@@ -191,7 +191,7 @@ class ChainRow(SQLModel, table=True):
     """
 
     __tablename__ = "chains"
-    __table_args__ = (Index("ix_chains_live", "lease_until", sqlite_where=text(LIVE), postgresql_where=text(LIVE)),)
+    __table_args__ = (Index("ix_chains_live", "lease_until", sqlite_where=text(LIVE)),)
 
     chain: str = Field(primary_key=True)
     stream: str
@@ -230,6 +230,16 @@ class TrialLogRow(SQLModel, table=True):
 
 
 metadata = SQLModel.metadata
+
+
+@event.listens_for(metadata, "before_create")
+def _narrow(target: Any, connection: Any, **_: Any) -> None:
+    """In PostgreSQL, the same indexes are of some rows only. Said above, it would import that dialect for SQLite."""
+    for table in target.tables.values() if connection.dialect.name == "postgresql" else ():
+        for index in table.indexes:
+            index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]
+
+
 EVENTS, STREAMS, HEAD = (metadata.tables[name] for name in ("events", "streams", "log_head"))
 KEYS, STUDIES, TOKENS = (metadata.tables[name] for name in ("idempotency", "studies", "tokens"))
 ARCHIVE = metadata.tables["archive"]
