@@ -80,7 +80,8 @@ def test_what_is_damaged_or_gone_is_refused_before_anything_is_sent(
     assert "is damaged" in next(answer.json()["detail"] for answer in answers if answer.status_code == 404)
     path.unlink()
     answers = [http.get(f"/studies/{trained}/checkpoint?trial={number}") for number in (0, 1)]
-    assert "is not there" in next(answer.json()["detail"] for answer in answers if answer.status_code == 404)
+    said = next(answer.json()["detail"] for answer in answers if answer.status_code == 404)
+    assert "is not in the store any more" in said
 
 
 def test_a_store_that_is_away_is_not_a_checkpoint_that_is_gone(http: TestClient, trained: str, store: Path) -> None:
