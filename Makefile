@@ -62,7 +62,7 @@ gpu-figures: .venv/.installed-dev  ## test-gpu, and what steps and packs cost on
 	@$(BIN)/python benchmarks/gpu_figures.py
 
 TORCH ?= 2.6.*
-TRAINS := tests/runtime tests/stagetree tests/examples tests/gpu tests/workers/test_slot_exactness.py \
+TRAINS := tests/runtime tests/packing tests/stagetree tests/examples tests/gpu tests/workers/test_slot_exactness.py \
 	tests/e2e/test_laws.py tests/e2e/test_taking_weights.py
 OTHER := .venv-torch
 

@@ -140,7 +140,7 @@ def form_of(batch: Any) -> tuple[object, ...]:
     if isinstance(batch, OwnBatches):
         return tuple((number, form_of(each)) for number, each in batch.items())
     leaves, nest = tree_flatten(batch)
-    return nest, *(_form(leaf) for leaf in leaves)
+    return repr(nest), *(_form(leaf) for leaf in leaves)  # older ones of torch have no hash
 
 
 def _form(leaf: object) -> object:

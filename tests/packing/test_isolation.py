@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinds import NETS, Usual
 from lanes import (
+    NEAR,
     STEADY,
     Tiny,
     alone,
@@ -113,7 +114,7 @@ def test_in_double_precision_a_lane_is_what_the_trial_is_alone(hps: list[dict[st
     pack = fresh(WIDTH, range(len(hps)))
     assert not packed(pack, dict(enumerate(hps)), 3)
     for number, hp in enumerate(hps):
-        assert distance(weights(pack[number]), weights(alone(hp, 3))) < 1e-12
+        assert distance(weights(pack[number]), weights(alone(hp, 3))) < NEAR
 
 
 class Biased(Tiny):
@@ -147,7 +148,7 @@ def test_where_too_few_rows_agree_it_takes_more_passes(monkeypatch: pytest.Monke
     pack = fresh(WIDTH, hps)
     assert not packed(pack, hps, 3)
     for number, hp in hps.items():
-        assert distance(weights(pack[number]), weights(alone(hp, 3))) < 1e-12
+        assert distance(weights(pack[number]), weights(alone(hp, 3))) < NEAR
 
 
 @pytest.mark.parametrize("broken", [1, 2, 3])
@@ -176,8 +177,8 @@ def test_a_lane_goes_on_alone_and_one_trained_alone_joins() -> None:
     for _ in range(2):
         went_on.advance(HpTimeline(STEADY))
     wanted = weights(alone(STEADY, 4))
-    assert distance(weights(went_on), wanted) < 1e-12
-    assert distance(weights(pack[0]), wanted) < 1e-12
+    assert distance(weights(went_on), wanted) < NEAR
+    assert distance(weights(pack[0]), wanted) < NEAR
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_what_a_trainer_can_ask_for_is_the_same_packed(how: dict[str, Any]) -> N
     pack = fresh(WIDTH, hps, **how)
     assert not packed(pack, hps, 3)
     for number, hp in hps.items():
-        assert distance(weights(pack[number]), weights(alone(hp, 3, **how))) < 1e-12
+        assert distance(weights(pack[number]), weights(alone(hp, 3, **how))) < NEAR
 
 
 def test_each_lane_logs_what_is_its_own() -> None:
@@ -224,7 +225,7 @@ def test_a_lane_whose_own_code_fails_ends_alone() -> None:
     pack = fresh(WIDTH, hps, Moody)
     failed = packed(pack, hps, 3)
     assert failed.keys() == {1} and "too much" in failed[1].error
-    assert distance(weights(pack[0]), weights(alone(STEADY, 3))) < 1e-12
+    assert distance(weights(pack[0]), weights(alone(STEADY, 3))) < NEAR
 
 
 class Named(Tiny):
