@@ -27,6 +27,7 @@ from stagetree.sequences import did_you_mean
 
 if TYPE_CHECKING:
     from app.cli.store import Store
+    from stagetree.client import Client
     from stagetree.spec import StudySpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -103,8 +104,6 @@ def own_stack(
 
     meanwhile: done while it starts.
     """
-    from stagetree.client import Client
-
     folder = own.folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
     try:
@@ -112,7 +111,7 @@ def own_stack(
             folder, own.slots, own.trainers, own.port, own.host, own.slots_per_gpu, say=partial(print, file=sys.stderr)
         )
         starting = embedded(stack, await_slots=await_slots, meanwhile=meanwhile)
-        with ended_in_order(), starting, Client(stack.url) as client:
+        with ended_in_order(), starting, _client(stack.url) as client:
             began = True
             with study_sinks(stack.url, stack.folder / "sinks", stack.environment().get("STAGETREE_SINKS", "")):
                 documents, others = Documents(client), stack.url_for_others
@@ -127,6 +126,13 @@ def own_stack(
             raise
     if own.folder is None:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _client(url: str) -> Client:
+    """Imported when the stack has started: it is slow to import."""
+    from stagetree.client import Client
+
+    return Client(url)
 
 
 @contextmanager
