@@ -12,7 +12,7 @@ import asyncio
 import atexit
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import cache, update_wrapper
 from threading import Event
@@ -36,7 +36,15 @@ _END_SECONDS = 5.0
 
 @cache
 def _portal(process: int) -> BlockingPortal:
-    """The loop of a process: a fork has none of its parent's threads. It ends before the interpreter does."""
+    """The loop of a process: a fork has none of its parent's threads. It ends before the interpreter does.
+
+    Another thread starts it: Ctrl-C interrupts the main one, which then waited without a limit for a loop half begun.
+    """
+    with ThreadPoolExecutor(1) as another:
+        return another.submit(_started).result()
+
+
+def _started() -> BlockingPortal:
     closing = ExitStack()
     portal = closing.enter_context(start_blocking_portal(name="stagetree"))
     atexit.register(_end, portal, closing)

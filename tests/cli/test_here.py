@@ -112,7 +112,7 @@ def test_ctrl_c_while_a_stack_starts_has_its_sentence(here: Path, write: Write) 
         wait_for("the start of the stack", lambda: (here / ".stagetree" / "stagetree.db").exists())
         started.send_signal(signal.SIGINT)
         *_, said = started.stderr.read().strip().splitlines()
-    assert started.returncode == 130
+    assert started.returncode in (130, -signal.SIGINT)  # of a shell it is 130: CPython ends so after some interrupts
     assert said == "Stopped before anything began: no study was submitted."
 
 

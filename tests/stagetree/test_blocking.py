@@ -100,6 +100,32 @@ def test_a_stream_can_be_closed_after_an_interrupt_while_it_starts(
             next(items)
 
 
+INTERRUPTED = """
+import os, signal, time
+from anyio.from_thread import BlockingPortal
+
+begin = BlockingPortal.__aenter__
+
+async def interrupting(self):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.2)
+    return await begin(self)
+
+BlockingPortal.__aenter__ = interrupting
+from stagetree import Client
+try:
+    Client("http://127.0.0.1:9")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_while_the_loop_of_a_process_begins_ends_it() -> None:
+    """`stagetree run` waited for ever then, in one of twenty times that Ctrl-C came while its stack started."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "interrupted\n" and not done.stderr
+
+
 def test_a_program_that_closes_nothing_ends(server: str) -> None:
     program = f"from stagetree import Study; study = Study.create({FIELDS!r}, url={server!r}); print(study.state)"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
