@@ -46,7 +46,9 @@ UNREACHABLE, TIMEOUT, INTERRUPTED = 69, 124, 130
 
 SERVER = "'stagetree[server]', or 'stagetree[all]' where studies are trained"
 NEEDED = {
-    **dict.fromkeys(("alembic", "celery", "fastapi", "fsspec", "kombu", "psycopg", "redis", "s3fs"), SERVER),
+    **dict.fromkeys(
+        ("alembic", "billiard", "celery", "fastapi", "fsspec", "kombu", "psycopg", "redis", "s3fs"), SERVER
+    ),
     **dict.fromkeys(("sqlalchemy", "sqlmodel", "starlette", "uvicorn"), SERVER),
     **dict.fromkeys(("safetensors", "torch"), "'stagetree[all]'"),
 }
