@@ -103,7 +103,7 @@ class _StillImports:
         others = (each for each in sys.meta_path if each is not self)
         spec = next(filter(None, (each.find_spec(name, path, target) for each in others)), None)
         loader = spec and spec.loader
-        if isinstance(loader, Loader) and hasattr(loader, "exec_module"):  # Python's own ones are classes
+        if isinstance(loader, Loader) and all(hasattr(loader, name) for name in ("exec_module", "__dict__")):
             vars(loader).setdefault("exec_module", partial(_executed, loader.exec_module))
         return spec
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from moods import Start
 
 from app.workers.trainer_connection import Deadline
+from stagetree.trainer import generators
 
 DRAWING = """
 import random
@@ -48,6 +54,31 @@ class Late(Trainer):
     def load_state_dict(self, state):
         pass
 """
+
+
+class Slotted(Loader):
+    """It has no place for anything else."""
+
+    __slots__ = ()
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.answer = 42  # type: ignore[attr-defined]
+
+
+class Found(MetaPathFinder):
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, Slotted()) if name == "slotted_here" else None
+
+
+def test_whatever_finds_and_loads_a_module_does_so_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Found()])
+    generators.undo_draws_of_imports()
+    assert importlib.import_module("slotted_here").answer == 42
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("nowhere_at_all")
 
 
 @pytest.fixture
