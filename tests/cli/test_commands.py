@@ -204,6 +204,7 @@ def test_a_study_is_meant_by_its_beginning_its_name_or_last(stagetree: Stagetree
     assert stagetree("trials", done["study"][:unique], "-o", "json").json == done["trials"]
     named = stagetree("trials", "shown", "-o", "json")
     assert named.code == 0 and len(named.json) == 8
+    served.submit(trials("seldom", ({}, 3)))
     said = stagetree("trials", "s")
     assert (said.code, said.out) == (2, "") and "could be" in said.err
 
