@@ -21,7 +21,7 @@ from app.domain.assignment import (
 from app.domain.awaiting import evaluations, evaluations_of_each
 from app.domain.events import PlanOpened, Stage
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
-from app.domain.terms import StudyId, TrialKey
+from app.domain.terms import Refused, StudyId, TrialKey
 from app.scheduling.frontier import Frontier, Span
 
 
@@ -38,10 +38,11 @@ def lead_trial(plan: SearchPlan, span: Span) -> TrialKey:
     """The trial on whose behalf a chain that ends with `span` runs: of the most important study, the first.
 
     Every trial that shares the chain's stages has the same values there, so its values serve them all. Where the span
-    was chosen for a study, it is one of that study's.
+    was chosen for a study, it is one of that study's. Raises `Refused` where none waits any more.
     """
     node = plan.nodes[span.node]
-    waiting = list(_waiting_below(plan, node, span.end, span.study)) or _waiting_below(plan, node, span.end)
+    if not (waiting := [*_waiting_below(plan, node, span.end, span.study)] or [*_waiting_below(plan, node, span.end)]):
+        raise Refused(f"no trial waits for step {span.end} any more")
     return min(waiting, key=lambda key: (-plan.studies[key[0]].priority, key))
 
 

@@ -19,6 +19,7 @@ from app.events.housekeeping import strike
 from app.events.log import Append
 from app.events.plans import Plans, PlanUnusable
 from app.events.records import Write, transact
+from app.scheduling.fair_share import POLICIES
 from app.tuning.tuners.driver import make_driver
 from app.workers.scheduler.cluster import DISPATCH_AGAIN_SECONDS
 from stagetree.spec import SpecError, StudySpec
@@ -39,6 +40,22 @@ def test_who_is_heard_of_while_it_is_being_ended_goes_on() -> None:
     assert scene.outcomes() == []
     with scene.records.read() as rows:
         assert [row.chain for row in rows.chains.live()] == [chain]
+
+
+def test_a_study_that_is_cancelled_while_its_path_is_chosen_gets_no_chain() -> None:
+    """Found by a simulated history, seed 33517: the scheduler's look ended with a ValueError."""
+
+    def choosing(*given: Any) -> Any:
+        choice = POLICIES["critical_path"](*given)
+        if choice is not None:
+            scene.give(c.CancelStudy(study=StudyId("study"), at=scene.at))
+            scene.scheduler_plans.get("plan")
+        return choice
+
+    scene = Scene(policy=choosing)
+    scene.submit(ONE)
+    assert scene.scheduler.tick()
+    assert scene.assigned() == [] and scene.study().state == "cancelled"
 
 
 def test_a_chain_of_a_plan_that_cannot_be_folded_holds_up_nobody_else() -> None:

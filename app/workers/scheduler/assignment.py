@@ -168,8 +168,8 @@ class Assignment:
 
         False when another tick was faster: the next one will see it.
         """
-        work = self._assignments(placed, sharers)
-        try:
+        try:  # what happened since the paths were chosen may have been read meanwhile
+            work = self._assignments(placed, sharers)
             self._record(placed, work)
         except SlotTaken:
             return True
