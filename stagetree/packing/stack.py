@@ -83,7 +83,8 @@ class Stack:
     @property
     def coarse(self) -> Sequence[str]:
         """Constants of fewer digits than what learns, by name."""
-        return [name for name, each in self._passed.items() if each.is_floating_point() and each.dtype != self.dtype]
+        floating = ((name, each) for name, each in self._passed.items() if each.is_floating_point())
+        return [name for name, each in floating if each.itemsize < self.dtype.itemsize]
 
     def holds(self, model: nn.Module) -> bool:
         """Whether a model has the shape of those here, and the same constants."""

@@ -24,6 +24,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from stagetree import TorchTrainer
 from stagetree.packing import own_constants
+from stagetree.packing.stack import Stack
 from stagetree.runtime.model import Model
 from stagetree.runtime.packed import Lanes, PackedModels
 
@@ -197,6 +198,17 @@ def test_what_is_more_than_rounding_of_a_base_in_bf16_is_refused() -> None:
     pack = fresh(WIDTH, [0], OnCoarse, error=0.03)
     assert not packed(pack, {0: HPS[0]}, 1)
     assert "the first module with another output is `1` (Coarse)" in pack.unpackable_reason
+
+
+@pytest.mark.parametrize(("base", "coarse"), [(torch.bfloat16, ["0.weight"]), (torch.float32, []), (torch.float64, [])])
+def test_only_constants_of_fewer_digits_are_widened_for_a_comparison(base: torch.dtype, coarse: list[str]) -> None:
+    still = nn.Linear(3, 3, bias=False, dtype=base).requires_grad_(False)
+    net = nn.Sequential(still, nn.Linear(3, 3))
+    stack = Stack(net, [list(net[1].parameters())], WIDTH)
+    assert stack.coarse == coarse
+    with stack.widened(net):
+        assert still.weight.dtype == (torch.float32 if coarse else base)
+    assert still.weight.dtype == base
 
 
 class Casting(Coarse):
