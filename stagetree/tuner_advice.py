@@ -14,14 +14,7 @@ from stagetree.spec import StudySpec
 from stagetree.spec.tuners import AshaTuner, AsyncHyperbandTuner, FixedTuner, HyperbandTuner, PbtTuner, ShaTuner
 from stagetree.spec.tuners.base import DRAWN_FIRST
 from stagetree.spec.tuners.early_stopping import CurveTuner
-from stagetree.spec.tuners.halving import (
-    ENDLESS,
-    LEAST_POINTS,
-    boundary_of,
-    most_points,
-    rung_steps,
-    sure_steps,
-)
+from stagetree.spec.tuners.halving import ENDLESS, LEAST_POINTS, boundary_of, most_points, rung_steps, sure_steps
 
 SAMPLES = 64
 """So many configurations are drawn to compare them."""

@@ -103,7 +103,7 @@ class _StillImports:
         others = (each for each in sys.meta_path if each is not self)
         spec = next(filter(None, (each.find_spec(name, path, target) for each in others)), None)
         loader = spec and spec.loader
-        if isinstance(loader, Loader) and all(hasattr(loader, name) for name in ("exec_module", "__dict__")):
+        if isinstance(loader, Loader) and hasattr(loader, "exec_module") and hasattr(loader, "__dict__"):
             vars(loader).setdefault("exec_module", partial(_executed, loader.exec_module))
         return spec
 
@@ -128,8 +128,8 @@ def undo_draws_of_imports() -> None:
     """From here on, an import leaves the generators of this process where they are.
 
     Packages draw random numbers while they are imported. A trainer may import some in its constructor, and the first
-    one that a process builds would begin with other numbers than the next. Where finders
-    are added to `sys.meta_path`, this has to be called again.
+    one that a process builds would begin with other numbers than the next. Where finders are added to `sys.meta_path`,
+    this has to be called again.
     """
     mark("cpu")  # NumPy imports its generators when it is first asked for them
     sys.meta_path[:] = [_StillImports(), *(each for each in sys.meta_path if not isinstance(each, _StillImports))]
