@@ -76,10 +76,47 @@ class Batched(Inside):
             return None
         if not self._has(scores) or scores.dim() != 2 or target.dim() != 1:
             return None
-        flat, targets = self._rows(scores).flatten(0, 1), self._rows(target)
-        each = functional.cross_entropy(flat, targets.flatten(), ignore_index=ignore_index, reduction="none")
-        counted = targets if self._has(target) else target
-        return each.view(self._lanes, -1).sum(1) / (counted != ignore_index).sum(-1)
+        rows, targets = self._rows(scores), self._rows(target)
+        if (columns := rows.mT).is_contiguous():  # as `linear` gives them: they need not be turned around
+            each = functional.cross_entropy(columns, targets, ignore_index=ignore_index, reduction="none")
+        else:
+            flat = functional.cross_entropy(
+                rows.flatten(0, 1), targets.flatten(), ignore_index=ignore_index, reduction="none"
+            )
+            each = flat.view(self._lanes, -1)
+        counted = ((targets if self._has(target) else target) != ignore_index).sum(-1, keepdim=True)
+        return (each / counted).sum(1)
+
+    def batch_norm(
+        self,
+        numbers: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor | None:
+        """[lanes, batch, channels, ...]: lanes are channels, as each of these is normalized by itself."""
+        kept = [each for each in (running_mean, running_var) if each is not None]  # and written into
+        if numbers.dim() < 2 or not all(self._has(each) and self._rows(each).is_contiguous() for each in kept):
+            return None
+        rows = self._rows(numbers).movedim(0, 1).flatten(1, 2)
+        mean, var, factor, added = (
+            None if each is None else self._rows(each).flatten() for each in (running_mean, running_var, weight, bias)
+        )
+        return self._of_channels(functional.batch_norm(rows, mean, var, factor, added, training, momentum, eps))
+
+    def max_pool2d(self, numbers: Tensor, *how: Any, return_indices: bool = False, **named: Any) -> Tensor | None:
+        """[lanes, batch, channels, height, width], where lanes lie in memory as channels do: else they are samples."""
+        if return_indices or not self._has(numbers) or numbers.dim() != 4:
+            return None
+        samples = self._rows(numbers).movedim(0, 1)
+        if not samples.is_contiguous():
+            return None
+        pooled = functional.max_pool2d(samples.flatten(1, 2), *how, **named)
+        return self._of_channels(pooled)
 
     def attention(
         self,
@@ -139,6 +176,11 @@ class Batched(Inside):
             return False
         return bool(_functorch.is_batchedtensor(tensor)) and _functorch.maybe_get_level(tensor) == self._level
 
+    def _of_channels(self, tensor: Tensor) -> Tensor:
+        """[lanes, batch, channels, ...] of a tensor that has the lanes among its channels."""
+        channels = tensor.shape[1] // self._lanes
+        return tensor.reshape(len(tensor), self._lanes, channels, *tensor.shape[2:]).movedim(1, 0)
+
     def _rows(self, tensor: Tensor) -> Tensor:
         """With a row for each lane."""
         if not self._has(tensor):
@@ -191,6 +233,8 @@ def _look_at(module: nn.Module, compute: Forward, samples: Tensor, result: Any, 
 KNOWN: dict[Any, Callable[..., Tensor | None]] = {
     functional.linear: Batched.linear,
     functional.cross_entropy: Batched.cross_entropy,
+    functional.batch_norm: Batched.batch_norm,
+    functional.max_pool2d: Batched.max_pool2d,
     functional.scaled_dot_product_attention: Batched.attention,
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from math import prod
 from typing import Any
 
@@ -58,7 +58,8 @@ class StackSegment:
     values, grads: of the parameters, [lanes, numbers in a row]. places: name, where it begins in a row, and its shape.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], width: int) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], width: int, in_blocks: Set[str] = frozenset()) -> None:
+        """in_blocks: the names of what `blocks` copies."""
         first = next(iter(parameters.values()))
         self.places: list[tuple[str, int, torch.Size]] = []
         end = 0
@@ -68,11 +69,35 @@ class StackSegment:
         self.values = torch.zeros(width, end, dtype=first.dtype, device=first.device)
         self.grads = torch.zeros_like(self.values)
         self._gap = torch.zeros(1, 1, dtype=first.dtype, device=first.device)
+        self._in_blocks = [
+            place for place in self.places if place[0] in in_blocks and prod(place[2]) % _in_a_grain(first) == 0
+        ]
+        self._grains: dict[int, Tensor] = {}
 
     def parts(self, rows: Tensor) -> Iterator[tuple[str, Tensor]]:
         """What lies in rows like these, or in one row, by name: views in the tensor's own shape."""
         for name, begin, shape in self.places:
             yield name, rows[..., begin : begin + prod(shape)].view((*rows.shape[:-1], *shape))
+
+    def blocks(self, rows: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """As `parts`, of what fills whole grains, in blocks: without gaps between lanes, copied by one operation."""
+        if not self._in_blocks:
+            return
+        if len(rows) not in self._grains:
+            self._grains[len(rows)] = self._grains_of(rows)
+        copies = rows.view(-1, _in_a_grain(rows)).index_select(0, self._grains[len(rows)]).view(-1)
+        begin = 0
+        for name, _, shape in self._in_blocks:
+            end = begin + len(rows) * prod(shape)
+            yield name, copies[begin:end].view(len(rows), *shape)
+            begin = end
+
+    def _grains_of(self, rows: Tensor) -> Tensor:
+        """Which ones of rows like these are in blocks, one block after the other."""
+        size = _in_a_grain(rows)
+        begins = torch.arange(len(rows), device=rows.device).unsqueeze(1) * (rows.shape[1] // size)
+        blocks = [(begin // size, (begin + prod(shape)) // size) for _, begin, shape in self._in_blocks]
+        return torch.cat([(begins + torch.arange(*block, device=rows.device)).flatten() for block in blocks])
 
     def join(self, tensors: Mapping[str, Tensor], out: Tensor | None = None) -> Tensor:
         """Rows like `values` from tensors with a row for each lane each."""
@@ -87,7 +112,7 @@ class StackSegment:
 
 
 class StackBuffers:
-    """Buffers of one kind of number, in a block with a row for each lane each, all in one tensor, `flat`.
+    """Buffers of all kinds of numbers, in a block with a row for each lane each, all in one tensor of bytes, `flat`.
 
     So a pass, which may write into them, has copies of all by one operation.
     """
@@ -95,26 +120,31 @@ class StackBuffers:
     def __init__(self, buffers: Mapping[str, Tensor], width: int) -> None:
         first = next(iter(buffers.values()))
         self._width = width
-        self._places: list[tuple[str, int, int, torch.Size]] = []
+        self._places: list[tuple[str, int, int, torch.Size, torch.dtype]] = []
         end = 0
         for name, each in buffers.items():
-            self._places.append((name, end, rounded(each), each.shape))
-            end += width * rounded(each)
-        self.flat = torch.zeros(end, dtype=first.dtype, device=first.device)
+            self._places.append((name, end, rounded(each), each.shape, each.dtype))
+            end += width * rounded(each) * each.itemsize
+        self.flat = torch.zeros(end, dtype=torch.uint8, device=first.device)
 
     def parts(self, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
         """The buffers in a tensor like `flat`, by name: views with a row for each lane.
 
         Each has a version of its own: writing into one says nothing of another.
         """
-        for name, begin, size, shape in self._places:
-            rows = flat[begin : begin + self._width * size].view(self._width, size)
+        for name, begin, size, shape, dtype in self._places:
+            rows = flat[begin : begin + self._width * size * dtype.itemsize].view(dtype).view(self._width, size)
             yield name, rows[:, : prod(shape)].view(self._width, *shape).data
 
 
 def rounded(tensor: Tensor) -> int:
     """How many numbers it takes in a row, with the gap behind it."""
-    return tensor.numel() + -tensor.numel() % max(GRAIN // tensor.element_size(), 1)
+    return tensor.numel() + -tensor.numel() % _in_a_grain(tensor)
+
+
+def _in_a_grain(tensor: Tensor) -> int:
+    """How many numbers of this kind fill one."""
+    return max(GRAIN // tensor.element_size(), 1)
 
 
 class OwnBatches(dict[int, Any]):

@@ -9,6 +9,8 @@ from math import prod, sqrt
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from stagetree.packing.constants import constants_of, is_opaque, is_same, opaque_modules
 from stagetree.packing.rows import Selection, StackBuffers, StackSegment
@@ -54,7 +56,8 @@ class Stack:
         learning = {name: each for name, each in model.named_parameters() if each.requires_grad}
         if not learning:
             raise ValueError("nothing in the model learns")
-        self.segments = [StackSegment(each, width) for each in _by_group(learning, groups)]
+        by_channel = frozenset(_by_channel(model))
+        self.segments = [StackSegment(each, width, by_channel) for each in _by_group(learning, groups)]
         self.parameters = _parts(self.segments, [each.values for each in self.segments])
         self._grads = _parts(self.segments, [each.grads for each in self.segments])
         self._leaves = {name: each.detach().requires_grad_() for name, each in self.parameters.items()}
@@ -64,7 +67,7 @@ class Stack:
         self._passed = {name: each for name, each in self.constants.items() if name in plain}
         self._opaque = tuple(opaque_modules(model))
         buffers = dict(model.named_buffers()) | ({} if has_constants else still)
-        self._kept = [StackBuffers(each, width) for each in _by_group(buffers, ())]
+        self._kept = [StackBuffers(each, width) for each in _by_device(buffers)]
         self.buffers = _parts(self._kept, [each.flat for each in self._kept])
         self._taken = set[int]()
         for name, each in self._own(model):
@@ -129,12 +132,19 @@ class Stack:
             flat = [each.flat.clone() for each in self._kept]
             buffers = _parts(self._kept, flat)
             buffers |= {name: each.contiguous() for name, each in buffers.items() if each.dim() > 1}
-            return StackRows(range(self.width), self._leaves, self._passed, buffers, flat, self._opaque)
+            parameters = self._leaves | self._in_blocks([each.values for each in self.segments])
+            return StackRows(range(self.width), parameters, self._passed, buffers, flat, self._opaque)
         at = self.selection(numbers)
-        parameters = _parts(self.segments, [at.copy(each.values) for each in self.segments])
-        parameters = {name: each.detach().requires_grad_() for name, each in parameters.items()}
+        copies = [at.copy(each.values) for each in self.segments]
+        parameters = {name: each.detach().requires_grad_() for name, each in _parts(self.segments, copies).items()}
+        parameters |= self._in_blocks(copies)
         buffers = {name: at.copy(each) for name, each in self.buffers.items()}
         return StackRows(at.numbers, parameters, self._passed, buffers, opaque=self._opaque)
+
+    def _in_blocks(self, rows: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Of rows of the segments, copies of what a pass reads in blocks: it can be differentiated by, too."""
+        blocks = (each for segment, some in zip(self.segments, rows, strict=True) for each in segment.blocks(some))
+        return {name: each.requires_grad_() for name, each in blocks}
 
     @contextmanager
     def drawn(self, lane: int, seed: int) -> Iterator[None]:
@@ -233,6 +243,24 @@ def _by_group(tensors: Mapping[str, Tensor], groups: Sequence[Sequence[Tensor]])
         place = number.get(id(each), len(groups))
         sorted_.setdefault((place, each.dtype, each.device), {})[name] = each
     return [sorted_[key] for key in sorted(sorted_, key=lambda key: key[0])]
+
+
+def _by_device(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    sorted_: dict[torch.device, dict[str, Tensor]] = {}
+    for name, each in tensors.items():
+        sorted_.setdefault(each.device, {})[name] = each
+    return list(sorted_.values())
+
+
+def _by_channel(model: nn.Module) -> Iterator[str]:
+    """Names of the parameters whose lanes are channels of one call: its kernels read them without gaps.
+
+    Each would be copied by itself, and a normalization's would be two more operations of each.
+    """
+    for prefix, module in model.named_modules():
+        if isinstance(module, _ConvNd | _BatchNorm):
+            for name, _ in module.named_parameters(prefix, recurse=False):
+                yield name
 
 
 def _floating(tensors: Iterable[Tensor]) -> list[Tensor]:

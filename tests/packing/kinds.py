@@ -68,6 +68,13 @@ def convolving() -> nn.Module:
     return nn.Sequential(*first, nn.Conv2d(5, 7, 2), nn.Tanh(), nn.Flatten(), nn.Linear(28, 10))
 
 
+def channelled() -> nn.Module:
+    """Of sizes that leave no gaps in memory, so the lanes of its parameters are read as channels where they lie."""
+    first = nn.Conv2d(1, 32, 2, bias=False), nn.BatchNorm2d(32), nn.ReLU()
+    second = nn.Conv2d(32, 32, 3, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(128, 10))
+
+
 def grouped() -> nn.Module:
     first = nn.Conv1d(1, 6, 3), nn.GroupNorm(2, 6), nn.Sigmoid(), nn.AdaptiveAvgPool1d(3)
     return nn.Sequential(nn.Flatten(1), nn.Unflatten(1, (1, -1)), *first, nn.Flatten(), nn.Linear(18, 10))
@@ -85,6 +92,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "tempered": Tempered,
     "dropping": dropping,
     "convolving": convolving,
+    "channelled": channelled,
     "grouped": grouped,
     "attending": Attending,
     "encoding": Encoding,
@@ -118,12 +126,15 @@ class Usual(TorchTrainer):
         return loss
 
 
+IMAGES = ("convolving", "channelled", "grouped")
+
+
 def samples(net: str) -> tuple[Tensor, Tensor]:
     """What is read and what is to be said of it."""
     chance = torch.Generator().manual_seed(3)
     if net in ("attending", "encoding"):
         return torch.randint(11, (SAMPLES, 6), generator=chance), torch.randint(11, (SAMPLES, 6), generator=chance)
-    shape = (1, 8, 8) if net in ("convolving", "grouped") else (6,)
+    shape = (1, 8, 8) if net in IMAGES else (6,)
     return torch.randn(SAMPLES, *shape, generator=chance), torch.arange(SAMPLES) % 10
 
 

@@ -1,0 +1,118 @@
+"""What all lanes have by one kernel is what each has alone: batch normalization, pooling, and cross-entropies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from kinds import IMAGES, NETS, Usual
+from lanes import NEAR, alone, distance, fresh, packed, weights
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, max_pool2d
+
+HPS = {number: {"lr": 0.1 / (1 + number), "bs": 6} for number in range(3)}
+
+
+class Frozen(nn.BatchNorm2d):
+    """It normalizes by what it was given, also while others learn."""
+
+    def train(self, mode: bool = True) -> Frozen:
+        super().train(False)
+        return self
+
+
+class Pools(nn.Module):
+    """Once what each lane has, once what all have, and once the places of the largest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(1, 32, 2), nn.Linear(32 * 16 + 16 + 32 * 9, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        mine = self.first(images)
+        largest, _ = max_pool2d(mine, 3, 2, return_indices=True)
+        pooled = max_pool2d(mine, 2, ceil_mode=True), max_pool2d(images, 2), largest
+        return self.last(torch.cat([each.flatten(1) for each in pooled], 1))
+
+
+def normal(norm: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 32, 2, bias=False), norm, nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), last(288))
+
+
+def last(inputs: int) -> nn.Module:
+    return nn.Linear(inputs, 10)
+
+
+def unlearned(norm: nn.Module) -> nn.Module:
+    return norm.requires_grad_(False)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "channelled": NETS["channelled"],
+    "affine": lambda: normal(nn.BatchNorm2d(32)),
+    "with a bias before it": lambda: nn.Sequential(
+        nn.Conv2d(1, 32, 2), nn.Tanh(), nn.BatchNorm2d(32), nn.Flatten(), last(32 * 49)
+    ),
+    "plain": lambda: normal(nn.BatchNorm2d(32, affine=False)),
+    "of the batch only": lambda: normal(nn.BatchNorm2d(32, track_running_stats=False)),
+    "unlearned": lambda: normal(unlearned(nn.BatchNorm2d(32))),
+    "frozen": lambda: normal(Frozen(32, momentum=0.3)),
+    "of the data": lambda: nn.Sequential(nn.BatchNorm2d(1), normal(nn.BatchNorm2d(32))),
+    "of rows": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 7, bias=False), nn.BatchNorm1d(7), nn.ReLU(), last(7)),
+    "of lines": lambda: nn.Sequential(nn.Flatten(2), nn.BatchNorm1d(1), nn.Conv1d(1, 5, 3), nn.Flatten(), last(310)),
+    "pools": Pools,
+}
+
+
+@pytest.fixture
+def images(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model by its name, which learns of images."""
+    monkeypatch.setitem(NETS, "tried", MODELS[request.param])
+    monkeypatch.setattr("kinds.IMAGES", (*IMAGES, "tried"))
+    return "tried"
+
+
+@pytest.mark.parametrize("images", MODELS, indirect=True)
+def test_gradients_and_buffers_are_those_of_the_model_alone(images: str) -> None:
+    how = {"net": images, "dtype": "float64"}
+    pack = fresh(4, HPS, Usual, **how)
+    assert not packed(pack, HPS, 3) and not pack.unpackable_reason
+    for number, hp in HPS.items():
+        assert distance(weights(pack[number]), weights(alone(hp, 3, Usual, **how))) < NEAR
+
+
+class Masked(Usual):
+    """A third of its samples has no label."""
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        labels = batch[1].flatten()
+        labels = torch.where(labels % 3 == 0, torch.full_like(labels, -100), labels)
+        loss = cross_entropy(self.model(batch[0]), labels)
+        self.log("loss", loss)
+        return loss
+
+
+@pytest.mark.parametrize("net", ["relu", "attending", "convolving", "channelled"])
+def test_samples_without_a_label_count_for_nothing(net: str) -> None:
+    how = {"net": net, "dtype": "float64"}
+    pack = fresh(4, HPS, Masked, **how)
+    assert not packed(pack, HPS, 3) and not pack.unpackable_reason
+    for number, hp in HPS.items():
+        one = alone(hp, 3, Masked, **how)
+        assert distance(weights(pack[number]), weights(one)) < NEAR
+        assert pack[number].logged() == pytest.approx(one.logged())
+
+
+def test_a_batch_of_one_number_a_channel_fails_as_it_does_alone() -> None:
+    hps: dict[int, dict[str, Any]] = {0: {"lr": 0.1, "bs": 1}}
+    pack = fresh(2, hps, Narrow, net="relu")
+    failed = packed(pack, hps, 1)
+    assert "more than 1 value per channel" in failed[0].error
+
+
+class Narrow(Usual):
+    def __init__(self, **args: Any) -> None:
+        super().__init__(**args)
+        self.model = nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.Linear(7, 10))
