@@ -16,13 +16,13 @@ CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload([*MODULES])
 
 
-def in_a_fork(function: Callable[..., T], *args: Any) -> T:
+def in_a_fork(function: Callable[..., T], *args: Any, **named: Any) -> T:
     """What a function of a module returns, or raises, in a process of its own.
 
     What it starts itself starts as ever, and not from a server of forks of its own, which would import torch again.
     """
     with ProcessPoolExecutor(1, CONTEXT, initializer=set_start_method, initargs=(None, True)) as pool:
-        return pool.submit(function, *args).result()
+        return pool.submit(function, *args, **named).result()
 
 
 def checked(job: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ DATES = {
     "app/cli/changing.py": "when a study was struck",
     "app/cli/diagnosing.py": "whether it is the same here and on the server",
     "app/cli/tokens.py": "when a token was made, and until when it lasts",
-    "app/embedded/database.py": "when the token of its user was made",
+    "app/embedded/machine.py": "when the token of its user was made",
     "app/events/housekeeping.py": "when a plan was archived",
     "app/events/memory/log.py": "the clock of a database in memory",
     "app/main.py": "when a fact was stated",

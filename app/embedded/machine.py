@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -265,3 +266,17 @@ def redis_command(folder: str) -> list[str]:
     """The command of a Redis that only this stack can reach, and that keeps nothing."""
     options = ["--port", "0", "--unixsocket", f"{folder}/redis.sock", "--unixsocketperm", "700"]
     return [redis_server(), *options, "--save", "", "--appendonly", "no", "--dir", folder]
+
+
+def token_in(file: Path, database_url: str) -> str:
+    """The token of a folder's user, which is kept in that file. Raises `StackFailed`."""
+    from app.events import Database, DatabaseUnavailable, SqlRecords  # slow to import, and needed by few
+    from app.service.access import kept_in
+
+    records = SqlRecords(Database(database_url))
+    try:
+        return kept_in(file, records, time.time())
+    except DatabaseUnavailable as problem:
+        raise StackFailed(str(problem)) from None
+    finally:
+        records.close()

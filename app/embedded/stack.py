@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from app.embedded import machine
-from app.embedded.database import FolderDatabase
 from app.embedded.machine import (
     HOME,
     PRIVATE,
@@ -73,6 +72,7 @@ class Embedded:
     _lock: IO[bytes] | None = None
     _reserved: Any = None  # the hold on the port
     _trainers: socket.socket | None = None
+    _workers: socket.socket | None = None
 
     @property
     def url(self) -> str:
@@ -102,6 +102,8 @@ class Embedded:
             with private_files():
                 self._spawn_all()
             meanwhile()
+            with private_files():
+                self._let_workers_begin()
             self._await_ready(self.slots if await_slots else 0)
         except BaseException:
             self.stop()
@@ -114,8 +116,8 @@ class Embedded:
         """
         with noting_interrupts() as interrupted:
             try:
-                if self._database.has_work(if_away=False):
-                    self._let_slots_save(interrupted)
+                if "workers" in self.processes:
+                    self._let_slots_save(self.processes["workers"], interrupted)
             finally:
                 self._end()
 
@@ -123,7 +125,7 @@ class Embedded:
         for process in self.processes.values():
             machine.kill(process)
         self.processes.clear()
-        for held in filter(None, (self._trainers, self._reserved)):
+        for held in filter(None, (self._trainers, self._workers, self._reserved)):
             held.close()
         if self._scratch:
             self._scratch.delete()
@@ -161,10 +163,6 @@ class Embedded:
         }
 
     @property
-    def _database(self) -> FolderDatabase:
-        return FolderDatabase(self.environment()["STAGETREE_DATABASE_URL"])
-
-    @property
     def _scratch_path(self) -> str:
         return self._scratch.path if self._scratch else ""
 
@@ -190,12 +188,28 @@ class Embedded:
     def _spawn_all(self) -> None:
         commands = self.commands()
         self._spawn_trainers()  # first: it has most to import
-        # Celery's pools leave a folder among the temporary files when they are killed: it goes with ours.
-        workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE, TMPDIR=self._scratch_path)
+        self._workers, theirs = socket.socketpair()
+        with theirs:
+            # Celery's pools leave a folder among the temporary files when they are killed: it goes with ours.
+            self._spawn("workers", commands["workers"], stdin=theirs.fileno(), TMPDIR=self._scratch_path)
         self._spawn("redis", commands["redis"])
         machine.open_log(self.folder / "logs" / "api.log").close()
-        self.token = self._database.create(None if self.url_for_others is None else self.folder / "token")
-        workers.stdin.close()  # type: ignore[union-attr]  # from here on its forks may look at the database
+
+    def _let_workers_begin(self) -> None:
+        """When the database is there, with the token of its user where other machines reach it."""
+        assert self._workers is not None
+        self._workers.settimeout(START_SECONDS)
+        with self._workers, self._workers.makefile() as told:
+            try:
+                problem = told.readline()
+            except TimeoutError:
+                raise self._not_ready() from None
+            if not problem:
+                raise StackFailed(f"workers ended{last_words(self.folder / 'logs' / 'workers.log')}")
+            if problem.strip():
+                raise StackFailed(problem.strip())
+            if self.url_for_others is not None:
+                self.token = machine.token_in(self.folder / "token", self.environment()["STAGETREE_DATABASE_URL"])
 
     def commands(self) -> dict[str, list[str]]:
         """What is started, by the name of its log. The API and the workers are forks of one process."""
@@ -219,12 +233,12 @@ class Embedded:
             command = [*PYTHON, "stagetree.runtime.warm", *map(str, fds), *self._trainer_files()]
             self._spawn("trainers", command, pass_fds=fds)
 
-    def _let_slots_save(self, interrupted: threading.Event) -> None:
+    def _let_slots_save(self, workers: subprocess.Popen[bytes], interrupted: threading.Event) -> None:
         """Ask the slots to end, and wait for what they save: the states of the last trials are among it."""
-        workers, began = self.processes["workers"], time.monotonic()
-        limit, is_told = float(self.environment()["STAGETREE_STOP_SECONDS"]), False
+        began, is_told = time.monotonic(), False
+        limit = float(self.environment()["STAGETREE_STOP_SECONDS"])
         workers.terminate()
-        while workers.poll() is None and self._database.has_work(if_away=True) and not interrupted.is_set():
+        while workers.poll() is None and not interrupted.is_set():
             if (waited := time.monotonic() - began) > limit:
                 return
             if waited > TOLD_SECONDS and not is_told:
@@ -266,7 +280,10 @@ class Embedded:
                     if len(client.slots()) >= slots:
                         return
                 time.sleep(0.05)
-        raise StackFailed(f"the stack was not ready after {START_SECONDS:.0f} seconds; see {self.folder / 'logs'}")
+        raise self._not_ready()
+
+    def _not_ready(self) -> StackFailed:
+        return StackFailed(f"the stack was not ready after {START_SECONDS:.0f} seconds; see {self.folder / 'logs'}")
 
 
 @contextlib.contextmanager

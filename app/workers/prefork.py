@@ -4,9 +4,10 @@ The workers of one machine, and its API, as forks of one interpreter that has im
 
     python -P -m app.workers.prefork LOGS '{"gpu0": ["celery", "-A", "app.workers", "worker", "-Q", "gpu0"], ...}'
 
-Each fork becomes what its command describes, with a log of its own, once standard input has ended: then the database
-must be there. It ends when a fork does so by itself; on SIGTERM it asks all workers to end, and waits. The API answers
-until then.
+Each fork becomes what its command describes, with a log of its own, once standard input has ended. It ends when a fork
+does so by itself; on SIGTERM it asks all workers to end, and waits as long as one trains or saves something. The API
+answers until then. Where there is an API, the database is that of a stack alone: it is made ready before, and standard
+input is a socket, on which a line is said then: the reason why it is not ready, or nothing.
 A worker of a cluster, as `stagetree worker QUEUE` starts it, imports the same, whatever the working folder holds.
 """
 
@@ -19,11 +20,15 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from app.processes import last_words
+
+if TYPE_CHECKING:
+    from app.events import SqlRecords
 
 QUIET = ("--without-gossip", "--without-mingle")
 """Workers need not know of each other: the database says what each has."""
@@ -57,6 +62,10 @@ def main() -> int:
     gc.disable()  # an import makes next to no garbage
     import_all()
     if api := commands.get(API):
+        problem = made_ready()
+        os.write(sys.stdin.fileno(), f"{problem}\n".encode())
+        if problem:
+            return 1
         import_served(api)
     gc.enable()
     sys.stdin.read()
@@ -77,6 +86,51 @@ def import_served(command: Sequence[str]) -> None:
     """What uvicorn's command, which ends with it, is to serve: workers have imported most of that, too."""
     importlib.import_module("uvicorn.main")
     importlib.import_module(command[-1].partition(":")[0])
+
+
+def made_ready() -> str:
+    """Bring the schema up to date and forget all slots: the folder is ours, so whoever is on record there is dead.
+
+    Where that cannot be, the reason why; else nothing.
+    """
+    from app.events import DatabaseUnavailable
+    from app.events.database import NewerSchema
+
+    try:
+        with _records() as records:
+            records.database.create()
+            with records.write() as rows:
+                rows.slots.forget_all()
+    except (DatabaseUnavailable, NewerSchema) as problem:
+        return " ".join(str(problem).split())
+    return ""
+
+
+def has_work(*, if_away: bool) -> bool:
+    """Whether a slot still trains or saves something: a chain is live until its last state is recorded.
+
+    if_away: the answer where the database gives none.
+    """
+    from app.events import DatabaseUnavailable
+
+    try:
+        with _records() as records, records.read() as rows:
+            return bool(rows.chains.live())
+    except DatabaseUnavailable:
+        return if_away
+
+
+@contextlib.contextmanager
+def _records() -> Iterator[SqlRecords]:
+    """Opened, and closed again: no fork has a connection of ours."""
+    from app.events import Database, SqlRecords
+    from app.settings import settings
+
+    records = SqlRecords(Database(settings().database_url))
+    try:
+        yield records
+    finally:
+        records.close()
 
 
 def work(queue: str) -> NoReturn:
@@ -106,11 +160,18 @@ MOST_WORDS = 200
 """Characters of a log's last line that are told."""
 
 
+LOOK_SECONDS = 0.05
+
+
+class Asked(Exception):
+    """This process was asked to end."""
+
+
 class Prefork:
     """The forks, by process id."""
 
     def __init__(self, logs: Path) -> None:
-        self._logs, self._ending = logs, False
+        self._logs = logs
         self._names: dict[int, str] = {}
 
     def start(self, commands: Mapping[str, Sequence[str]]) -> None:
@@ -120,20 +181,30 @@ class Prefork:
             self._names[self._fork(name, command)] = name
 
     def watch(self) -> int:
-        """Wait until a fork ends by itself, or all workers have because they were asked to; the exit code."""
-        signal.signal(signal.SIGTERM, self._end)
-        while self._workers():
+        """Wait until a fork ends by itself, or nothing is left to save when this process is asked to end: the code."""
+        try:
+            signal.signal(signal.SIGTERM, _say_so)
             pid, status = os.wait()
-            name, code = self._names.pop(pid), os.waitstatus_to_exitcode(status)
-            if not self._ending:
-                log = self._logs / f"{name}.log"
-                said = last_words(log)[:MOST_WORDS]
-                print(f"{name} ended with exit code {code}{said} (its log is {log})", flush=True)
-                return 1
-        return 0
+        except Asked:
+            self._let_workers_save()
+            return 0
+        name, code = self._names.pop(pid), os.waitstatus_to_exitcode(status)
+        log = self._logs / f"{name}.log"
+        said = last_words(log)[:MOST_WORDS]
+        print(f"{name} ended with exit code {code}{said} (its log is {log})", flush=True)
+        return 1
 
-    def _workers(self) -> list[int]:
-        return [pid for pid, name in self._names.items() if name != API]
+    def _let_workers_save(self) -> None:
+        """The API goes on: it says meanwhile how far they are, and ends with this process."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        workers = {pid for pid, name in self._names.items() if name != API}
+        if not has_work(if_away=False):
+            return
+        for pid in workers:
+            os.kill(pid, signal.SIGTERM)
+        while workers and has_work(if_away=True):
+            workers -= {pid for pid in workers if os.waitpid(pid, os.WNOHANG)[0]}
+            time.sleep(LOOK_SECONDS)
 
     def _fork(self, name: str, command: Sequence[str]) -> int:
         from app.workers.tasks import end_with_parent
@@ -152,11 +223,9 @@ class Prefork:
             importlib.import_module("uvicorn.main").main()
         sys.exit(celery())
 
-    def _end(self, number: int, _: object) -> None:
-        """The API goes on: it says meanwhile how far they are, and ends with this process."""
-        self._ending = True
-        for pid in self._workers():
-            os.kill(pid, number)
+
+def _say_so(*_: object) -> NoReturn:
+    raise Asked
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -21,8 +21,8 @@ from transactions import TTL, Transactions
 
 from app.embedded import Embedded
 from app.embedded.machine import Scratch
-from app.embedded.stack import STOP_SECONDS
 from app.events.database import Database
+from app.settings import settings
 from app.workers.prefork import Prefork
 from app.workers.tasks import ShutdownFlag
 
@@ -66,30 +66,71 @@ def test_a_stack_that_was_not_started_can_be_stopped(tmp_path: Path) -> None:
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); print(flush=True); time.sleep(600)"
 
 
+@pytest.mark.slow
 def test_a_stack_ends_when_nothing_is_left_to_save(tmp_path: Path) -> None:
     """It waited for Celery's own end, two seconds, after a proof that nobody needed any more was stopped."""
-    stack, database = Embedded(tmp_path, 1, ()), Database(f"sqlite:///{tmp_path / 'stagetree.db'}")
+    assert in_a_fork(ended, Deaf, tmp_path, is_at_work=True) == (0, True, True)
+
+
+@pytest.mark.slow
+def test_a_stack_at_whose_slots_nothing_is_trained_ends_at_once(tmp_path: Path) -> None:
+    assert in_a_fork(ended, Deaf, tmp_path, is_at_work=False) == (0, True, False)
+
+
+@pytest.mark.slow
+def test_the_api_is_there_until_the_workers_have_ended(tmp_path: Path) -> None:
+    """Who waits for what they save sees it on the page."""
+    assert in_a_fork(ended, Sleeping, tmp_path, is_at_work=True) == (0, True, False)
+
+
+class Sleeping(Prefork):
+    """Its forks do nothing, until they are asked to end."""
+
+    def _fork(self, name: str, command: object) -> int:
+        return subprocess.Popen(["sleep", "60"]).pid
+
+
+class Deaf(Prefork):
+    """Its forks do nothing, and are asked in vain to end."""
+
+    def _fork(self, name: str, command: object) -> int:
+        fork = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE)
+        assert fork.stdout is not None
+        fork.stdout.read(1)
+        return fork.pid
+
+
+def ended(kind: type[Prefork], folder: Path, *, is_at_work: bool) -> tuple[int, bool, bool]:
+    """What a SIGTERM comes to; whether the API was there yet, and the last state was saved.
+
+    It is saved half a second after the SIGTERM.
+    """
+    os.environ["STAGETREE_DATABASE_URL"] = url = f"sqlite:///{folder / 'stagetree.db'}"
+    settings.cache_clear()
+    database = Database(url)
     database.create()
     rows = Transactions(database)
-    rows.slots.take("cpu0", "anna", instead_of=None, device="cpu", host="host", pid=1)
-    rows.chains.assign("c", "plan", "cpu0", WORK, TTL)
-    workers = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, start_new_session=True)
-    assert workers.stdout is not None
-    workers.stdout.read(1)
-    stack.processes["workers"] = workers
-    alive = list[bool]()
+    rows.slots.take("gpu0", "anna", instead_of=None, device="cpu", host="host", pid=1)
+    if is_at_work:
+        rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
+    processes, is_saved = kind(folder), threading.Event()
+    processes.start({"api": [], "gpu0": [], "scheduler": []})
+    api, *_ = forks = sorted(psutil.Process().children(), key=lambda child: child.pid)
+    before = signal.getsignal(signal.SIGTERM)
 
-    def release() -> None:
-        alive.append(workers.poll() is None)
-        rows.chains.finish("c", rows.chains.claim("c", "worker", TTL).fence)
+    def ask() -> None:
+        wait_for("its handler", lambda: signal.getsignal(signal.SIGTERM) != before)
+        os.kill(os.getpid(), signal.SIGTERM)
+        if is_at_work and not is_saved.wait(0.5):
+            is_saved.set()
+            rows.chains.finish("c", rows.chains.claim("c", "worker", TTL).fence)
 
-    threading.Timer(0.5, release).start()
-    began = time.monotonic()
-    stack.stop()
-    assert alive == [True]
-    assert time.monotonic() - began < STOP_SECONDS / 2
-    assert workers.wait(60) == -signal.SIGKILL
-    database.dispose()
+    threading.Thread(target=ask, daemon=True).start()
+    said = (processes.watch(), api.is_running(), is_saved.is_set())
+    for fork in forks:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            fork.kill()
+    return said
 
 
 LATE = """
@@ -156,33 +197,3 @@ def test_a_worker_that_ends_by_itself_is_named_with_its_log_and_what_that_says_l
     assert ended.returncode == 1
     said = (tmp_path / "gpu0.log").read_text().strip()
     assert ended.stdout == f"gpu0 ended with exit code 0: {said} (its log is {tmp_path / 'gpu0'}.log)\n"
-
-
-class Sleeping(Prefork):
-    """Its forks do nothing, until they are asked to end."""
-
-    def _fork(self, name: str, command: object) -> int:
-        return subprocess.Popen(["sleep", "60"]).pid
-
-
-@pytest.mark.slow
-def test_the_api_is_there_until_the_workers_have_ended(tmp_path: Path) -> None:
-    """Who waits for what they save sees it on the page."""
-    assert in_a_fork(ended_without_the_api, tmp_path) == (0, True)
-
-
-def ended_without_the_api(folder: Path) -> tuple[int, bool]:
-    """What a SIGTERM comes to, and whether the API was there yet at the end."""
-    processes = Sleeping(folder)
-    processes.start({"api": [], "gpu0": [], "scheduler": []})
-    api, *_ = sorted(psutil.Process().children(), key=lambda child: child.pid)
-    before = signal.getsignal(signal.SIGTERM)
-
-    def ask() -> None:
-        wait_for("its handler", lambda: signal.getsignal(signal.SIGTERM) != before)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=ask).start()
-    code, is_there = processes.watch(), api.is_running()
-    api.kill()
-    return code, is_there
