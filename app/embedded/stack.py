@@ -30,7 +30,7 @@ from app.embedded.machine import (
     worker_command,
 )
 from app.processes import last_words, shorten
-from stagetree.runtime.failures import STACK
+from stagetree.runtime.failures import SAME_ORDER, STACK
 from stagetree.whole_file import remove_partial
 
 START_SECONDS = 180.0
@@ -148,6 +148,7 @@ class Embedded:
             "STAGETREE_STOP_SECONDS": str(STOP_SECONDS),
             "STAGETREE_STRIKE_AFTER_SECONDS": str(STRIKE_AFTER_SECONDS),
             **(machine.OF_ONE_USER if self.url_for_others is None else {}),
+            **SAME_ORDER,
             **os.environ,
             STACK: self._scratch_path,
             "STAGETREE_SLOTS_PER_GPU": str(self.slots_per_gpu),

@@ -58,6 +58,9 @@ KEPT += (
 )
 """What every trainer gets, besides what the operator lists: variables of the machine and of libraries."""
 
+SAME_ORDER = {"PYTHONHASHSEED": "0"}
+"""For the environment of processes that train: a set of strings then has the same order in all, on every machine."""
+
 
 def keep_for_trainers(environment: MutableMapping[str, str]) -> None:
     """Take out what is not for trainers: what the service itself is set up with, such as the database's password.

@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import IO, NoReturn
 
-from stagetree.runtime.failures import keep_for_trainers
+from stagetree.runtime.failures import SAME_ORDER, keep_for_trainers
 from stagetree.runtime.wire import Message, Wire, pair
 from stagetree.source.importing import know_modules
 
@@ -81,7 +81,7 @@ def launch(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={"PYTHONHASHSEED": "0", **os.environ},  # the order of a set of strings is then the same everywhere
+            env={**SAME_ORDER, **os.environ},
             start_new_session=True,  # Ctrl-C is not for it
         )
     return process, ours

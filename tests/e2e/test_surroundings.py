@@ -98,6 +98,31 @@ def test_a_study_runs_from_a_wheel_beside_modules_called_as_ours(folder: Path, p
     assert read.stdout.count("completed") == 2
 
 
+ORDER = """
+from stagetree import Trainer
+
+class Order(Trainer):
+    name = "order"
+    def setup(self, hp): pass
+    def train(self): pass
+    def evaluate(self): return {"order": hash("order") % 1000}
+    def state_dict(self): return {}
+    def load_state_dict(self, state): pass
+"""
+
+
+@pytest.mark.slow
+def test_the_order_of_a_set_is_in_a_stack_as_in_every_other(tmp_path: Path) -> None:
+    """Each stack had its own: a vocabulary made of a set was another one when its folder was used again."""
+    (tmp_path / "trainer.py").write_text(ORDER)
+    (tmp_path / "study.json").write_text(STUDY.replace("walk", "order").replace("place", "order"))
+    command = [sys.executable, "-P", "-m", "stagetree", "run", "study.json", "--slots", "1", "-o", "json"]
+    done = run(tmp_path, *command, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    says = [sys.executable, "-c", "print(hash('order') % 1000)"]
+    assert json.loads(done.stdout)["best"]["value"] == int(run(tmp_path, *says, PYTHONHASHSEED="0").stdout)
+
+
 @pytest.fixture
 def by_hand(folder: Path, programs: Path) -> Iterator[Client]:
     """The processes of a cluster from a wheel, started in that folder; on one machine, with a file as the log."""
