@@ -41,7 +41,8 @@ class Batched(Inside):
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         batched = KNOWN.get(func)
         if batched is not None and _functorch.maybe_current_level() == self._level:
-            result = batched(self, *args, **kwargs)
+            with temporarily_pop_interpreter_stack():  # plain tensors need not go through `vmap` operation by operation
+                result = batched(self, *args, **kwargs)
             if result is not None:
                 return _functorch._add_batch_dim(result, 0, self._level)
         if func is functional.scaled_dot_product_attention:

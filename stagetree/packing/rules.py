@@ -34,17 +34,16 @@ class OptimizerRows:
     moments: Mapping[str, Tensor]
     scratch: Sequence[Tensor]
 
-    def pieces(self, most: int, factors: Sequence[Tensor]) -> Iterator[tuple[OptimizerRows, Sequence[Tensor]]]:
-        """Of at most `most` numbers, with the factors of each; all have the same scratch."""
+    def pieces(self, most: int) -> Iterator[tuple[slice, OptimizerRows]]:
+        """Of at most `most` numbers, with the lanes of each; all have the same scratch."""
         tensors, in_a_row = (self.values, self.grads, *self.moments.values()), self.values.shape[1]
-        by_lanes = (torch.split(each, max(most // in_a_row, 1)) for each in (*tensors, *factors))
-        for some in zip(*by_lanes, strict=True):
-            rows, numbers = some[: len(tensors)], some[len(tensors) :]
-            parts = (torch.split(each, most, 1) for each in rows)
-            for values, grads, *rest in [rows] if in_a_row <= most else zip(*parts, strict=True):
-                lanes, width = values.shape
-                scratch = [each[:lanes, :width] for each in self.scratch]
-                yield OptimizerRows(values, grads, dict(zip(self.moments, rest, strict=True)), scratch), numbers
+        at_once = max(most // in_a_row, 1)
+        for begin in range(0, len(self.values), at_once):
+            lanes = slice(begin, begin + at_once)
+            parts = (torch.split(each[lanes], most, 1) for each in tensors)
+            for values, grads, *rest in zip(*parts, strict=True):
+                scratch = [each[: len(values), : values.shape[1]] for each in self.scratch]
+                yield lanes, OptimizerRows(values, grads, dict(zip(self.moments, rest, strict=True)), scratch)
 
 
 class Rule(ABC):
@@ -81,14 +80,17 @@ class Rule(ABC):
         Nothing is read on the host, and shapes depend on nothing but shapes.
         """
 
-    def step(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
-        """`change`, on a CPU piece by piece: what one operation writes is in the cache for the next one."""
+    def pieces(self, rows: OptimizerRows) -> list[tuple[slice, OptimizerRows]]:
+        """Of which `change` is called one after the other: on a CPU what an operation writes is in the cache then."""
         most = AT_ONCE // rows.values.element_size() * torch.get_num_threads()
         if self.is_own_code or rows.values.device.type != "cpu" or rows.values.numel() <= most:
-            self.change(terms, rows, factors)
-            return
-        for piece, some in rows.pieces(most, factors):
-            self.change(terms, piece, some)
+            return [(slice(None), rows)]
+        return list(rows.pieces(most))
+
+    def step(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Any]) -> None:
+        """`change`, piece by piece."""
+        for lanes, piece in self.pieces(rows):
+            self.change(terms, piece, factors if self.is_own_code else [each[lanes] for each in factors])
 
 
 class SGDRule(Rule):

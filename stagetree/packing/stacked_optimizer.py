@@ -6,9 +6,8 @@ device without waiting for it.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import is_
 from typing import Any
@@ -21,11 +20,10 @@ from stagetree.packing.lane import Lane
 from stagetree.packing.lane_numbers import Disagreement, Misunderstood
 from stagetree.packing.lane_optimizer import NotStackable, RowGroup, has_hooks
 from stagetree.packing.own_code import rule_of
-from stagetree.packing.rows import Selection, StackSegment
 from stagetree.packing.rules import DTYPES, RULES, Group, OptimizerRows, Rule, is_torchs
+from stagetree.packing.segment_memory import Place, SegmentMemory
 from stagetree.packing.stack import Stack
 
-Place = tuple[torch.dtype, torch.device]
 Kind = tuple[Rule, tuple[bool, ...], Place]
 """Lanes with an equal one make their steps by one expression: rule, terms, and where steps are counted."""
 
@@ -121,68 +119,6 @@ def _counter(group: Group, parameters: Mapping[str, Tensor]) -> Tensor:
     return torch.zeros((), dtype=torch.float64 if is_double else torch.float32)
 
 
-class SegmentMemory:
-    """What optimizers remember of a segment: tensors like its values, and how many steps there were."""
-
-    def __init__(self, segment: StackSegment) -> None:
-        self.segment = segment
-        self._moments: dict[str, Tensor] = {}
-        self._most = torch.finfo(segment.values.dtype).max if segment.values.dtype.is_floating_point else 0.0
-        self._scratch = torch.empty_like(segment.values), torch.empty_like(segment.values)
-        self._counts: dict[Place, Tensor] = {}
-        self._tables: dict[Any, tuple[list[tuple[float, ...]], Sequence[Tensor]]] = {}
-
-    def moment(self, name: str) -> Tensor:
-        if name not in self._moments:
-            self._moments[name] = torch.zeros_like(self.segment.values)
-        return self._moments[name]
-
-    def counts(self, place: Place) -> Tensor:
-        """[lanes]: of steps, as the optimizers have it that count there."""
-        if place not in self._counts:
-            self._counts[place] = torch.zeros(len(self.segment.values), dtype=place[0], device=place[1])
-        return self._counts[place]
-
-    def begin(self, lane: int, counts: Tensor, steps: int) -> None:
-        """A lane remembers nothing yet but how many steps there were."""
-        counts[lane] = steps
-        for each in self._moments.values():
-            each[lane].zero_()
-
-    def has(self, number: object) -> bool:
-        """Whether it is a number, and not too large for one of the segment's kind."""
-        return isinstance(number, float | int) and (abs(number) <= self._most or not math.isfinite(number))
-
-    def step(self, rule: Rule, terms: tuple[bool, ...], lanes: Sequence[LaneState], of: Selection) -> None:
-        """Make a step of these lanes. of: their rows."""
-        values = of.of(self.segment.values)
-        moments = {name: of.of(self.moment(name)) for name in rule.moments(lanes[0].group)}
-        numbers = [each.coefficients for each in lanes]
-        table: Any = numbers if rule.is_own_code else self._table((rule, terms, of.numbers), numbers)
-        scratch = [each[: len(lanes)] for each in self._scratch]
-        rule.step(terms, OptimizerRows(values, of.of(self.segment.grads), moments, scratch), table)
-        of.write_back(self.segment.values, values)
-        for name, rows in moments.items():
-            of.write_back(self.moment(name), rows)
-        for each in lanes:
-            each.passed()
-
-    def _table(self, key: Any, rows: list[tuple[float, ...]]) -> Sequence[Tensor]:
-        """Coefficients on the device, [lanes, 1] each; as in the step before where nothing has changed."""
-        entry = self._tables.get(key)
-        if entry is None or entry[0] != rows:
-            table, device = torch.tensor(rows, dtype=self.segment.values.dtype), self.segment.values.device
-            if device.type != "cpu":
-                table = table.pin_memory().to(device, non_blocking=True)
-            entry = rows, table.unsqueeze(2).unbind(1)
-            self._tables = {key: entry} if len(self._tables) > MOST_TABLES else self._tables | {key: entry}
-        return entry[1]
-
-
-MOST_TABLES = 16
-"""Of coefficients are kept for a segment."""
-
-
 class StackedOptimizer:
     """The optimizers of a stack's lanes, as far as there is a rule for them."""
 
@@ -231,7 +167,8 @@ class StackedOptimizer:
         """Lanes that go other ways make their steps apart, as those do of which one raises."""
         members, (rule, terms, place) = list(lanes), alike
         try:
-            memory.step(rule, terms, list(lanes.values()), self._stack.selection(members))
+            numbers = [each.coefficients for each in lanes.values()]
+            memory.step(rule, terms, lanes[members[0]].group, numbers, self._stack.selection(members))
         except Disagreement as other:
             ways = [
                 [lane for lane, way in zip(members, other.answers, strict=True) if way is go] for go in (True, False)
@@ -244,6 +181,8 @@ class StackedOptimizer:
             if rule.counts:
                 at, counts = self._stack.selection(members, place[1]), memory.counts(place)
                 at.write_back(counts, at.of(counts).add_(1))
+            for each in lanes.values():
+                each.passed()
             return {}
         made = [self._made(memory, alike, {lane: lanes[lane] for lane in way}) for way in ways]
         return {lane: error for errors in made for lane, error in errors.items()}
