@@ -82,7 +82,7 @@ class OwnCode(Rule):
             self._groups[key] = {name: False if name in WAYS else group[name] for name in group if name != "params"}
         return key
 
-    def coefficients(self, group: Group, steps: int) -> tuple[float, ...]:
+    def coefficients(self, group: Group, steps: int, *products: float) -> tuple[float, ...]:
         """Raises ValueError where a step is not made here."""
         numbers = _numbers(group)
         if not (self.knows(group) and all(map(math.isfinite, numbers))):

@@ -1,4 +1,4 @@
-"""The steps of SGD, Adam and AdamW, each as one expression over tensors with a row for each lane.
+"""The steps of SGD, Adam, AdamW, NAdam and Rprop, each as one expression over tensors with a row for each lane.
 
 What lanes differ in are coefficients, a row each, so the number of operations does not grow with the lanes. torch's
 optimizers are meant: the same algorithm, the same state. The expressions have additions, multiplications,
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn, optim
 from torch.optim import Optimizer
@@ -58,6 +59,9 @@ class Rule(ABC):
     counts_by_number: bool = False
     """Whether that is a number of Python's, and no tensor."""
 
+    products: Mapping[str, float] = {}
+    """Single numbers in its state, which each step multiplies, and their first values."""
+
     is_own_code: ClassVar[bool] = False
     """Whether `change` takes the coefficients as they are on the host, and may raise."""
 
@@ -70,8 +74,18 @@ class Rule(ABC):
         """Which terms the expression has: lanes that differ in one have expressions of their own."""
 
     @abstractmethod
-    def coefficients(self, group: Group, steps: int) -> tuple[float, ...]:
-        """The factors in the step after so many that remembered something."""
+    def coefficients(self, group: Group, steps: int, *products: float) -> tuple[float, ...]:
+        """The factors in the step after so many that remembered something. products: as they are after it."""
+
+    def growth(self, group: Group, steps: int) -> tuple[float, ...]:
+        """By what the step after so many multiplies each of the products."""
+        return ()
+
+    def multiplied(self, group: Group, steps: int, products: Sequence[float], dtype: torch.dtype) -> tuple[float, ...]:
+        """The products after the step after so many, which are numbers of this kind, as torch has them."""
+        kind = np.float64 if dtype == torch.float64 else np.float32
+        growth = self.growth(group, steps)
+        return tuple(float(kind(one) * kind(other)) for one, other in zip(products, growth, strict=True))
 
     @abstractmethod
     def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
@@ -110,7 +124,7 @@ class SGDRule(Rule):
             bool(group["nesterov"]),
         )
 
-    def coefficients(self, group: Group, steps: int) -> tuple[float, ...]:
+    def coefficients(self, group: Group, steps: int, *products: float) -> tuple[float, ...]:
         dampening = group["dampening"] if steps else 0.0  # the buffer begins with the first gradient
         return group["lr"], group["weight_decay"], group["momentum"], 1 - dampening
 
@@ -147,7 +161,7 @@ class AdamRule(Rule):
     def terms(self, group: Group) -> tuple[bool, ...]:
         return bool(group["maximize"]), group["weight_decay"] != 0, self._decays_apart(group), bool(group["amsgrad"])
 
-    def coefficients(self, group: Group, steps: int) -> tuple[float, ...]:
+    def coefficients(self, group: Group, steps: int, *products: float) -> tuple[float, ...]:
         (first, second), rate, decay = group["betas"], group["lr"], group["weight_decay"]
         step = steps + 1
         spread = (1 - second**step) ** 0.5
@@ -174,7 +188,86 @@ class AdamRule(Rule):
         rows.values.sub_(torch.mul(mean, rate, out=other).div_(root))
 
 
-RULES: Mapping[type[Optimizer], Rule] = {optim.SGD: SGDRule(), optim.Adam: AdamRule(False), optim.AdamW: AdamRule(True)}
+class NAdamRule(Rule):
+    """`torch.optim.NAdam`."""
+
+    remembered, counts = frozenset({"exp_avg", "exp_avg_sq"}), True
+    products: Mapping[str, float] = {"mu_product": 1.0}
+
+    def moments(self, group: Group) -> tuple[str, ...]:
+        return "exp_avg", "exp_avg_sq"
+
+    def terms(self, group: Group) -> tuple[bool, ...]:
+        return bool(group["maximize"]), group["weight_decay"] != 0, bool(group["decoupled_weight_decay"])
+
+    def growth(self, group: Group, steps: int) -> tuple[float, ...]:
+        return (self._momentum(group, steps + 1),)
+
+    def _momentum(self, group: Group, step: int) -> float:
+        momentum: float = group["betas"][0] * (1.0 - 0.5 * (0.96 ** (step * group["momentum_decay"])))
+        return momentum
+
+    def coefficients(self, group: Group, steps: int, *products: float) -> tuple[float, ...]:
+        (first, second), rate, decay, (product,) = group["betas"], group["lr"], group["weight_decay"], products
+        now, later = self._momentum(group, steps + 1), self._momentum(group, steps + 2)
+        decay = 1 - rate * decay if group["decoupled_weight_decay"] else decay
+        rates = rate * (1 - now) / (1 - product), rate * later / (1 - product * later)
+        return *rates, decay, 1 - first, second, 1 - second, 1 - second ** (steps + 1), group["eps"]
+
+    def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
+        is_up, decays, is_decoupled = terms
+        rate, mean_rate, decay, new_mean, old_square, new_square, spread, eps = factors
+        mean, square = rows.moments["exp_avg"], rows.moments["exp_avg_sq"]
+        grads, (scratch, other) = rows.grads, rows.scratch
+        if is_up:
+            grads = torch.neg(grads, out=other)
+        if decays and is_decoupled:
+            rows.values.mul_(decay)
+        elif decays:
+            grads = torch.add(grads, torch.mul(rows.values, decay, out=scratch), out=other)
+        mean.add_(torch.sub(grads, mean, out=scratch).mul_(new_mean))
+        square.mul_(old_square).add_(torch.mul(grads, new_square, out=scratch).mul_(grads))
+        root = torch.div(square, spread, out=scratch).sqrt_().add_(eps)
+        rows.values.sub_(torch.mul(grads, rate, out=other).div_(root))
+        rows.values.sub_(torch.mul(mean, mean_rate, out=other).div_(root))
+
+
+class RpropRule(Rule):
+    """`torch.optim.Rprop`, of which each number has a step size of its own."""
+
+    remembered, counts = frozenset({"prev", "step_size"}), True
+
+    def moments(self, group: Group) -> tuple[str, ...]:
+        return "prev", "step_size"
+
+    def terms(self, group: Group) -> tuple[bool, ...]:
+        return (bool(group["maximize"]),)
+
+    def coefficients(self, group: Group, steps: int, *products: float) -> tuple[float, ...]:
+        begin = 0.0 if steps else group["lr"]  # each number's first size, which begins at zero
+        return begin, *group["etas"], *group["step_sizes"]
+
+    def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
+        begin, less, more, least, most = factors
+        before, sizes = rows.moments["prev"], rows.moments["step_size"]
+        grads, (scratch, other) = rows.grads, rows.scratch
+        if terms[0]:
+            grads = torch.neg(grads, out=other)
+        turn = torch.mul(grads, before, out=scratch)
+        same = torch.where(turn == 0, torch.ones_like(less), turn)  # NaN stays NaN
+        grown = torch.where(turn > 0, more, torch.where(turn < 0, less, same))
+        sizes.add_(begin).mul_(grown).clamp_(least, most)
+        before.copy_(torch.where(turn < 0, torch.zeros_like(less), grads))
+        rows.values.sub_(torch.sign(before, out=other).mul_(sizes))
+
+
+RULES: Mapping[type[Optimizer], Rule] = {
+    optim.SGD: SGDRule(),
+    optim.Adam: AdamRule(False),
+    optim.AdamW: AdamRule(True),
+    optim.NAdam: NAdamRule(),
+    optim.Rprop: RpropRule(),
+}
 
 DTYPES = frozenset({torch.float32, torch.float64})
 """In which one operation after the other loses no more digits than torch's optimizers do."""
@@ -195,9 +288,11 @@ def is_torchs(optimizer: Optimizer, like: Tensor) -> bool:
         parameter.grad = grads[0].clone()
         stock = type(optimizer)([parameter], **{name: group[name] for name in optimizer.defaults})
         moments = {name: torch.zeros_like(values) for name in rule.moments(group)}
+        products = tuple(rule.products.values())
         for steps in range(2):
             stock.step()
-            table = torch.tensor([rule.coefficients(group, steps)]).to(like).unsqueeze(2).unbind(1)
+            products = rule.multiplied(group, steps, products, torch.get_default_dtype())
+            table = torch.tensor([rule.coefficients(group, steps, *products)]).to(like).unsqueeze(2).unbind(1)
             scratch = torch.empty_like(values), torch.empty_like(values)
             rule.change(rule.terms(group), OptimizerRows(values, grads, moments, scratch), table)
         if not parameter.equal(values[0]):

@@ -29,7 +29,7 @@ class SegmentMemory:
         self._moments: dict[str, Tensor] = {}
         self._most = torch.finfo(segment.values.dtype).max if segment.values.dtype.is_floating_point else 0.0
         self._scratch = torch.empty_like(segment.values), torch.empty_like(segment.values)
-        self._counts: dict[Place, Tensor] = {}
+        self._counts: dict[tuple[str, Place], Tensor] = {}
         self._pieces: dict[Any, Pieces] = {}
         self._tables: dict[Any, tuple[list[tuple[float, ...]], list[Any]]] = {}
 
@@ -38,11 +38,11 @@ class SegmentMemory:
             self._moments[name] = torch.zeros_like(self.segment.values)
         return self._moments[name]
 
-    def counts(self, place: Place) -> Tensor:
-        """[lanes]: of steps, as the optimizers have it that count there."""
-        if place not in self._counts:
-            self._counts[place] = torch.zeros(len(self.segment.values), dtype=place[0], device=place[1])
-        return self._counts[place]
+    def counts(self, place: Place, name: str = "step") -> Tensor:
+        """[lanes]: of steps, or a product by its name, as the optimizers have it that count there."""
+        if (name, place) not in self._counts:
+            self._counts[name, place] = torch.zeros(len(self.segment.values), dtype=place[0], device=place[1])
+        return self._counts[name, place]
 
     def begin(self, lane: int, counts: Tensor, steps: int) -> None:
         """A lane remembers nothing yet but how many steps there were."""

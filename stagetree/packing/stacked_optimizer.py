@@ -41,6 +41,7 @@ class LaneState(RowGroup):
         self._seen: list[Any] = []
         self._names: tuple[str, ...] = ()
         self.coefficients: tuple[float, ...] = ()
+        self.products = self._products = tuple(rule.products.values())  # after the coming step, and before it
         self.steps = self._taken_over()
         self.kind: Kind = (rule, (), self.place)
 
@@ -55,7 +56,9 @@ class LaneState(RowGroup):
         if is_new and (group.get("capturable") or group.get("differentiable")):
             return False
         try:
-            self.coefficients = self.rule.coefficients(group, self.steps)
+            if self._products:
+                self.products = self.rule.multiplied(group, self.steps, self._products, self.place[0])
+            self.coefficients = self.rule.coefficients(group, self.steps, *self.products)
         except (ArithmeticError, TypeError, ValueError):
             return False
         if is_new:
@@ -70,6 +73,7 @@ class LaneState(RowGroup):
     def passed(self) -> None:
         """The step was made."""
         self.steps += bool(self._names)
+        self._products = self.products
         for each in self.parameters.values() if self.rule.counts_by_number else ():
             self.optimizer.state[each]["step"] = self.steps
         if not self._shown.issuperset(self._names):
@@ -83,15 +87,20 @@ class LaneState(RowGroup):
         ]
         if any(state.keys() != states[0].keys() for state in states):
             raise NotStackable
-        names = states[0].keys() - {"step"}
+        names = states[0].keys() - {"step", *self.rule.products}
         if not names <= self.rule.remembered:
             raise NotStackable
+        if any(state.get(name) != states[0].get(name) for state in states for name in self.rule.products):
+            raise NotStackable
+        self._products = tuple(float(states[0].get(name, begin)) for name, begin in self.rule.products.items())
         steps = int(states[0].get("step", bool(names)))
         if any(int(state.get("step", steps)) != steps for state in states):
             raise NotStackable
         counter = states[0].get("step")
         self._like = counter if isinstance(counter, Tensor) else _counter(self.group, self.parameters)
         self._memory.begin(self.lane, self._memory.counts(self.place), steps)
+        for product, value in zip(self.rule.products, self._products, strict=True):
+            self._memory.counts(self.place, product)[self.lane] = value
         for name in names:
             row = self._memory.moment(name)[self.lane]
             for (_, part), state in zip(self._memory.segment.parts(row), states, strict=True):
@@ -108,7 +117,8 @@ class LaneState(RowGroup):
                 self.optimizer.state[self.parameters[key]][name] = part
         is_shown = self.rule.counts and not self.rule.counts_by_number
         for each in self.parameters.values() if is_shown else ():
-            self.optimizer.state[each]["step"] = self._memory.counts(self.place)[self.lane]
+            for count in ("step", *self.rule.products):
+                self.optimizer.state[each][count] = self._memory.counts(self.place, count)[self.lane]
 
 
 def _counter(group: Group, parameters: Mapping[str, Tensor]) -> Tensor:
@@ -181,6 +191,10 @@ class StackedOptimizer:
             if rule.counts:
                 at, counts = self._stack.selection(members, place[1]), memory.counts(place)
                 at.write_back(counts, at.of(counts).add_(1))
+            products = zip(*(each.products for each in lanes.values()), strict=True)
+            for name, numbers_after in zip(rule.products, products, strict=True):
+                at = self._stack.selection(members, place[1])
+                at.write(memory.counts(place, name), torch.tensor(numbers_after, dtype=place[0]))
             for each in lanes.values():
                 each.passed()
             return {}
@@ -204,7 +218,7 @@ class StackedOptimizer:
         for segment in self._stack.segments:
             try:
                 group = RowGroup(segment, 0, model, optimizer).group
-                numbers = [rule.coefficients(group, 1)] * lanes
+                numbers = [rule.coefficients(group, 1, *[0.5] * len(rule.products))] * lanes
                 table = torch.tensor(numbers).to(segment.values).unsqueeze(2).unbind(1)
             except (ArithmeticError, NotStackable, TypeError, ValueError):
                 return None

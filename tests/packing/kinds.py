@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_attention
-from torch.optim import SGD, AdamW, NAdam, Optimizer, RMSprop
+from torch.optim import ASGD, SGD, AdamW, Optimizer, RMSprop
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
@@ -115,8 +115,8 @@ class Usual(TorchTrainer):
             return AdamW(self.model.parameters(), lr=hp["lr"], eps=1e-3)
         if hp.get("optimizer") == "rmsprop":  # by its own code
             return RMSprop(self.model.parameters(), lr=hp["lr"], eps=1e-3)
-        if hp.get("optimizer") == "nadam":  # lane by lane
-            return NAdam(self.model.parameters(), lr=hp["lr"], eps=1e-3)
+        if hp.get("optimizer") == "asgd":  # lane by lane
+            return ASGD(self.model.parameters(), lr=hp["lr"])
         return SGD(self.model.parameters(), lr=hp["lr"])
 
     def loss(self, batch: list[Tensor]) -> Tensor:

@@ -58,7 +58,7 @@ class LargeAndMoody(Moody):
 
 def test_large_models_are_computed_one_by_one_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stagetree.packing.stable_width.APART", 0)
-    hps = {number: {"lr": 0.01 * (1 + number), "bs": 8, "optimizer": "nadam"} for number in range(3)}
+    hps = {number: {"lr": 0.01 * (1 + number), "bs": 8, "optimizer": "asgd"} for number in range(3)}
     pack = fresh(3, hps, Large, net="dropping")
     assert not packed(pack, hps, 3) and not pack.unpackable_reason
     profile = pack.profile()

@@ -87,7 +87,7 @@ def test_the_claim_is_so_on_the_examples(path: str, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("net", "size"), [("tempered", 8), ("relu", 4), ("relu", 8), ("dropping", 8), ("grouped", 4)])
 def test_the_claim_is_so_on_models_of_the_usual_kinds(net: str, size: int) -> None:
-    hp, how = {"lr": 0.01, "bs": size, "optimizer": "nadam"}, {"net": net, "batches_per_step": 1}
+    hp, how = {"lr": 0.01, "bs": size, "optimizer": "asgd"}, {"net": net, "batches_per_step": 1}
     assert_so(profiled(Usual, hp, **how), Usual, hp, **how)
 
 
@@ -103,7 +103,7 @@ def wide(between: type[nn.Module]) -> nn.Module:
 
 def test_the_claim_is_not_that_of_another_model_with_the_same_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packed SiLU has other bits than one alone, and a ReLU beside the same weights has not."""
-    hp, how = {"lr": 0.01, "bs": 32, "optimizer": "nadam"}, {"batches_per_step": 1}
+    hp, how = {"lr": 0.01, "bs": 32, "optimizer": "asgd"}, {"batches_per_step": 1}
     for kind in (nn.ReLU, nn.SiLU):
         monkeypatch.setitem(NETS, "wide", lambda kind=kind: wide(kind))
         assert_so(profiled(Usual, hp, net="wide", **how), Usual, hp, net="wide", **how)
@@ -126,7 +126,7 @@ def test_what_packs_cost_is_measured_for_all_powers_of_two_up_to_their_width() -
     assert_same(weights(pack[3]), before)
 
 
-@pytest.mark.parametrize(("optimizer", "step"), [("adamw", "sqrt"), ("rmsprop", "sqrt"), ("nadam", "sqrt")])
+@pytest.mark.parametrize(("optimizer", "step"), [("adamw", "sqrt"), ("rmsprop", "sqrt"), ("asgd", "mul_")])
 def test_what_is_measured_is_the_whole_step_and_nothing_is_changed(
     monkeypatch: pytest.MonkeyPatch, optimizer: str, step: str
 ) -> None:
@@ -145,7 +145,7 @@ def test_what_is_measured_is_the_whole_step_and_nothing_is_changed(
     monkeypatch.setattr("stagetree.packing.profiling.timed", noted)
     before = weights(pack[0]), weights(pack[1])
     assert pack.profile() is not None
-    assert counts == ([6, 24, 12] if optimizer == "nadam" else [6, 1, 1])  # tensors; alone, packs of 4 and 2
+    assert counts == ([6, 24, 12] if optimizer == "asgd" else [6, 1, 1])  # tensors; alone, packs of 4 and 2
     assert_same(weights(pack[0]), before[0])
     assert_same(weights(pack[1]), before[1])
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanes import DEVICE, STEADY, Tiny, alone, distance, fresh, packed, through_a_checkpoint, weights
 from torch import Tensor, nn
-from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
+from torch.optim import ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop, Rprop
 
 from stagetree.packing.rules import RULES, OptimizerRows
 from stagetree.packing.stack import Stack
@@ -127,7 +127,10 @@ if not Adagrad([nn.Parameter(torch.zeros(1))]).state:  # older ones of torch rem
 
 @st.composite
 def optimizers(draw: Any) -> tuple[type[Optimizer], dict[str, Any]]:
-    kind = draw(st.sampled_from([SGD, Adam, AdamW, *OWN_CODE]))
+    kind = draw(st.sampled_from([*RULES, *OWN_CODE]))
+    if kind is Rprop:
+        etas, sizes = draw(st.sampled_from([(0.5, 1.2), (0.1, 3.0)])), draw(st.sampled_from([(1e-6, 50), (0.05, 0.3)]))
+        return kind, {"lr": draw(RATES), "etas": etas, "step_sizes": sizes, "maximize": draw(st.booleans())}
     how = {"lr": draw(RATES), "weight_decay": draw(DECAYS), "maximize": draw(st.booleans())}
     if issubclass(kind, Lion):
         return kind, {"lr": how["lr"], "weight_decay": how["weight_decay"]}
@@ -135,6 +138,10 @@ def optimizers(draw: Any) -> tuple[type[Optimizer], dict[str, Any]]:
         return kind, {**how, "eps": 1e-3}
     if kind is not SGD:
         betas = draw(st.sampled_from([(0.9, 0.999), (0.5, 0.9), (0.0, 0.95)]))
+    if kind is NAdam:
+        how |= {"momentum_decay": draw(st.sampled_from([4e-3, 0.0, 0.5])), "eps": draw(st.sampled_from([1e-8, 1e-3]))}
+        return kind, {**how, "betas": betas, "decoupled_weight_decay": draw(st.booleans())}
+    if kind is not SGD:
         return kind, {**how, "betas": betas, "eps": draw(st.sampled_from([1e-8, 1e-3])), "amsgrad": draw(st.booleans())}
     momentum = draw(st.sampled_from([0.0, 0.5, 0.9]))
     nesterov = bool(momentum) and draw(st.booleans())
@@ -247,7 +254,7 @@ def test_what_is_no_number_of_a_lane_is_left_to_its_own_optimizer(how: Mapping[s
 def test_other_kinds_of_numbers_and_optimizers_are_left_to_torchs() -> None:
     for dtype, kind in (
         (torch.bfloat16, SGD),
-        *((torch.float32, each) for each in (NAdam, Rooted, Normed, Shaped, Elsewhere, Grouped, Tabled)),
+        *((torch.float32, each) for each in (ASGD, Rooted, Normed, Shaped, Elsewhere, Grouped, Tabled)),
     ):
         both = Beside(dtype, [(kind, {"lr": 0.1})])
         assert not both.stacked.join(0, both.models[0], both.optimizers[0]), kind
@@ -283,7 +290,7 @@ def stepping(kind: type[Optimizer], **how: Any) -> type[Tiny]:
 
 @pytest.mark.parametrize("kind", [*RULES, Lion, RMSprop, Normed], ids=lambda kind: kind.__name__)
 def test_with_any_optimizer_a_trial_is_what_it_is_alone_and_its_checkpoint_goes_on(kind: type[Optimizer]) -> None:
-    trainer = stepping(kind, weight_decay=0.1)
+    trainer = stepping(kind, **({} if kind is Rprop else {"weight_decay": 0.1}))
     hp = {name: STEADY[name] for name in ("lr", "bs")}
     pack = fresh(3, [0, 1], trainer)
     assert not packed(pack, {0: hp, 1: {**hp, "lr": 0.01}}, 2)
@@ -294,16 +301,24 @@ def test_with_any_optimizer_a_trial_is_what_it_is_alone_and_its_checkpoint_goes_
     assert distance(weights(pack[2]), weights(alone(hp, 4, trainer))) < 1e-11
 
 
-@pytest.mark.parametrize(("kind", "terms"), [(SGD, {"momentum": 0.9, "nesterov": True}), (AdamW, {"amsgrad": True})])
+@pytest.mark.parametrize(
+    ("kind", "terms"),
+    [
+        (SGD, {"weight_decay": 0.1, "momentum": 0.9, "nesterov": True}),
+        (AdamW, {"weight_decay": 0.1, "amsgrad": True}),
+        (NAdam, {"weight_decay": 0.1}),
+        (Rprop, {}),
+    ],
+)
 def test_a_step_can_be_captured(kind: type[Optimizer], terms: dict[str, Any]) -> None:
     """torch finds nothing in it that reads a number on the host, or whose shape depends on one."""
     rule, group = (
         RULES[kind],
-        {**kind([nn.Parameter(torch.zeros(1))], lr=0.1, weight_decay=0.1, **terms).param_groups[0]},
+        {**kind([nn.Parameter(torch.zeros(1))], lr=0.1, **terms).param_groups[0]},
     )
     values, grads, *rest = (torch.linspace(0.1, 1.0, 12).view(3, 4) for _ in range(7))
     moments = dict(zip(rule.moments(group), rest, strict=False))
-    table = torch.tensor([rule.coefficients(group, 2)] * 3).unsqueeze(2).unbind(1)
+    table = torch.tensor([rule.coefficients(group, 2, *[0.5] * len(rule.products))] * 3).unsqueeze(2).unbind(1)
     expected, before = values.clone(), {name: each.clone() for name, each in moments.items()}
     rule.change(rule.terms(group), OptimizerRows(expected, grads, before, rest[3:]), table)
     whole = torch.compile(rule.change, fullgraph=True, backend="eager")
