@@ -136,6 +136,14 @@ Found = list[tuple[int, float]]
 """The steps that were trained, and the best value by then."""
 
 
+def study_of(task: Any, sampler: str, seed: int) -> StudySpec:
+    """The study as it is when a user submits it: nothing is drawn twice, and each rung has a model of its own."""
+    lengths = {"num_trials": BUDGETS[-1] * task.steps, "min_steps": task.steps, "max_steps": task.steps}
+    tuner = {"kind": "asha", **lengths, "sampler": sampler, "sampling_seed": seed}
+    fields = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "space": task.space, "seed": seed}
+    return StudySpec.from_dict({**fields, "tuner": tuner}, limits=None).as_new()
+
+
 def studies(sampler: str) -> Callable[[Any, int, int], Found]:
     """A study of ours with this sampler."""
 
@@ -144,18 +152,8 @@ def studies(sampler: str) -> Callable[[Any, int, int], Found]:
             return {"loss": task.value(node.hp, step)}
 
         most *= task.steps
-        tuner = {
-            "kind": "asha",
-            "num_trials": BUDGETS[-1] * task.steps,
-            "min_steps": task.steps,
-            "max_steps": task.steps,
-        }
-        fields = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "space": task.space, "seed": seed}
-        study = StudySpec.from_dict(
-            {**fields, "tuner": {**tuner, "sampler": sampler, "sampling_seed": seed}}, limits=None
-        )
         simulator, name = Simulator(slots=1, measure=measure, keep_every=task.steps // 10), StudyId("s")
-        simulator.submit(name, study.to_json())
+        simulator.submit(name, study_of(task, sampler, seed).to_json())
         found, best = Found(), inf
         while (now := simulator.plan.studies[name]).executed < most and not now.is_final:
             simulator.advance()

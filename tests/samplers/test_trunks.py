@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,6 +155,36 @@ def test_trials_part_where_their_values_do() -> None:
     assert trunks.parting({"lr": 0.1}, {"lr": {**WSD, "stable_until": 9, "decay": 3}}, 20) == 0
 
 
+def test_the_model_is_told_which_part_of_a_trial_a_value_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A choice is compared with another option, and not with itself; what parts after a rung changes nothing there."""
+    told_of = list[Any]()
+
+    def fitted(*arguments: Any) -> gaussian.GaussianProcess:
+        told_of.append(arguments[3])
+        return gaussian.fitted(*arguments)
+
+    monkeypatch.setattr(trunks, "fitted", fitted)
+    space = {"lr": SPACE["lr"], "wd": {"choice": [0.1, 0.2]}}
+    simulated(space=space)
+    places = Space(space, steps=20).parameters()
+    for changed in told_of:
+        by_place = dict(zip(places, changed, strict=True))
+        assert by_place["lr.peak"] >= 0.95 and by_place["wd"] == 1
+        assert 0.05 <= by_place["lr.shape"] < 0.7 and by_place["lr.decay"] < 0.7
+    told_of.clear()
+    simulated(space=space, tuner={"min_steps": 5, "eta": 2, "num_trials": 5, "max_steps": 20})
+    assert any(changed[list(places).index("lr.shape")] == 0.05 for changed in told_of)
+
+
+def test_the_studies_of_the_benchmark_are_as_users_submit_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its studies once drew configurations again, as those from before there was a choice do."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # it would set it for all tests
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    benchmark = importlib.import_module("trunk_search")
+    study = benchmark.study_of(benchmark.Recorded(0), "gp", 0)
+    assert study == study.as_new() and study.tuner.distinct and study.tuner.per_rung
+
+
 # The model
 
 points = st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=4, max_size=8)
@@ -174,6 +206,24 @@ def test_lengths_tell_what_matters_from_what_does_not() -> None:
     seen = np.random.default_rng(0).random((30, 2))
     process = gaussian.fitted(seen, np.sin(6 * seen[:, 0]), np.array([0, 1]))
     assert process.lengths[0] < process.lengths[1] / 3
+
+
+def test_of_values_that_could_be_the_reason_it_is_the_one_that_changes_more() -> None:
+    """They change together in what was seen, so that only the part of a trial that each changes tells them apart."""
+    seen = np.repeat(np.random.default_rng(0).random((6, 1)), 2, axis=1)
+    process = gaussian.fitted(seen, np.sin(6 * seen[:, 0]), np.array([0, 1]), np.array([1.0, 0.2]))
+    assert process.lengths[0] < process.lengths[1] / 2
+
+
+def test_a_loss_far_above_the_others_changes_the_model_no_more_than_one_at_the_fence() -> None:
+    seen = np.random.default_rng(3).random((12, 2))
+    losses = seen.sum(axis=1)
+    losses[0] = 1e9
+    far = gaussian.fitted(seen, losses, np.array([0, 1]))
+    losses[0] = 1e30
+    farther = gaussian.fitted(seen, losses, np.array([0, 1]))
+    assert np.allclose(far.losses, farther.losses) and np.allclose(far.lengths, farther.lengths)
+    assert np.std(far.losses[1:]) > 0.1
 
 
 def test_a_sum_is_learnt_from_few_points() -> None:

@@ -3,8 +3,9 @@
 Matérn 5/2 with a length of its own for each parameter (Snoek et al. 2012, §3.1), as one process of all parameters and
 a sum of one for each (Duvenaud et al. 2011, arXiv 1112.4394): what one does by itself is learnt from few points.
 Lengths, noise, and the share of the sum, are the most probable ones; that lengths grow with the square root of the
-number of parameters is the prior of Hvarfner et al. 2024 (arXiv 2402.02229, eq. 7). Losses are standardised, and the
-worst pulled in: how bad they are says nothing of where the best is.
+number of parameters is the prior of Hvarfner et al. 2024 (arXiv 2402.02229, eq. 7); ours are longer, too, for
+parameters that change only a part of a trial. Losses are standardised, and those far above the others pulled in: how
+far says nothing of where the best is.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ SHARE_SD, MOST_SHARE = 2.0, 4.0
 """Of the log-odds of the sum's share: its deviation, and how far it may be from 0."""
 NOISE, NOISE_SD, LEAST_NOISE = -8.0, 2.0, -12.0
 """Of the noise's logarithm, in parts of the variance of the losses: its mean and deviation, and its least."""
-FENCE = 1.5
-"""Losses are pulled in to here above the upper quartile, in distances of the quartiles (Tukey's fences)."""
+FENCE = 3.0
+"""Losses are pulled in to here above the upper quartile, in distances of the quartiles (Tukey's outer fence)."""
 
 MOST = 1e100
 """Losses beyond it, either way, are as good as equal: their squares must be numbers."""
@@ -76,14 +77,20 @@ class GaussianProcess:
         return _log_h((self.best - mean) / deviation) + np.log(deviation)
 
 
-def fitted(points: Numbers, losses: Numbers, groups: npt.NDArray[np.int64]) -> GaussianProcess:
-    """The process with the most probable lengths and noise."""
+def fitted(
+    points: Numbers, losses: Numbers, groups: npt.NDArray[np.int64], changed: Numbers | None = None
+) -> GaussianProcess:
+    """The process with the most probable lengths and noise.
+
+    changed: [parameters], the part of a trial that another value changes, above 0 and at most 1; None for all of it.
+    """
     losses = np.clip(losses, -MOST, MOST)
     low, high = np.quantile(losses, [0.25, 0.75])
     pulled = np.minimum(losses, high + FENCE * (high - low)) if high > low else losses
     center, scale = float(pulled.mean()), float(pulled.std()) or 1.0
     ours, count = (pulled - center) / scale, int(groups.max(initial=-1)) + 1
-    usual = np.append(np.full(count, LENGTH + np.log(max(1, count)) / 2), [NOISE, 0.0])
+    lengths = LENGTH + np.log(max(1, count)) / 2 - np.log(np.ones(count) if changed is None else changed)
+    usual = np.append(lengths, [NOISE, 0.0])
     bounds = [(-3.0, 6.0)] * count + [(LEAST_NOISE, 0.0), (-MOST_SHARE, MOST_SHARE)]
     squares = _squares(points, points, groups)
     optimum = minimize(_cost, usual, args=(squares, ours, usual), jac=True, method="L-BFGS-B", bounds=bounds).x

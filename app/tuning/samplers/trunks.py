@@ -36,6 +36,10 @@ BASES, BEST = 10, 3
 """The best trials: how many have branches among the candidates, and how many have neighbours there."""
 LATE = 0.25
 """A value is late in a trial if another one changes nothing for such a share of its steps."""
+DRAWS = 8
+"""So many values are drawn to find another one than a trial has."""
+LEAST_CHANGED = 0.05
+"""A value that changes less of a trial than this part counts as one that changes so much."""
 ALPHA = 0.5
 MOST_POINTS = 100
 """The model learns of no more trials, the best ones."""
@@ -45,7 +49,8 @@ MOST_POINTS = 100
 class KnownTrial:
     """A trial, as far as the sampler was told: the values it was made of, and its loss at each step that was asked for.
 
-    late: the values that may be another, and leave its beginning as it is; None until somebody asked.
+    partings: the step at which it parts from a trial that has another value in one place, by place, for each place that
+    can have another one; None until somebody asked.
     """
 
     number: int
@@ -54,7 +59,7 @@ class KnownTrial:
     losses: dict[int, float] = field(default_factory=dict)
     has_failed: bool = False
     is_over: bool = False
-    late: tuple[str, ...] | None = None
+    partings: dict[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,8 @@ class TrunkSampler:
         self._metric, self._sign, self._seed = spec.metric, -1.0 if spec.mode == "max" else 1.0, spec.sampling_seed
         self._steps: int = getattr(tuner, "max_steps", None) or getattr(tuner, "min_steps", None) or 1
         self._space = spec.search_space
-        self._cube = Cube(self._space.parameters())
+        self._free = self._space.parameters()
+        self._cube = Cube(self._free)
         self._maker = Maker(spec)
         self._known = dict[int, KnownTrial]()
         self._tree = NOTHING
@@ -180,7 +186,7 @@ class TrunkSampler:
         failed = [trial for trial in self._known.values() if trial.has_failed and level not in trial.losses]
         learnt = [*ranked, *failed][:MOST_POINTS]
         losses = np.array([trial.losses.get(level, worst) for trial in learnt])
-        process = fitted(self._points(learnt), losses, self._cube.groups)
+        process = fitted(self._points(learnt), losses, self._cube.groups, self._changed(learnt, level))
         waiting = [k for k in self._known.values() if not (level in k.losses or k.has_failed or k.is_over)]
         return process.believing(self._points(waiting)), ranked
 
@@ -226,18 +232,36 @@ class TrunkSampler:
         )
 
     def _late(self, base: KnownTrial) -> tuple[str, ...]:
-        """The values of a trial that change nothing until late, by name: each is tried with another one."""
-        if base.late is None:
-            chance = Random(f"{self._seed}/late/{base.number}")
-            places = (place for place in base.sample if self._parting(chance, base, place) >= LATE * self._steps)
-            base.late = tuple(places)
-        return base.late
+        """The values of a trial that change nothing until late, by name."""
+        return tuple(place for place, step in self._partings(base).items() if step >= LATE * self._steps)
 
-    def _parting(self, chance: Random, base: KnownTrial, drawn: str) -> int:
-        """The step at which a trial parts from one that has another value in a place; 0 where there is none."""
-        made = self._maker.made(
-            lambda place, free: free.at(chance.random()) if place == drawn else base.sample.get(place, free.at(0.5))
-        )
+    def _changed(self, trials: Iterable[KnownTrial], level: int) -> Numbers:
+        """[parameters]: the part of the steps up to `level` that another value changes, in the mean of these trials."""
+        steps = dict[str, list[int]]()
+        for trial in trials:
+            for place, step in self._partings(trial).items():
+                steps.setdefault(place, []).append(min(step, level))
+        means = [sum(found) / len(found) if (found := steps.get(place)) else 0.0 for place in self._cube.places]
+        return np.maximum(LEAST_CHANGED, 1 - np.array(means) / level)
+
+    def _partings(self, base: KnownTrial) -> dict[str, int]:
+        """By place, the step at which a trial parts from one that has another value there: each is tried once."""
+        if base.partings is None:
+            chance = Random(f"{self._seed}/late/{base.number}")
+            found = {place: self._parting(chance, base, place) for place in base.sample}
+            base.partings = {place: step for place, step in found.items() if step is not None}
+        return base.partings
+
+    def _parting(self, chance: Random, base: KnownTrial, changed: str) -> int | None:
+        """The step at which a trial parts from one that has another value in a place; 0 where there is no such trial.
+
+        None where no other value was drawn.
+        """
+        drawn = [self._free[changed].at(chance.random()) for _ in range(DRAWS)]
+        if (value := next((each for each in drawn if each != base.sample[changed]), None)) is None:
+            return None
+        sample = {**base.sample, changed: value}
+        made = self._maker.made(lambda place, free: sample[place] if place in sample else free.at(0.5))
         return 0 if made is None else parting(base.hp, to_json(made[1]), self._steps)
 
 
