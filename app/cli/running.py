@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,34 +75,47 @@ def run(
     \b
     Example:  stagetree run study.yaml --slots 2 --set tuner.max_steps=20
     """
-    with said_if_interrupted():
-        from app.cli import specs, stacks
-        from app.cli.finding import server_url
-        from app.cli.following import how
-        from app.settings import settings
+    with ExitStack() as early:
+        with said_if_interrupted():
+            from app.cli import specs
+            from app.cli.finding import server_url
+            from app.cli.following import how
 
-        local = {"--slots": slots, "--slots-per-gpu": slots_per_gpu, "--dir": dir, "--discard": discard}
-        own = [name for name, given in (local | {"--trainers": trainers}).items() if given]
-        if server and own:
-            fail(f"{own[0]} is for a run on this machine, and --server sends the study elsewhere: leave one out", USAGE)
-        if dir and discard:
-            fail("--dir keeps the results and --discard keeps nothing: leave one out", USAGE)
-        url, show = None if own else server_url(server), how(plain, quiet)
-        spec = specs.load(study, changes or (), None if url else settings().limits)
-        if no_check:
-            spec = spec.model_copy(update={"check": False})
-    if url:
-        if not quiet:
-            print_advice(spec)
-        if server is None:
-            print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
-        with stacks.server(url) as service:
-            raise typer.Exit(_run_and_print(service, spec, show, output, is_strict=strict))
-    with said_if_interrupted():
-        files = stacks.trainer_files(trainers or [], folder=study.parent)
-        source = stacks.check_trainer(spec, files, study.parent)
-        stack = stacks.OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
-    raise typer.Exit(_run_here(stack, spec, source, show, output, is_strict=strict))
+            local = {"--slots": slots, "--slots-per-gpu": slots_per_gpu, "--dir": dir, "--discard": discard}
+            own = [name for name, given in (local | {"--trainers": trainers}).items() if given]
+            if server and own:
+                where = "is for a run on this machine, and --server sends the study elsewhere"
+                fail(f"{own[0]} {where}: leave one out", USAGE)
+            if dir and discard:
+                fail("--dir keeps the results and --discard keeps nothing: leave one out", USAGE)
+            url, show = None if own else server_url(server), how(plain, quiet)
+            if not url:
+                from app.embedded import Interpreter
+
+                forking = early.enter_context(closing(Interpreter()))  # before anything is read: it has most to import
+            spec = specs.loaded(study, changes or (), is_here=not url, is_checked=not no_check)
+        if url:
+            raise typer.Exit(_run_there(url, spec, show, output, is_named=server is not None, is_strict=strict))
+        with said_if_interrupted():
+            from app.cli import stacks
+
+            files = stacks.trainer_files(trainers or [], folder=study.parent)
+            source = stacks.check_trainer(spec, files, study.parent)
+            stack = stacks.OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
+        raise typer.Exit(_run_here(replace(stack, forking=forking), spec, source, show, output, is_strict=strict))
+
+
+def _run_there(url: str, spec: StudySpec, show: Show, output: Format, *, is_named: bool, is_strict: bool) -> int:
+    """Run a study on a server; the exit code."""
+    from app.cli import stacks
+    from app.cli.following import Show
+
+    if show is not Show.quiet:
+        print_advice(spec)
+    if not is_named:
+        print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
+    with stacks.server(url) as service:
+        return _run_and_print(service, spec, show, output, is_strict=is_strict)
 
 
 def _run_here(

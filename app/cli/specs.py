@@ -44,6 +44,17 @@ def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec
         raise SpecError(error.problems, source.replace(str(STDIN), "stdin")) from None
 
 
+def loaded(path: Path, changes: Sequence[str], *, is_here: bool, is_checked: bool) -> StudySpec:
+    """The same, with the limits of this machine where it runs, and without `check` on request.
+
+    Raises `SpecError`.
+    """
+    from app.settings import settings
+
+    spec = load(path, changes, settings().limits if is_here else None)
+    return spec if is_checked else spec.model_copy(update={"check": False})
+
+
 def changes_of(options: Sequence[str], option: str) -> Json:
     """What `--set tuner.max_steps=20` says, by dotted path; values are JSON, or else strings."""
     changes: Json = {}

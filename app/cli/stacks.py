@@ -19,7 +19,7 @@ from app.cli.finding import Documents, explained, server_url, study_id
 from app.cli.finding import reading as place_to_read
 from app.cli.options import DEFAULT_DIR
 from app.cli.sinks import study_sinks
-from app.embedded import Embedded, default_slots, embedded
+from app.embedded import Embedded, Interpreter, default_slots, embedded
 from app.registry import Catalogue, TrainerSource, check_arguments, describe
 from app.settings import settings
 from stagetree.errors import ProblemError
@@ -80,7 +80,10 @@ def reading_study(meant: str, url: str | None, folder: Path | None) -> Iterator[
 
 @dataclass(frozen=True)
 class OwnStack:
-    """The embedded stack that a command has for itself. folder: where it keeps what it makes; None for nowhere."""
+    """The embedded stack that a command has for itself. folder: where it keeps what it makes; None for nowhere.
+
+    forking: what its trainers are forked from, where that has begun.
+    """
 
     folder: Path | None
     slots: int
@@ -88,6 +91,7 @@ class OwnStack:
     trainers: Sequence[str]
     host: str = "127.0.0.1"
     port: int = 0
+    forking: Interpreter | None = None
 
     @classmethod
     def of(cls, folder: Path | None, slots: int | None, slots_per_gpu: int | None, trainers: Sequence[str]) -> OwnStack:
@@ -107,8 +111,9 @@ def own_stack(
     folder = own.folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
     try:
+        say = partial(print, file=sys.stderr)
         stack = Embedded(
-            folder, own.slots, own.trainers, own.port, own.host, own.slots_per_gpu, say=partial(print, file=sys.stderr)
+            folder, own.slots, own.trainers, own.port, own.host, own.slots_per_gpu, say=say, forking=own.forking
         )
         starting = embedded(stack, await_slots=await_slots, meanwhile=meanwhile)
         with ended_in_order(), starting, _client(stack.url) as client:

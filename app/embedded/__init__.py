@@ -18,10 +18,12 @@ from app.embedded.machine import (
     slot_names,
 )
 from app.embedded.stack import Embedded, embedded
+from app.embedded.trainers import Interpreter
 
 __all__ = [
     "PYTHON",
     "Embedded",
+    "Interpreter",
     "StackFailed",
     "default_device",
     "default_slots",

@@ -23,12 +23,12 @@ from app.embedded.machine import (
     PYTHON,
     StackFailed,
     end_with_parent,
-    home_first,
     noting_interrupts,
     private_files,
     slot_names,
     worker_command,
 )
+from app.embedded.trainers import Interpreter, import_path
 from app.processes import last_words, shorten
 from stagetree.runtime.failures import SAME_ORDER, STACK
 from stagetree.whole_file import remove_partial
@@ -56,7 +56,7 @@ class Embedded:
     """A running stack. folder: where its log and checkpoints are. slots_per_gpu: how many of the slots share a GPU.
 
     say: gets a sentence for the user, who waits for its end. token: for its user, where other machines reach it.
-    processes: all that were started, by the names of their logs.
+    forking: what its trainers are forked from, where that has begun. processes: all others, by the names of their logs.
     """
 
     folder: Path
@@ -67,11 +67,10 @@ class Embedded:
     slots_per_gpu: int = 1
     say: Callable[[str], None] = lambda sentence: None
     token: str | None = None
+    forking: Interpreter | None = None
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    _scratch: machine.Scratch | None = None
     _lock: IO[bytes] | None = None
     _reserved: Any = None  # the hold on the port
-    _trainers: socket.socket | None = None
     _workers: socket.socket | None = None
 
     @property
@@ -84,21 +83,15 @@ class Embedded:
         """Where other machines reach it; None where they do not."""
         return machine.url_for_others(self.host, self.port)
 
-    @property
-    def warm(self) -> str:
-        """The socket of the interpreter that forks trainers."""
-        return f"{self._scratch_path}/trainers.sock"
-
     def start(self, *, await_slots: bool = False, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Start everything and return when the API answers, or when every slot is ready too. Raises `StackFailed`.
 
         Slots import torch, which takes seconds; a study may be submitted before. meanwhile: done while all start.
         """
-        with private_files():
-            self._prepare_folder()
-        self.port, self._reserved = machine.reserve(self.host, self.port)
-        self._scratch = machine.Scratch()
         try:
+            with private_files():
+                self._prepare_folder()
+            self.port, self._reserved = machine.reserve(self.host, self.port)
             with private_files():
                 self._spawn_all()
             meanwhile()
@@ -125,20 +118,18 @@ class Embedded:
         for process in self.processes.values():
             machine.kill(process)
         self.processes.clear()
-        for held in filter(None, (self._trainers, self._workers, self._reserved)):
+        for held in filter(None, (self.forking, self._workers, self._reserved, self._lock)):
             held.close()
-        if self._scratch:
-            self._scratch.delete()
-        if self._lock:
-            self._lock.close()
+        self.forking = self._workers = None
 
     def check(self) -> None:
         """Raises `StackFailed` if one of the processes has ended by itself."""
-        shorten(self.folder / "logs" / "api.log")
+        for name in ("api", "trainers"):
+            shorten(self.folder / "logs" / f"{name}.log")
         for name, process in self.processes.items():
             log = self.folder / "logs" / f"{name}.log"
             shorten(log)
-            if process.poll() is not None and name != "trainers":
+            if process.poll() is not None:
                 raise StackFailed(f"{name} ended with exit code {process.returncode}{last_words(log)}")
 
     def environment(self) -> dict[str, str]:
@@ -150,22 +141,22 @@ class Embedded:
             **(machine.OF_ONE_USER if self.url_for_others is None else {}),
             **SAME_ORDER,
             **os.environ,
-            STACK: self._scratch_path,
+            STACK: self._scratch,
             "STAGETREE_SLOTS_PER_GPU": str(self.slots_per_gpu),
-            "STAGETREE_LOCKS": f"{self._scratch_path}/locks",
-            "STAGETREE_WARM": self.warm,
+            "STAGETREE_LOCKS": f"{self._scratch}/locks",
+            "STAGETREE_WARM": f"{self._scratch}/trainers.sock",
             "STAGETREE_DATABASE_URL": f"sqlite:///{self.folder / 'stagetree.db'}",
-            "STAGETREE_BROKER_URL": f"redis+socket://{self._scratch_path}/redis.sock",
+            "STAGETREE_BROKER_URL": f"redis+socket://{self._scratch}/redis.sock",
             "STAGETREE_CHECKPOINTS": str(self.folder / "checkpoints"),
             "STAGETREE_HOSTS": os.environ.get("STAGETREE_HOSTS") or f"{socket.gethostname()},{socket.getfqdn()}",
             "STAGETREE_LOGS": str(self.folder / "logs"),
             "STAGETREE_TRAINERS": ",".join(self._trainer_files()),
-            "PYTHONPATH": os.pathsep.join(filter(None, (home_first(), os.environ.get("PYTHONPATH")))),
+            "PYTHONPATH": import_path(),
         }
 
     @property
-    def _scratch_path(self) -> str:
-        return self._scratch.path if self._scratch else ""
+    def _scratch(self) -> str:
+        return self.forking.folder if self.forking else ""
 
     def _trainer_files(self) -> list[str]:
         return [str(Path(path).resolve()) for path in self.trainers]
@@ -187,12 +178,14 @@ class Embedded:
         remove_partial(self.folder / "checkpoints")
 
     def _spawn_all(self) -> None:
+        self.forking = self.forking or Interpreter()  # first: it has most to import
+        with machine.open_log(self.folder / "logs" / "trainers.log") as log:
+            self.forking.tell(self._trainer_files(), log)
         commands = self.commands()
-        self._spawn_trainers()  # first: it has most to import
         self._workers, theirs = socket.socketpair()
         with theirs:
             # Celery's pools leave a folder among the temporary files when they are killed: it goes with ours.
-            self._spawn("workers", commands["workers"], stdin=theirs.fileno(), TMPDIR=self._scratch_path)
+            self._spawn("workers", commands["workers"], stdin=theirs.fileno(), TMPDIR=self._scratch)
         self._spawn("redis", commands["redis"])
         machine.open_log(self.folder / "logs" / "api.log").close()
 
@@ -219,20 +212,7 @@ class Embedded:
         forks = {"api": api, "scheduler": [*worker_command("scheduler"), "-P", "solo", "-B"]}
         forks |= {name: worker_command(name) for name in slot_names(self.slots, self.slots_per_gpu)}
         prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(forks)]
-        return {"redis": machine.redis_command(self._scratch_path), "workers": [*PYTHON, *prefork]}
-
-    def _spawn_trainers(self) -> None:
-        """The interpreter that has imported torch, and forks a process that trains for whichever slot asks.
-
-        It ends when the socket that it has from us is closed. Should it end before, each slot starts one of its own.
-        """
-        self._trainers, theirs = socket.socketpair()
-        with theirs, socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(self.warm)
-            listener.listen()
-            fds = [theirs.fileno(), listener.fileno()]
-            command = [*PYTHON, "stagetree.runtime.warm", *map(str, fds), *self._trainer_files()]
-            self._spawn("trainers", command, pass_fds=fds)
+        return {"redis": machine.redis_command(self._scratch), "workers": [*PYTHON, *prefork]}
 
     def _let_slots_save(self, workers: subprocess.Popen[bytes], interrupted: threading.Event) -> None:
         """Ask the slots to end, and wait for what they save: the states of the last trials are among it."""
@@ -253,7 +233,6 @@ class Embedded:
         command: Sequence[str],
         *,
         stdin: int = subprocess.DEVNULL,
-        pass_fds: Sequence[int] = (),
         **settings: str,
     ) -> subprocess.Popen[bytes]:
         with machine.open_log(self.folder / "logs" / f"{name}.log") as log:
@@ -261,7 +240,6 @@ class Embedded:
                 command,
                 env={**self.environment(), **settings},
                 stdin=stdin,
-                pass_fds=pass_fds,
                 umask=PRIVATE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

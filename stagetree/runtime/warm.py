@@ -1,35 +1,40 @@
 """An interpreter that has imported torch, and forks a process that trains for whoever asks: in milliseconds.
 
-    python -P -m stagetree.runtime.warm FD [LISTENING_FD] [TRAINER.py ...]
+    python -P -m stagetree.runtime.warm FD [LISTENING_FD] [TRAINER.py ... | told]
 
 FD is a connected Unix socket; when its other side is closed the interpreter ends, after the last of its forks. On a
 second one that listens, any number of processes may connect. A request brings two file descriptors: the connection to
 the trainer's process, and a lifeline. On the lifeline the interpreter says the process id and, in the end, how the
 process ended. When the other end of the lifeline is closed or shut down, however that comes, the process and all that
-it started are killed. Some libraries that the trainers' files name are imported beforehand, too: see `loading`.
+it started are killed. Some libraries that the trainers' files name are imported beforehand, too: see `loading`. Who
+does not know the files yet says `told`, and sends them, with the descriptor of a log, as the first message.
 
 No user's code runs here, there is one thread, and CUDA is never started: so a fork is sound.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import gc
 import importlib
-import io
 import os
 import selectors
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import weakref
-from collections.abc import Callable, Iterable
-from typing import IO, NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any
 
+from stagetree.runtime.endings import (
+    end,
+    end_forks_by_sigterm,
+    kill_group,
+    leave_sigterm_to_the_worker,
+    reaped,
+)
 from stagetree.runtime.failures import SAME_ORDER, keep_for_trainers
 from stagetree.runtime.wire import Message, Wire, pair
 from stagetree.source.importing import know_modules
@@ -42,6 +47,9 @@ MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo",
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 ONE_THREAD |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # of Arrow, which pandas imports where it is
 """The environment in which libraries start no threads when they are imported: a process that forks must have none."""
+
+TOLD = "told"
+MOST_EARLY_BYTES = 2**20
 
 
 def import_before_forking(files: Iterable[str] = ()) -> None:
@@ -60,12 +68,12 @@ def import_before_forking(files: Iterable[str] = ()) -> None:
 
 
 def launch(
-    path: str = "", log: IO[bytes] | None = None, files: Iterable[str] = ()
+    path: str = "", log: IO[bytes] | None = None, files: Iterable[str] = (), **how: Any
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start the interpreter, which can be asked at once; the other end of the socket that keeps it alive.
 
     path: where it listens for others, if anywhere. log: what it, and a trainer without a log, print; else as we do.
-    files: those of trainers.
+    files: those of trainers, or `TOLD` alone. how: more of `Popen`.
     """
     ours, theirs = pair()
     with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -74,27 +82,28 @@ def launch(
             listener.bind(path)
             listener.listen()
             fds.append(listener.fileno())
-        command = [sys.executable, "-P", "-m", "stagetree.runtime.warm", *map(str, fds), *files]
         process = subprocess.Popen(
-            command,
+            [sys.executable, "-P", "-m", "stagetree.runtime.warm", *map(str, fds), *files],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**SAME_ORDER, **os.environ},
+            env={**SAME_ORDER, **os.environ, **how.pop("env", {})},
             start_new_session=True,  # Ctrl-C is not for it
+            **how,
         )
     return process, ours
 
 
 def main() -> int:
-    _leave_sigterm_to_the_worker()
+    leave_sigterm_to_the_worker()
     keep_for_trainers(os.environ)
     os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **ONE_THREAD}  # before torch imports NumPy
     fds = [int(each) for each in sys.argv[1:] if each.isdigit()]
     warm = ForkServer(*(socket.socket(fileno=fd) for fd in fds))
     try:
-        import_before_forking(sys.argv[1 + len(fds) :])
+        files = sys.argv[1 + len(fds) :]
+        import_before_forking(warm.told() if files == [TOLD] else files)
     except Exception as error:
         return warm.refuse(f"{type(error).__name__}: {error}")
     ours = frozenset(sys.modules)
@@ -102,28 +111,10 @@ def main() -> int:
         each.atexit = False  # torch would take each of its operators apart
     wire = warm.serve()
     if wire is None:
-        return _end(0, ours)
+        return end(0, ours)
     from stagetree.runtime.child import run
 
-    return _end(run(wire), ours)
-
-
-def _end(code: int, ours: frozenset[str]) -> NoReturn:
-    """As Python ends, but that the kernel frees what is left: to take all of torch apart, it needs 0.25 s.
-
-    Threads are waited for, what was registered for the end is done, files that are open are written to the last byte,
-    and what the modules hold that are not `ours` is let go.
-    """
-    threading._shutdown()  # type: ignore[attr-defined]  # as in the processes of multiprocessing
-    atexit._run_exitfuncs()
-    for each in gc.get_objects():
-        if issubclass(type(each), io.IOBase):
-            with contextlib.suppress(Exception):  # it is closed, or nobody reads there any more
-                each.flush()
-    for name in sys.modules.keys() - ours:
-        vars(sys.modules[name]).clear()
-    gc.collect()
-    os._exit(code)
+    return end(run(wire), ours)
 
 
 class ForkServer:
@@ -137,11 +128,28 @@ class ForkServer:
         self._refusal = ""
         self._child: Wire | None = None
         self._signals, self._wakeup = pair()
-        for end in (self._signals, self._wakeup):
-            end.setblocking(False)
-        self._listen_to(Wire(owner), is_owner=True)
+        for side in (self._signals, self._wakeup):
+            side.setblocking(False)
+        self._owner = Wire(owner)
+        self._listen_to(self._owner, is_owner=True)
         if listener is not None:
             self._watch(listener, lambda: self._listen_to(Wire(listener.accept()[0])))
+
+    def told(self) -> Iterator[str]:
+        """The files of trainers, when the owner knows them. Its log comes along, and has all that was printed so far.
+
+        Raises EOFError when the owner is gone.
+        """
+        while (arrived := self._owner.receive(timeout=None)) is None:
+            continue
+        message, (log,) = arrived
+        with contextlib.suppress(OSError):  # it printed to a terminal
+            os.write(log, os.pread(sys.stdout.fileno(), MOST_EARLY_BYTES, 0))
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(log, stream.fileno())
+        os.close(log)
+        yield from message["files"]
 
     def serve(self) -> Wire | None:
         """In a fork, its connection. Here, None when nobody can ask any more and all forks have ended."""
@@ -211,7 +219,7 @@ class ForkServer:
             os._exit(1)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _end_forks_by_sigterm()
+        end_forks_by_sigterm()
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]  # to unregister it would do so in the parent as well
         self._selector.close()
@@ -225,13 +233,13 @@ class ForkServer:
         """A fork and all that it started. While it is not reaped, its id is its own."""
         if pid in self._lifelines:  # else it has ended at the same moment
             self._selector.unregister(self._lifelines[pid])
-            _kill_group(pid)
+            kill_group(pid)
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._signals.recv(4096)
         for pid in list(self._lifelines):
-            if (status := _reaped(pid)) is not None:
+            if (status := reaped(pid)) is not None:
                 self._let_go(pid, status)
 
     def _let_go(self, pid: int, status: int) -> None:
@@ -240,48 +248,6 @@ class ForkServer:
         with contextlib.suppress(KeyError):  # it was killed because its lifeline was closed
             self._selector.unregister(lifeline)
         lifeline.close()
-
-
-def _leave_sigterm_to_the_worker() -> None:
-    """Slurm and systemd send it to every process of a worker: the main one stops at the next step, and saves."""
-    signal.signal(signal.SIGTERM, lambda *_: None)  # unlike SIG_IGN, it is not handed on to programs that are started
-
-
-def _end_forks_by_sigterm() -> None:
-    """What the user's code forks ends by it as ever: a pool waits for that.
-
-    It is held back meanwhile, since Python forgets in a fork what has come before it could be handled.
-    """
-    held = {signal.SIGTERM}
-
-    def in_fork() -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
-
-    os.register_at_fork(
-        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, held),
-        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, held),
-        after_in_child=in_fork,
-    )
-
-
-def _reaped(pid: int) -> int | None:
-    """The exit code of a child that has ended, when what it left behind is killed; None while it runs."""
-    if hasattr(os, "waitid"):  # macOS has it since Python 3.13
-        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            return None
-        _kill_group(pid)  # before it is reaped: until then, the id is its own
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if ended else None
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        os.kill(pid, signal.SIGKILL)  # a fork that has no group of its own yet
-    except PermissionError:
-        return  # macOS says so of a group of which only a zombie is left
 
 
 def _refuse(reason: str, connection: Wire, lifeline: Wire) -> None:

@@ -16,14 +16,15 @@ import psutil
 import pytest
 from moods import SECONDS, Start, are_gone, interpreter_of, moody, train, workers
 from opened import opened
+from stacks import wait_for
 
 from app.workers import warm as warm_module
 from app.workers.trainer_connection import Deadline
 from app.workers.warm import Warm, WarmFailed
 from stagetree.runtime.failures import TrainerFailed, keep_for_trainers, text_of
 from stagetree.runtime.loading import PACKAGES
-from stagetree.runtime.warm import launch
-from stagetree.runtime.wire import pair
+from stagetree.runtime.warm import TOLD, launch
+from stagetree.runtime.wire import Wire, pair
 
 
 @pytest.fixture
@@ -121,6 +122,31 @@ def test_an_interpreter_ends_with_its_owner_but_not_before_the_trainers(start: S
     assert train(process, 1).step == 1
     process.close()
     assert interpreter.wait(SECONDS) == 0
+
+
+@pytest.mark.slow
+def test_the_trainers_of_an_interpreter_may_be_told_later(start: Start, tmp_path: Path) -> None:
+    """It imports torch meanwhile; what it has printed by then is in the log that it is told of."""
+    (tmp_path / "trainer.py").write_text("def make():\n    from sklearn.datasets import load_digits\n")
+    with (tmp_path / "early").open("a+b") as early, (tmp_path / "log").open("ab") as log:
+        interpreter, owner = launch(str(tmp_path / "warm"), early, [TOLD], env={"PYTHONVERBOSE": "1"})
+        wait_for("its first imports", lambda: (tmp_path / "early").stat().st_size > 0)
+        Wire(owner).send({"files": [str(tmp_path / "trainer.py")]}, log.fileno())
+    process = interpreter_of(moody(start(Warm(str(tmp_path / "warm")))))
+    assert process.pid == interpreter.pid
+    assert any("/sklearn/" in region.path for region in process.memory_maps())
+    said = (tmp_path / "log").read_text()
+    assert "import 'site'" in said
+    assert "sklearn" in said
+    interpreter.kill()
+    owner.close()
+
+
+@pytest.mark.slow
+def test_an_interpreter_that_is_never_told_ends_with_its_owner(tmp_path: Path) -> None:
+    interpreter, owner = launch(str(tmp_path / "warm"), files=[TOLD])
+    owner.close()
+    assert interpreter.wait(SECONDS) == 1
 
 
 def files_of(*pids: int) -> list[int]:
