@@ -197,7 +197,6 @@ def preview(
     Example:  stagetree preview study.yaml --slots 4
     """
     from app.cli import specs
-    from app.registry import unread
     from app.settings import settings
     from app.simulation.preview import preview as previewed
 
@@ -206,7 +205,7 @@ def preview(
     source = trainer_here(spec, study, trainers or [])
     with known_here(spec, source, store) as (measured, learned):
         costs = previewed(spec, slots=slots, limits=limits, **measured)
-    costs["advice"] += [*(unread(spec, source) if source is not None else ()), *learned]
+    costs["advice"] += [*(specs.doubts(spec, source) if source is not None else ()), *learned]
     if output is Format.json:
         print_json(costs)
         return

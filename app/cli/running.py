@@ -35,7 +35,7 @@ from app.cli.options import (
     Trainers,
 )
 from app.cli.output import Format, plural, print_json, without_secrets
-from app.cli.specs import print_advice, print_afterthoughts, print_unread, submitted
+from app.cli.specs import print_advice, print_afterthoughts, print_doubts, submitted
 
 if TYPE_CHECKING:
     from app.cli.finding import Documents
@@ -128,7 +128,7 @@ def _run_here(
     def advise() -> None:
         if show is not Show.quiet:
             print_advice(spec)
-            print_unread(spec, source)
+            print_doubts(spec, source)
 
     if show is not Show.quiet:
         print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)

@@ -85,11 +85,17 @@ def print_advice(spec: StudySpec) -> None:
     _print(advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)))
 
 
-def print_unread(spec: StudySpec, source: TrainerSource) -> None:
-    """Which hyper-parameters a script certainly does not read, before anything is trained."""
+def print_doubts(spec: StudySpec, source: TrainerSource) -> None:
+    """What the trainer's source tells of the study, before anything is trained."""
+    _print(doubts(spec, source))
+
+
+def doubts(spec: StudySpec, source: TrainerSource) -> list[str]:
+    """Which hyper-parameters a script certainly does not read; which files its study should name as `inputs`."""
+    from app.cli.data_files import unlisted
     from app.registry import unread
 
-    _print(unread(spec, source))
+    return [*unread(spec, source), *unlisted(spec, source)]
 
 
 def print_afterthoughts(spec: StudySpec, study: dict[str, Any]) -> None:

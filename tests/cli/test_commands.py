@@ -353,6 +353,36 @@ for step, hp in run.steps():
 """
 
 
+READER = """
+from stagetree import Trainer
+
+class Reader(Trainer):
+    name = "reader"
+    def __init__(self, *, seed, device, data, where="."):
+        self.words = [each.split() for each in (open("words.txt"), open(data), open("gone.csv"))]
+"""
+
+
+def test_preview_says_which_files_inputs_should_name(
+    stagetree: Stagetree, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial of a file that was changed since was given the results of the file before, and nothing said so."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reader.py").write_text(READER)
+    for name in ("words.txt", "train.csv"):
+        (tmp_path / name).touch()
+    study = grid("reads", trainer="reader", trainer_args={"data": ["train.csv", "no file \0"]})
+    study["runtime_args"] = {"where": "."}
+    named = ("--trainers", "reader.py", "-o", "json")
+    said = stagetree("preview", write(study), *named)
+    words = (
+        "`inputs` does not name train.csv (trainer_args.data), words.txt (reader.py, line 7): if such a file changes"
+    )
+    assert [each for each in said.json["advice"] if each.startswith(words)]
+    said = stagetree("preview", write(study | {"inputs": ["train.csv", "words.txt"]}), *named)
+    assert not [each for each in said.json["advice"] if "inputs" in each]
+
+
 def test_preview_looks_at_what_a_script_takes_and_reads(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
     """It said nothing of a script: what was misspelt was found when it was run."""
     (tmp_path / "owned.py").write_text(LOOP)

@@ -1,0 +1,88 @@
+"""Files that a trainer reads and its study does not name: their results count for others in their place, too."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from stagetree.source.versions import module_files
+from stagetree.syntax import syntax_tree
+
+if TYPE_CHECKING:
+    from app.registry import TrainerSource
+    from stagetree.spec import StudySpec
+
+DATA = (
+    ".arrow",
+    ".bin",
+    ".csv",
+    ".feather",
+    ".h5",
+    ".hdf5",
+    ".jsonl",
+    ".mat",
+    ".npy",
+    ".npz",
+    ".parquet",
+    ".tsv",
+    ".txt",
+)
+TEXTS_AND_ARCHIVES = (".gz", ".tar", ".txt", ".zip", ".zst")
+"""How data files end that source code names. It names others, too, which a program writes."""
+
+MOST_NAMED = 3
+
+
+def unlisted(spec: StudySpec, source: TrainerSource) -> list[str]:
+    """What `inputs` should name, as far as the trainer's arguments and its source tell, in at most one sentence."""
+    listed = [Path(each) for each in spec.inputs]
+    found: dict[Path, str] = {}
+    for name, place in chain(_in_arguments(spec), _in_source(source)):
+        path = Path(name).absolute()
+        if not any(path.is_relative_to(each) for each in listed):
+            found.setdefault(path, f"{name} ({place})")
+    if not found:
+        return []
+    named = list(found.values())[:MOST_NAMED]
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return [
+        f"`inputs` does not name {', '.join(named)}{more}: if such a file changes, results of the one before are "
+        "shown for it; what `inputs` names is looked at"
+    ]
+
+
+def _in_arguments(spec: StudySpec) -> Iterator[tuple[str, str]]:
+    """Files and folders in `trainer_args`; in `runtime_args` files alone, since a folder may be for results."""
+    for field, arguments in (("trainer_args", spec.trainer_args), ("runtime_args", spec.runtime_args)):
+        for argument, value in arguments.items():
+            for name in filter(_is_there, _strings(value)):
+                if field == "trainer_args" or Path(name).is_file():
+                    yield name, f"{field}.{argument}"
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        yield from chain.from_iterable(map(_strings, value.values() if isinstance(value, dict) else value))
+
+
+def _in_source(source: TrainerSource) -> Iterator[tuple[str, str]]:
+    for file, content in module_files(source.path).items():
+        for node in ast.walk(syntax_tree(content)):
+            if isinstance(node, ast.Constant) and _is_data(name := node.value):
+                yield name, f"{Path(file).name}, line {node.lineno}"
+
+
+def _is_data(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and Path(value).suffix in (*DATA, *TEXTS_AND_ARCHIVES) and _is_there(value)
+
+
+def _is_there(name: str) -> bool:
+    with suppress(OSError, ValueError):  # no text that is a path
+        return bool(name.strip()) and Path(name).exists()
+    return False
