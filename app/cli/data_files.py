@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
+from os.path import abspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -16,22 +17,8 @@ if TYPE_CHECKING:
     from app.registry import TrainerSource
     from stagetree.spec import StudySpec
 
-DATA = (
-    ".arrow",
-    ".bin",
-    ".csv",
-    ".feather",
-    ".h5",
-    ".hdf5",
-    ".jsonl",
-    ".mat",
-    ".npy",
-    ".npz",
-    ".parquet",
-    ".tsv",
-    ".txt",
-)
-TEXTS_AND_ARCHIVES = (".gz", ".tar", ".txt", ".zip", ".zst")
+DATA = (".arrow", ".bin", ".csv", ".feather", ".h5", ".hdf5", ".jsonl", ".npy", ".npz", ".parquet", ".tsv")
+OTHERS = (".gz", ".mat", ".tar", ".txt", ".zip", ".zst")
 """How data files end that source code names. It names others, too, which a program writes."""
 
 MOST_NAMED = 3
@@ -39,10 +26,10 @@ MOST_NAMED = 3
 
 def unlisted(spec: StudySpec, source: TrainerSource) -> list[str]:
     """What `inputs` should name, as far as the trainer's arguments and its source tell, in at most one sentence."""
-    listed = [Path(each) for each in spec.inputs]
+    listed = [Path(abspath(each)) for each in spec.inputs]
     found: dict[Path, str] = {}
     for name, place in chain(_in_arguments(spec), _in_source(source)):
-        path = Path(name).absolute()
+        path = Path(abspath(name))
         if not any(path.is_relative_to(each) for each in listed):
             found.setdefault(path, f"{name} ({place})")
     if not found:
@@ -79,7 +66,7 @@ def _in_source(source: TrainerSource) -> Iterator[tuple[str, str]]:
 
 
 def _is_data(value: Any) -> TypeGuard[str]:
-    return isinstance(value, str) and Path(value).suffix in (*DATA, *TEXTS_AND_ARCHIVES) and _is_there(value)
+    return isinstance(value, str) and Path(value).suffix in (*DATA, *OTHERS) and _is_there(value)
 
 
 def _is_there(name: str) -> bool:

@@ -159,7 +159,6 @@ def celery() -> int:
 MOST_WORDS = 200
 """Characters of a log's last line that are told."""
 
-
 LOOK_SECONDS = 0.05
 
 
@@ -203,7 +202,7 @@ class Prefork:
         for pid in workers:
             os.kill(pid, signal.SIGTERM)
         while workers and has_work(if_away=True):
-            workers -= {pid for pid in workers if os.waitpid(pid, os.WNOHANG)[0]}
+            workers -= {pid for pid in workers if _has_ended(pid)}
             time.sleep(LOOK_SECONDS)
 
     def _fork(self, name: str, command: Sequence[str]) -> int:
@@ -222,6 +221,13 @@ class Prefork:
         if name == API:
             importlib.import_module("uvicorn.main").main()
         sys.exit(celery())
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:  # it was waited for as we were asked to end
+        return True
 
 
 def _say_so(*_: object) -> NoReturn:

@@ -367,10 +367,11 @@ def test_preview_says_which_files_inputs_should_name(
     stagetree: Stagetree, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trial of a file that was changed since was given the results of the file before, and nothing said so."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "reader.py").write_text(READER)
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+    (here / "reader.py").write_text(READER)
     for name in ("words.txt", "train.csv"):
-        (tmp_path / name).touch()
+        (here / name).touch()
     study = grid("reads", trainer="reader", trainer_args={"data": ["train.csv", "no file \0"]})
     study["runtime_args"] = {"where": "."}
     named = ("--trainers", "reader.py", "-o", "json")
@@ -379,7 +380,7 @@ def test_preview_says_which_files_inputs_should_name(
         "`inputs` does not name train.csv (trainer_args.data), words.txt (reader.py, line 7): if such a file changes"
     )
     assert [each for each in said.json["advice"] if each.startswith(words)]
-    said = stagetree("preview", write(study | {"inputs": ["train.csv", "words.txt"]}), *named)
+    said = stagetree("preview", write(study | {"inputs": [str(here / "train.csv"), str(here / "words.txt")]}), *named)
     assert not [each for each in said.json["advice"] if "inputs" in each]
 
 
