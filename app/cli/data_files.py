@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from app.registry import TrainerSource
     from stagetree.spec import StudySpec
 
-DATA = (".arrow", ".bin", ".csv", ".feather", ".h5", ".hdf5", ".jsonl", ".npy", ".npz", ".parquet", ".tsv")
-OTHERS = (".gz", ".mat", ".tar", ".txt", ".zip", ".zst")
+DATA = re.compile(r"\.(arrow|bin|csv|feather|gz|h5|hdf5|jsonl|mat|npy|npz|parquet|tar|tsv|txt|zip|zst)")
 """How data files end that source code names. It names others, too, which a program writes."""
 
 MOST_NAMED = 3
@@ -66,7 +66,7 @@ def _in_source(source: TrainerSource) -> Iterator[tuple[str, str]]:
 
 
 def _is_data(value: Any) -> TypeGuard[str]:
-    return isinstance(value, str) and Path(value).suffix in (*DATA, *OTHERS) and _is_there(value)
+    return isinstance(value, str) and DATA.fullmatch(Path(value).suffix) is not None and _is_there(value)
 
 
 def _is_there(name: str) -> bool:

@@ -93,7 +93,7 @@ def run(
                 from app.embedded import Interpreter
 
                 forking = early.enter_context(closing(Interpreter()))  # before anything is read: it has most to import
-            spec = specs.loaded(study, changes or (), is_here=not url, is_checked=not no_check)
+            spec = specs.load_to_run(study, changes or (), is_here=not url, is_checked=not no_check)
         if url:
             raise typer.Exit(_run_there(url, spec, show, output, is_named=server is not None, is_strict=strict))
         with said_if_interrupted():

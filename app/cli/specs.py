@@ -44,7 +44,7 @@ def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec
         raise SpecError(error.problems, source.replace(str(STDIN), "stdin")) from None
 
 
-def loaded(path: Path, changes: Sequence[str], *, is_here: bool, is_checked: bool) -> StudySpec:
+def load_to_run(path: Path, changes: Sequence[str], *, is_here: bool, is_checked: bool) -> StudySpec:
     """The same, with the limits of this machine where it runs, and without `check` on request.
 
     Raises `SpecError`.

@@ -7,6 +7,7 @@ imported, whatever its name.
 
 from __future__ import annotations
 
+from app.embedded.interpreter import Interpreter
 from app.embedded.machine import (
     PYTHON,
     StackFailed,
@@ -18,7 +19,6 @@ from app.embedded.machine import (
     slot_names,
 )
 from app.embedded.stack import Embedded, embedded
-from app.embedded.trainers import Interpreter
 
 __all__ = [
     "PYTHON",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from app.embedded import machine
+from app.embedded.interpreter import Interpreter, import_path
 from app.embedded.machine import (
     HOME,
     PRIVATE,
@@ -28,7 +29,6 @@ from app.embedded.machine import (
     slot_names,
     worker_command,
 )
-from app.embedded.trainers import Interpreter, import_path
 from app.processes import last_words, shorten
 from stagetree.runtime.failures import SAME_ORDER, STACK
 from stagetree.whole_file import remove_partial
@@ -144,7 +144,7 @@ class Embedded:
             STACK: self._scratch,
             "STAGETREE_SLOTS_PER_GPU": str(self.slots_per_gpu),
             "STAGETREE_LOCKS": f"{self._scratch}/locks",
-            "STAGETREE_WARM": f"{self._scratch}/trainers.sock",
+            "STAGETREE_WARM": self.forking.address if self.forking else "",
             "STAGETREE_DATABASE_URL": f"sqlite:///{self.folder / 'stagetree.db'}",
             "STAGETREE_BROKER_URL": f"redis+socket://{self._scratch}/redis.sock",
             "STAGETREE_CHECKPOINTS": str(self.folder / "checkpoints"),

@@ -62,7 +62,7 @@ def main() -> int:
     gc.disable()  # an import makes next to no garbage
     import_all()
     if api := commands.get(API):
-        problem = made_ready()
+        problem = prepare_database()
         os.write(sys.stdin.fileno(), f"{problem}\n".encode())
         if problem:
             return 1
@@ -88,10 +88,10 @@ def import_served(command: Sequence[str]) -> None:
     importlib.import_module(command[-1].partition(":")[0])
 
 
-def made_ready() -> str:
+def prepare_database() -> str:
     """Bring the schema up to date and forget all slots: the folder is ours, so whoever is on record there is dead.
 
-    Where that cannot be, the reason why; else nothing.
+    Returns the reason where that cannot be, else nothing.
     """
     from app.events import DatabaseUnavailable
     from app.events.database import NewerSchema

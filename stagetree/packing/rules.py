@@ -169,23 +169,31 @@ class AdamRule(Rule):
         return rate / (1 - first**step), decay, 1 - first, second, 1 - second, spread, group["eps"]
 
     def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
-        is_up, decays, is_decoupled, is_ams = terms
-        rate, decay, new_mean, old_square, new_square, spread, eps = factors
-        mean, square = rows.moments["exp_avg"], rows.moments["exp_avg_sq"]
-        grads, (scratch, other) = rows.grads, rows.scratch
-        if is_up:
-            grads = torch.neg(grads, out=other)
-        if decays and is_decoupled:
-            rows.values.mul_(decay)
-        elif decays:
-            grads = torch.add(grads, torch.mul(rows.values, decay, out=scratch), out=other)
-        mean.add_(torch.sub(grads, mean, out=scratch).mul_(new_mean))
-        square.mul_(old_square).add_(torch.mul(grads, new_square, out=scratch).mul_(grads))
+        *how, is_ams = terms
+        rate, *averaging, spread, eps = factors
+        _, mean, square = _averaged(how, rows, averaging)
+        scratch, other = rows.scratch
         if is_ams:
             most = rows.moments["max_exp_avg_sq"]
             square = torch.maximum(most, square, out=most)
         root = torch.sqrt(square, out=scratch).div_(spread).add_(eps)
         rows.values.sub_(torch.mul(mean, rate, out=other).div_(root))
+
+
+def _averaged(how: Sequence[bool], rows: OptimizerRows, factors: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients, and means of them and their squares after a step. how: to climb, to decay weights, to do so apart."""
+    (is_up, decays, is_decoupled), (decay, new_mean, old_square, new_square) = how, factors
+    mean, square = rows.moments["exp_avg"], rows.moments["exp_avg_sq"]
+    grads, (scratch, other) = rows.grads, rows.scratch
+    if is_up:
+        grads = torch.neg(grads, out=other)
+    if decays and is_decoupled:
+        rows.values.mul_(decay)
+    elif decays:
+        grads = torch.add(grads, torch.mul(rows.values, decay, out=scratch), out=other)
+    mean.add_(torch.sub(grads, mean, out=scratch).mul_(new_mean))
+    square.mul_(old_square).add_(torch.mul(grads, new_square, out=scratch).mul_(grads))
+    return grads, mean, square
 
 
 class NAdamRule(Rule):
@@ -215,18 +223,9 @@ class NAdamRule(Rule):
         return *rates, decay, 1 - first, second, 1 - second, 1 - second ** (steps + 1), group["eps"]
 
     def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
-        is_up, decays, is_decoupled = terms
-        rate, mean_rate, decay, new_mean, old_square, new_square, spread, eps = factors
-        mean, square = rows.moments["exp_avg"], rows.moments["exp_avg_sq"]
-        grads, (scratch, other) = rows.grads, rows.scratch
-        if is_up:
-            grads = torch.neg(grads, out=other)
-        if decays and is_decoupled:
-            rows.values.mul_(decay)
-        elif decays:
-            grads = torch.add(grads, torch.mul(rows.values, decay, out=scratch), out=other)
-        mean.add_(torch.sub(grads, mean, out=scratch).mul_(new_mean))
-        square.mul_(old_square).add_(torch.mul(grads, new_square, out=scratch).mul_(grads))
+        rate, mean_rate, *averaging, spread, eps = factors
+        grads, mean, square = _averaged(terms, rows, averaging)
+        scratch, other = rows.scratch
         root = torch.div(square, spread, out=scratch).sqrt_().add_(eps)
         rows.values.sub_(torch.mul(grads, rate, out=other).div_(root))
         rows.values.sub_(torch.mul(mean, mean_rate, out=other).div_(root))

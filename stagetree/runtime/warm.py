@@ -49,7 +49,9 @@ ONE_THREAD |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # of Arrow, w
 """The environment in which libraries start no threads when they are imported: a process that forks must have none."""
 
 TOLD = "told"
+"""In the place of the trainers' files: the owner sends them when it knows them."""
 MOST_EARLY_BYTES = 2**20
+"""No more bytes from before the log was known go there."""
 
 
 def import_before_forking(files: Iterable[str] = ()) -> None:

@@ -372,13 +372,11 @@ def test_preview_says_which_files_inputs_should_name(
     (here / "reader.py").write_text(READER)
     for name in ("words.txt", "train.csv"):
         (here / name).touch()
-    study = grid("reads", trainer="reader", trainer_args={"data": ["train.csv", "no file \0"]})
+    study = grid("reads", trainer="reader", trainer_args={"data": ["../here/train.csv", "no file \0"]})
     study["runtime_args"] = {"where": "."}
     named = ("--trainers", "reader.py", "-o", "json")
     said = stagetree("preview", write(study), *named)
-    words = (
-        "`inputs` does not name train.csv (trainer_args.data), words.txt (reader.py, line 7): if such a file changes"
-    )
+    words = "`inputs` does not name ../here/train.csv (trainer_args.data), words.txt (reader.py, line 7): if such"
     assert [each for each in said.json["advice"] if each.startswith(words)]
     said = stagetree("preview", write(study | {"inputs": [str(here / "train.csv"), str(here / "words.txt")]}), *named)
     assert not [each for each in said.json["advice"] if "inputs" in each]
