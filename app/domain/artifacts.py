@@ -110,8 +110,8 @@ class ExactnessTested:
     difference: the first leaf or metric that differs and the likely cause, in a sentence; empty where all bits are
     equal. stray: attributes of the trainer that do not come back with its state, each in words that follow its name.
     unproven: why nothing could be compared, in words that follow a colon; empty where it was. unread: of a `CHECK`, the
-    hyper-parameters that a script has read in none of the steps. A `CHECK` that failed in the user's code is a
-    `StageFailed`.
+    hyper-parameters that a script has read in none of the steps. files: of a `CHECK`, a record of each data file that
+    the trainer has read, as of `StudySubmitted.inputs`. A `CHECK` that failed in the user's code is a `StageFailed`.
     """
 
     chain: ChainId
@@ -125,6 +125,7 @@ class ExactnessTested:
     stray: dict[str, str] = field(default_factory=dict)
     unproven: str = ""
     unread: list[str] = field(default_factory=list)
+    files: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitStudy:
-    """begin, inputs, by: as in `StudySubmitted`. has_new_weights: whether the object that `begin` names was just
-    written; else another study of the plan has it. learned: what its sampler begins with.
+    """begin, inputs, other_files, by: as in `StudySubmitted`. has_new_weights: whether the object that `begin` names
+    was just written; else another study of the plan has it. learned: what its sampler begins with.
     """
 
     plan: PlanOpened
@@ -29,6 +29,7 @@ class SubmitStudy:
     at: float
     begin: Json | None = None
     inputs: list[Json] = field(default_factory=list)
+    other_files: list[str] = field(default_factory=list)
     has_new_weights: bool = True
     by: str = ""
     learned: tuple[ResultsLearned, ...] = ()

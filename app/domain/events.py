@@ -84,7 +84,7 @@ class StudySubmitted:
     begin: where the weights come from that it begins with (`file`, or `study`, `trial` and `step`), and the object in
     the store that holds them (`key`, `sha256`, `size`). inputs: what was seen of each path then: `files`, `bytes`, a
     `stamp` of sizes and times and, where it is small, the `sha256` of the content; the `path` alone where only workers
-    see it. project: that of the plan. by: the principal that submitted it, its owner; "" for none.
+    see it. other_files: changed files that they leave out. project: the plan's. by: its owner, or "".
     """
 
     study: StudyId
@@ -92,6 +92,7 @@ class StudySubmitted:
     at: float
     begin: Json | None = None
     inputs: list[Json] = field(default_factory=list)
+    other_files: list[str] = field(default_factory=list)
     project: str = ""
     by: str = ""
 
@@ -176,9 +177,8 @@ class StudyResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyReopened:
-    """A completed study goes on with another `spec`: the same search with more trials. What was decided stands. at:
-    None in logs of versions that did not record it.
-    """
+    """A completed study goes on with another `spec`: the same search with more trials. What was decided stands.
+    at: None in logs of versions that did not record it."""
 
     study: StudyId
     spec: Json

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import hypot, sqrt
+from os.path import normpath
+from pathlib import PurePath
 from statistics import stdev
 from typing import Any, NamedTuple
 
@@ -218,8 +220,30 @@ def is_unseen(records: Sequence[Mapping[str, Any]]) -> bool:
     return bool(records) and not any(name in record for record in records for name in ("stamp", "missing"))
 
 
+def files_left_out(plan: SearchPlan, inputs: Iterable[Mapping[str, Any]]) -> list[Json]:
+    """The first records of the data files that the plan's trainer reads and `inputs` do not name."""
+    named, found = [PurePath(normpath(each["path"])) for each in inputs], dict[str, Json]()
+    for record in (record for test in plan.tests for record in test.files):
+        if not any(PurePath(record["path"]).is_relative_to(path) for path in named):
+            found.setdefault(record["path"], record)
+    return list(found.values())
+
+
+def inputs_of(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ...]:
+    """The files a slot looks at before it trains for a study: its inputs and, once these were seen, files left out."""
+    left_out = [] if is_unseen(study.inputs) else files_left_out(plan, study.inputs)
+    return (*study.inputs, *left_out)
+
+
+def share_of_before(path: str) -> str:
+    """That a study reads a file which changed, and may have results of the one before, in a sentence."""
+    return f"{path} has changed since shared results were trained: name it in `inputs` to train with the new one"
+
+
 def _inputs(plan: SearchPlan, study: Study) -> Iterator[str]:
     """Why results of a study may be of other inputs than it seems, in sentences."""
+    for path in study.other_files:
+        yield share_of_before(path)
     if is_unseen(study.inputs):
         yield "what it reads was not looked at: the server does not see it, and no slot has trained for it yet"
         return

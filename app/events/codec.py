@@ -55,8 +55,8 @@ def _foretell_as_before(data: Data) -> Data:
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
 VERSIONS |= {"NoteAdded": 2, "StudyCompleted": 2, "TrialAdded": 3, "TrialExtended": 3}
 VERSIONS |= {"ChainAssigned": 3, "ChainEnded": 2, "CheckpointKept": 3, "PackingProfiled": 4, "PlanOpened": 8}
-VERSIONS |= {"ExactnessTested": 2, "StageCompleted": 2, "StageFailed": 4}
-VERSIONS |= {"StudyReopened": 3, "StudySubmitted": 4}
+VERSIONS |= {"ExactnessTested": 3, "StageCompleted": 2, "StageFailed": 4}
+VERSIONS |= {"StudyReopened": 3, "StudySubmitted": 5}
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
@@ -66,6 +66,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("CheckpointKept", 1): _name_intermediate,
     ("CheckpointKept", 2): lambda data: data | {"parts": []},
     ("ExactnessTested", 1): lambda data: data | {"unread": []},
+    ("ExactnessTested", 2): lambda data: data | {"files": []},
     ("NoteAdded", 1): lambda data: data | {"by": ""},
     ("PackingProfiled", 1): lambda data: data | {"exact": False},
     ("PackingProfiled", 2): lambda data: data | {"batch": None},
@@ -87,6 +88,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("StudySubmitted", 1): lambda data: data | {"begin": None, "inputs": []},
     ("StudySubmitted", 2): _foretell_as_before,
     ("StudySubmitted", 3): lambda data: data | {"project": "", "by": ""},
+    ("StudySubmitted", 4): lambda data: data | {"other_files": []},
     ("TrialAdded", 1): lambda data: data | {"path": None},
     ("TrialAdded", 2): lambda data: data | {"data_seeds": [], "repeats": []},
     ("TrialExtended", 1): lambda data: data | {"path": None},

@@ -21,12 +21,13 @@ from app.domain import keeping
 from app.domain.decide import decide
 from app.domain.results import mark
 from app.domain.terms import ANYBODY, LAUNCHED, PlanId, Principal, StudyId, Unknown, plan_id
-from app.inputs import InputMissing, look, may_be_read
+from app.inputs import may_be_read
 from app.object_store import PART, StoreUnavailable
 from app.registry import TrainerSource
 from app.service.files import kept_state, parts
 from app.service.searching import learned
 from app.service.services import HttpProblem, Services, Write
+from app.service.what_is_read import changed_files, inputs_seen
 from app.tuning.tuners.base import with_version
 from stagetree.runtime.dcp import NotDcp, PackedFolder
 from stagetree.runtime.weight_files import kind_of
@@ -51,23 +52,6 @@ def find_source(use: Services, origin: BeginFrom, who: Principal = ANYBODY) -> W
     if origin.dcp is not None:
         return _of_folder(use, origin, origin.dcp)
     return _of_study(use, origin, who) if origin.file is None else _of_file(use, origin, origin.file)
-
-
-def inputs_seen(use: Services, paths: Sequence[str]) -> list[Json]:
-    """What is at these paths. One that this server may not look at is left to the workers. Raises `SpecError`."""
-    inputs, problems = list[Json](), list[Problem]()
-    is_ours = all(may_be_read(path, use.study_files) for path in paths)
-    for number, path in enumerate(paths):
-        try:
-            if not path.startswith("/"):
-                problems.append(Problem(f"inputs[{number}]", f"must be an absolute path here, got {path}"))
-            else:
-                inputs.append(look(path) if is_ours else {"path": path})
-        except InputMissing as problem:
-            problems.append(Problem(f"inputs[{number}]", f"must be a file or a folder that can be read: {problem}"))
-    if problems:
-        raise SpecError(problems)
-    return inputs
 
 
 def stored(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]:
@@ -221,6 +205,7 @@ def submit(
         at=use.clock(),
         begin=begin,
         inputs=inputs,
+        other_files=changed_files(use, stream, inputs),
         has_new_weights=is_new,
         by=who.name,
         learned=learned(use, spec, study, who),

@@ -53,9 +53,8 @@ class TrainedTogether:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """difference: the first leaf that differs; nothing if all are equal. elsewhere: how the state on record was made on
-    another machine, in words that follow "made under".
-    """
+    """difference: the first leaf that differs; nothing if all are equal. elsewhere: how the state on record was made
+    on another machine, in words that follow "made under"."""
 
     difference: str
     elsewhere: tuple[str, ...]
@@ -64,11 +63,12 @@ class Compared:
 @dataclass(frozen=True, slots=True)
 class Stray:
     """What does not come back with a state, each in words that follow its name. cause: the likely one of a difference.
-    unread: hyper-parameters that a script has read in no step so far."""
+    unread: hyper-parameters that a script has read in no step so far. files: the data files that were read so far."""
 
     names: Mapping[str, str]
     cause: str
     unread: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 class TrainerProcess(TrainerConnection):
@@ -293,7 +293,7 @@ class TrainerProcess(TrainerConnection):
     def stray(self, first: str, words: str, *, deadline: Deadline) -> Stray:
         """What is not as it was at the look `first`, where `words` say that it was, but at that at `used`."""
         answer, _ = self._ask("stray", deadline, first=first, words=words)
-        return Stray(answer["stray"], answer["cause"], tuple(answer["unread"]))
+        return Stray(answer["stray"], answer["cause"], tuple(answer["unread"]), tuple(answer["files"]))
 
     def resident_bytes(self) -> int:
         """What the process has in memory now; 0 where that is not known."""

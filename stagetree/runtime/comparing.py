@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from stagetree.runtime import attributes, inexact, state_format, suspects
+from stagetree.runtime import attributes, inexact, reading, state_format, suspects
 from stagetree.runtime.attributes import OURS, Seen, caches
 from stagetree.runtime.failures import plain
 from stagetree.runtime.loading import imports_of
@@ -118,11 +118,14 @@ class Look:
 
 @dataclass(slots=True)
 class Looks:
-    """Those at the trainer of one process, by names that the slot gives them."""
+    """Those at the trainer of one process, by names that the slot gives them. Files that it reads are noted."""
 
     looks: dict[str, Look] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)  # modules whose mode evaluations have changed
     forgotten: list[str] | None = None  # numbers of its one model; None as long as nobody has looked
+
+    def __post_init__(self) -> None:
+        reading.watch()
 
     def take(self, name: str, model: Model, file: str) -> None:
         self.looks[name] = Look.at(model, file)
@@ -156,6 +159,7 @@ class Looks:
             "stray": unseen | stray,
             "cause": plain(suspects.cause("used", False, {}, signs)),
             "unread": list(map(plain, unread(model.trainer))),
+            "files": reading.data_files(),
         }
 
 

@@ -108,6 +108,31 @@ def test_a_run_sees_that_a_file_was_replaced_and_that_it_is_back(tmp_path: Path,
     assert device["packages"] and device["trainer"]["file"].endswith("trainer.py")
 
 
+LEFT_OUT: Json = {"runtime_args": {"data": "read.bin"}}
+
+
+@pytest.mark.slow
+def test_results_of_a_file_that_nobody_named_say_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shared steps were trained with the file before; new steps read the new one."""
+    monkeypatch.setenv("STAGETREE_PROOFS", "1")  # the check of the trainer sees its files
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    studies = (1, 1, 2)  # the steps of each; the first has seen the file as it was
+    told = []
+    for value, steps in zip((10.0, 20.0, 20.0), studies, strict=True):
+        study = {**STUDY, **LEFT_OUT, "tuner": {"kind": "grid", "max_steps": steps}}
+        (tmp_path / "study.json").write_text(json.dumps(study))
+        write(tmp_path, INPUTS, value)
+        told.append(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"])
+    write(tmp_path, INPUTS, 10.0)
+    told.append(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"])
+    read = str(tmp_path / "read.bin")
+    shared = f"{read} has changed since shared results were trained: name it in `inputs` to train with the new one"
+    trained = f"2 stages read {read}, which had changed since this trainer was first seen to read it"
+    assert told == [[], [shared], [trained, shared], [trained]]
+
+
 SCRIPT = f"""
 import sys, torch, stagetree
 from safetensors.torch import save_file

@@ -20,7 +20,7 @@ from app.domain.remarks import learned_text
 from app.domain.terms import StateConflict, StudyId
 from app.events import StudyRecord, last_profile
 from app.registry import unread
-from app.service import changing, reading, searching, slot_use, submitting
+from app.service import changing, reading, searching, slot_use, submitting, what_is_read
 from app.service.services import InvalidField
 from app.service.views import documents
 from stagetree.models.pages import StudyPage
@@ -191,6 +191,7 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
     spec, trainer = study_of(body, use.trainers, use.limits)
     learned = [learned_text(each) for each in searching.learned(use, spec, StudyId(""), who)]
     plan = submitting.opened(spec, trainer, project=who.project or "")
+    shared = what_is_read.shared_of_before(use, submitting.name_of(plan))
     try:
         costs = preview(
             spec,
@@ -202,4 +203,4 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None
-    return Preview.model_validate({**costs, "advice": [*costs["advice"], *unread(spec, trainer), *learned]})
+    return Preview.model_validate({**costs, "advice": [*costs["advice"], *unread(spec, trainer), *learned, *shared]})

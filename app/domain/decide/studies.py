@@ -89,6 +89,7 @@ def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator
         at=command.at,
         begin=begin,
         inputs=command.inputs,
+        other_files=command.other_files,
         project=command.plan.project,
         by=command.by,
     )

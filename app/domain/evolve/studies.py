@@ -87,7 +87,7 @@ def _remark(plan: SearchPlan, study: Study, event: Remark) -> None:
 def _submit(plan: SearchPlan, event: e.StudySubmitted) -> None:
     begin, version = event.begin, plan.version + 1
     study = Study(event.study, event.spec, event.at, version, begin=begin, inputs=event.inputs)
-    study.project, study.owner = event.project, event.by
+    study.project, study.owner, study.other_files = event.project, event.by, event.other_files
     plan.studies[event.study], plan.unheard[event.study] = study, None
     plan.check_failures = {}  # what was wrong may be mended: it is tried again
     if begin is not None and begin["key"] not in plan.weights:

@@ -31,8 +31,8 @@ class Study:
     begun_on: the slots that have trained for it. paced_steps, paced_seconds: of the stages that tell how long a step
     takes, see `app.domain.evolve.chains`.
     is_audited: whether a user wants all of it proven, and it is not yet. proof_steps: trained again for it, to compare.
-    begin, inputs: as in `StudySubmitted`; of inputs that the server does not see, what the
-    first slot saw. other_inputs: the paths of those of which a later slot saw something else.
+    begin, inputs, other_files: as in `StudySubmitted`; of inputs that the server does not see, what the first slot saw.
+    other_inputs: the paths of those of which a later slot saw something else.
     project: that of the plan. owner: the principal that submitted it; "" for none. tags, attributes: what people label
     it with.
     """
@@ -76,6 +76,7 @@ class Study:
     begin: dict[str, Any] | None = None
     inputs: list[dict[str, Any]] = field(default_factory=list)
     other_inputs: list[str] = field(default_factory=list)
+    other_files: list[str] = field(default_factory=list)
     project: str = ""
     owner: str = ""
 

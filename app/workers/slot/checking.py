@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from typing import Any
 
 from app.domain.assignment import ProofOrder
 from app.domain.objectives import problem_of
 from app.domain.terms import FailureKind
+from app.inputs import look_at_found
 from app.workers.slot.bench import OFF, Bench, last_line
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed
@@ -52,13 +54,14 @@ class Checked:
     """difference: the first that was found, with its likely cause. stray: what does not come back with the state.
 
     unproven: why a difference need not be the trainer's fault; then none is said. unread: hyper-parameters that a
-    script has read in none of the steps.
+    script has read in none of the steps. files: records of the data files that it read.
     """
 
     difference: str = ""
     unproven: str = ""
     stray: Mapping[str, str] = field(default_factory=dict)
     unread: Sequence[str] = ()
+    files: Sequence[Mapping[str, Any]] = ()
 
 
 def check(bench: Bench, order: ProofOrder, steps: int) -> Checked:
@@ -134,7 +137,7 @@ class _Check:
         bench.load(first, 1)
         bench.look("used")
         stray = bench.stray(SAVED)
-        self.found.stray, self.found.unread = stray.names, stray.unread
+        self.found.stray, self.found.unread, self.found.files = stray.names, stray.unread, look_at_found(stray.files)
 
     def _used(self, end: State, metrics: Metrics) -> str:
         text = self._to_the_end(end, metrics)

@@ -137,8 +137,10 @@ class ProofLane(Lane):
         bench.print_to(self._slot.logs.begin(self.claim.chain, self.work, 0))
         if self._kind == ProofKind.CHECK:
             its = check(bench, self._order, self.work.stages[0].end)
-            stray, unread = dict(its.stray), list(its.unread)
-            told = self._tested(difference=its.difference, unproven=its.unproven, stray=stray, unread=unread)
+            stray, unread, files = dict(its.stray), list(its.unread), list(its.files)
+            told = self._tested(
+                difference=its.difference, unproven=its.unproven, stray=stray, unread=unread, files=files
+            )
             self._state(told)
             return
         if self.work.determinism == "off":

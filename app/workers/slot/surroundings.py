@@ -105,7 +105,8 @@ def _change(record: Mapping[str, Any]) -> str:
         if "stamp" not in record:
             look(record["path"], is_hashed=False)  # it was missing, or nobody saw it
             return f"read {record['path']}, which was not there when it was looked at first"
-        return f"read {record['path']}, which had changed since the study was submitted" if changed(record) else ""
+        since = "this trainer was first seen to read it" if "found" in record else "the study was submitted"
+        return f"read {record['path']}, which had changed since {since}" if changed(record) else ""
     except InputMissing as problem:
         return "" if record.get("missing") else f"were trained where an input is missing: {problem}"
 

@@ -1,0 +1,59 @@
+"""The files that a study reads, as far as this server sees them: named inputs, and data files that were left out.
+
+A trainer's check tells which files it reads (docs/decisions/0133-files-that-were-read.md). They are no part of the
+plan's name, so a study may share results of older files: then it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.domain.results import files_left_out, share_of_before
+from app.inputs import InputMissing, changed, look, may_be_read
+from app.service.services import Services
+from stagetree.spec import Problem, SpecError
+
+Json = dict[str, Any]
+
+
+def inputs_seen(use: Services, paths: Sequence[str]) -> list[Json]:
+    """Records of these paths. One that this server may not look at is left to the workers. Raises `SpecError`."""
+    inputs, problems = list[Json](), list[Problem]()
+    is_ours = all(may_be_read(path, use.study_files) for path in paths)
+    for number, path in enumerate(paths):
+        try:
+            if not path.startswith("/"):
+                problems.append(Problem(f"inputs[{number}]", f"must be an absolute path here, got {path}"))
+            else:
+                inputs.append(look(path) if is_ours else {"path": path})
+        except InputMissing as problem:
+            problems.append(Problem(f"inputs[{number}]", f"must be a file or a folder that can be read: {problem}"))
+    if problems:
+        raise SpecError(problems)
+    return inputs
+
+
+def changed_files(use: Services, stream: str, inputs: Sequence[Json]) -> list[str]:
+    """The files that a plan's trainer reads and these inputs leave out, which had changed since they were seen first.
+
+    Of one that this server may not look at, the slots say so.
+    """
+    if stream not in use.log.versions():
+        return []
+    with use.plans.holding(stream) as plan:
+        left_out = files_left_out(plan, inputs)
+    ours = [each for each in left_out if may_be_read(each["path"], use.study_files)]
+    return [each["path"] for each in ours if _has_changed(each)]
+
+
+def shared_of_before(use: Services, stream: str) -> list[str]:
+    """Sentences about a study that names no inputs, before it is on a plan."""
+    return [share_of_before(path) for path in changed_files(use, stream, ())]
+
+
+def _has_changed(record: Mapping[str, Any]) -> bool:
+    try:
+        return changed(record)
+    except InputMissing:  # another one may be read in its place
+        return True

@@ -1,0 +1,66 @@
+"""Which data files a trainer has read, as far as Python opened them: its study may have left some out of `inputs`.
+
+Files are not seen here that a library opens by itself, such as HDF5, or that processes of a data loader open.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+MOST = 64
+"""So many files are told, the first ones: a data set of single pictures has its first ones among them."""
+
+MOST_NOTED = 4096
+
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+SYSTEM = tuple(map(Path, ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/opt/conda")))
+CODE = {".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link"}
+
+_read: dict[str, None] = {}
+_written: set[str] = set()
+_watched: list[bool] = []
+
+
+def watch() -> None:
+    """From here on, note what this process opens. A hook stays, in forks as well."""
+    if not _watched:
+        _watched.append(True)
+        sys.addaudithook(_note)
+
+
+def data_files() -> list[str]:
+    """The files that were read and not written, without code, hidden files, and files of the system and of packages."""
+    packages = [Path(path) for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    elsewhere = (*SYSTEM, *map(Path, {sys.prefix, sys.base_prefix}), *packages)
+    return [name for name in _read if name not in _written and _is_data(Path(name), elsewhere)][:MOST]
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook: an error here would be raised by the trainer's own `open`."""
+    if event != "open" or len(_read) > MOST_NOTED or not isinstance(arguments[0], str | bytes):
+        return
+    try:
+        name = os.path.abspath(os.fsdecode(arguments[0]))
+    except (OSError, ValueError):  # the working folder is gone, or this is no path
+        return
+    if arguments[2] & WRITES:
+        _written.add(name)
+    else:
+        _read[name] = None
+
+
+def _is_data(path: Path, elsewhere: tuple[Path, ...]) -> bool:
+    if path.suffix in CODE or any(part.startswith(".") for part in path.parts):
+        return False
+    return not any(path.is_relative_to(folder) for folder in elsewhere) and _is_file(path)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
