@@ -285,7 +285,8 @@ def is_torchs(optimizer: Optimizer, like: Tensor) -> bool:
         values, grads = (torch.randn(1, TRIED, generator=chance).to(like) for _ in range(2))
         parameter = nn.Parameter(values[0].clone())
         parameter.grad = grads[0].clone()
-        stock = type(optimizer)([parameter], **{name: group[name] for name in optimizer.defaults})
+        stock = type(optimizer)([parameter], lr=group["lr"])
+        stock.param_groups[0].update({name: group[name] for name in optimizer.defaults})
         moments = {name: torch.zeros_like(values) for name in rule.moments(group)}
         products = tuple(rule.products.values())
         for steps in range(2):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from kinds import Usual, trainer
-from lanes import STEADY, Moody, alone, assert_same, fresh, packed, weights
+from lanes import STEADY, Moody, alone, assert_same, distance, fresh, packed, weights
 from torch import nn
 from torch.optim import SGD, AdamW
 
@@ -66,6 +66,18 @@ def test_large_models_are_computed_one_by_one_as_alone(monkeypatch: pytest.Monke
     for number, hp in hps.items():
         assert_same(weights(pack[number]), weights(alone(hp, 3, Large, net="dropping")))
         assert pack[number].logged() == alone(hp, 3, Large, net="dropping").logged()
+
+
+def test_of_a_large_model_with_adamw_no_equal_bits_are_claimed_that_its_steps_have_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch's groups for AdamW have an entry that it does not take as an argument."""
+    monkeypatch.setattr("stagetree.packing.stable_width.APART", 0)
+    hp = {"lr": 0.01, "bs": 8, "optimizer": "adamw"}
+    pack = fresh(2, [0], Large, net="dropping")
+    assert not packed(pack, {0: hp}, 3) and not pack.unpackable_reason
+    profile, off = pack.profile(), distance(weights(pack[0]), weights(alone(hp, 3, Large, net="dropping")))
+    assert profile is not None and not (profile.is_exact and off)
 
 
 def test_one_of_them_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
