@@ -39,10 +39,11 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:32]
 
 
-PACK_NUMBERS = 7
+PACK_NUMBERS = 8
 """Which last bits packs have: 2 since steps and kernels are our own, 3 since other optimizers have one step, too, 4
 since a CPU computes large models of a pack one by one, 5 since attention of many heads has kernels of our own, too,
-6 since batch normalization has them, and 7 since NAdam and Rprop have one step.
+6 since batch normalization has them, 7 since NAdam and Rprop have one step, and 8 since linear layers have a backward
+pass of our own, a GPU normalizes layers by its kernel for groups, and Adam divides once less.
 
 Part of the names of plans that pack, so that nothing is shared with stages that have others."""
 

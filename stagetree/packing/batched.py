@@ -6,9 +6,10 @@ one call for each lane. Kernels that have a batch can have the lanes as a part o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,9 @@ from stagetree.packing.refusals import NotPackable
 Forward = Callable[..., Any]
 
 IN_ONE = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH)
+
+BY_NUMBER = frozenset({"cpu"})
+"""Kinds of devices whose kernel for groups takes one number after the other, where a channel has one in each sample."""
 
 
 class Batched(Inside):
@@ -55,10 +59,10 @@ class Batched(Inside):
             return None
         read, matrix = self._rows(numbers), self._rows(weight)
         flat, added = read.flatten(1, -2), None if bias is None else self._rows(bias).unsqueeze(1)
-        if flat.shape[1] < matrix.shape[2]:  # the gradient of the weight, which is larger, lies in memory as the weight
+        if flat.shape[1] < matrix.shape[2] or matrix.is_complex():  # the weight's gradient, which is larger, lies as it
             product = _product(matrix, flat.mT, None if added is None else added.mT).mT
         else:
-            product = _product(flat, matrix.mT, added)
+            product = _as_autocast_does(Product.apply, (flat, matrix, added), {})
         return product.view(self._lanes, *read.shape[1:-1], matrix.shape[1])
 
     def cross_entropy(
@@ -108,6 +112,25 @@ class Batched(Inside):
             None if each is None else self._rows(each).flatten() for each in (running_mean, running_var, weight, bias)
         )
         return self._of_channels(functional.batch_norm(rows, mean, var, factor, added, training, momentum, eps))
+
+    def layer_norm(
+        self,
+        numbers: Tensor,
+        normalized_shape: Sequence[int],
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
+    ) -> Tensor | None:
+        """[lanes, ...]: lanes are groups of channels, of which each is normalized by itself in each sample."""
+        shape = tuple(normalized_shape)
+        if not (self._has(weight) or self._has(bias)) or numbers.shape[-len(shape) :] != shape:
+            return None
+        if numbers.device.type in BY_NUMBER:
+            return None
+        inside = self._rows(numbers).movedim(0, -1 - len(shape))
+        factor, added = (None if each is None else self._rows(each).flatten() for each in (weight, bias))
+        groups = torch.group_norm(inside.reshape(-1, self._lanes * prod(shape)), self._lanes, factor, added, eps)
+        return groups.view(inside.shape).movedim(-1 - len(shape), 0)
 
     def max_pool2d(self, numbers: Tensor, *how: Any, return_indices: bool = False, **named: Any) -> Tensor | None:
         """[lanes, batch, channels, height, width], where lanes lie in memory as channels do: else they are samples."""
@@ -190,6 +213,29 @@ class Batched(Inside):
         return rows.movedim(_functorch.maybe_get_bdim(tensor), 0)
 
 
+class Product(torch.autograd.Function):
+    """A linear layer of all lanes: `numbers @ weight.mT + added`, [lanes, samples, out].
+
+    Each gradient has its tensor's strides. Of `torch.bmm` a weight's is transposed, and that of numbers has the lanes
+    outermost: both would be copied.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, numbers: Tensor, weight: Tensor, added: Tensor | None) -> Tensor:
+        ctx.save_for_backward(numbers, weight)
+        return numbers.bmm(weight.mT) if added is None else torch.baddbmm(added, numbers, weight.mT)
+
+    @staticmethod
+    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
+        numbers, weight = ctx.saved_tensors
+        of_numbers, of_weight, of_added = ctx.needs_input_grad
+        return (
+            torch.empty_like(numbers).baddbmm_(grads, weight, beta=0) if of_numbers else None,
+            grads.mT.bmm(numbers) if of_weight else None,
+            grads.sum(1, keepdim=True) if of_added else None,
+        )
+
+
 def _product(one: Tensor, other: Tensor, added: Tensor | None) -> Tensor:
     return one.bmm(other) if added is None else torch.baddbmm(added, one, other)
 
@@ -235,6 +281,7 @@ KNOWN: dict[Any, Callable[..., Tensor | None]] = {
     functional.linear: Batched.linear,
     functional.cross_entropy: Batched.cross_entropy,
     functional.batch_norm: Batched.batch_norm,
+    functional.layer_norm: Batched.layer_norm,
     functional.max_pool2d: Batched.max_pool2d,
     functional.scaled_dot_product_attention: Batched.attention,
 }

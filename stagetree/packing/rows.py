@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -58,8 +58,8 @@ class StackSegment:
     values, grads: of the parameters, [lanes, numbers in a row]. places: name, where it begins in a row, and its shape.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], width: int, in_blocks: Set[str] = frozenset()) -> None:
-        """in_blocks: the names of what `blocks` copies."""
+    def __init__(self, parameters: Mapping[str, Tensor], width: int, in_blocks: Mapping[str, int]) -> None:
+        """in_blocks: the names of what `blocks` copies, and before which of its dimensions a copy has the lanes."""
         first = next(iter(parameters.values()))
         self.places: list[tuple[str, int, torch.Size]] = []
         end = 0
@@ -70,7 +70,9 @@ class StackSegment:
         self.grads = torch.zeros_like(self.values)
         self._gap = torch.zeros(1, 1, dtype=first.dtype, device=first.device)
         self._in_blocks = [
-            place for place in self.places if place[0] in in_blocks and prod(place[2]) % _in_a_grain(first) == 0
+            (*place, dim)
+            for place in self.places
+            if (dim := in_blocks.get(place[0])) is not None and prod(place[2][dim:]) % _in_a_grain(first) == 0
         ]
         self._grains: dict[int, Tensor] = {}
 
@@ -87,17 +89,20 @@ class StackSegment:
             self._grains[len(rows)] = self._grains_of(rows)
         copies = rows.view(-1, _in_a_grain(rows)).index_select(0, self._grains[len(rows)]).view(-1)
         begin = 0
-        for name, _, shape in self._in_blocks:
+        for name, _, shape, dim in self._in_blocks:
             end = begin + len(rows) * prod(shape)
-            yield name, copies[begin:end].view(len(rows), *shape)
+            yield name, copies[begin:end].view(*shape[:dim], len(rows), *shape[dim:]).movedim(dim, 0)
             begin = end
 
     def _grains_of(self, rows: Tensor) -> Tensor:
         """Which ones of rows like these are in blocks, one block after the other."""
-        size = _in_a_grain(rows)
-        begins = torch.arange(len(rows), device=rows.device).unsqueeze(1) * (rows.shape[1] // size)
-        blocks = [(begin // size, (begin + prod(shape)) // size) for _, begin, shape in self._in_blocks]
-        return torch.cat([(begins + torch.arange(*block, device=rows.device)).flatten() for block in blocks])
+        size, blocks = _in_a_grain(rows), list[Tensor]()
+        lanes = torch.arange(len(rows), device=rows.device).unsqueeze(1) * (rows.shape[1] // size)
+        for _, begin, shape, dim in self._in_blocks:
+            inner = prod(shape[dim:]) // size
+            grains = torch.arange(begin // size, begin // size + prod(shape) // size, device=rows.device)
+            blocks.append((grains.view(-1, 1, inner) + lanes).flatten())
+        return torch.cat(blocks)
 
     def join(self, tensors: Mapping[str, Tensor], out: Tensor | None = None) -> Tensor:
         """Rows like `values` from tensors with a row for each lane each."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn, optim
+from torch import Tensor, optim
 from torch.optim import Optimizer
 
 Group = Mapping[str, Any]
@@ -166,17 +166,17 @@ class AdamRule(Rule):
         step = steps + 1
         spread = (1 - second**step) ** 0.5
         decay = 1 - rate * decay if self._decays_apart(group) else decay
-        return rate / (1 - first**step), decay, 1 - first, second, 1 - second, spread, group["eps"]
+        return rate * spread / (1 - first**step), decay, 1 - first, second, 1 - second, spread * group["eps"]
 
     def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
         *how, is_ams = terms
-        rate, *averaging, spread, eps = factors
+        rate, *averaging, eps = factors
         _, mean, square = _averaged(how, rows, averaging)
         scratch, other = rows.scratch
         if is_ams:
             most = rows.moments["max_exp_avg_sq"]
             square = torch.maximum(most, square, out=most)
-        root = torch.sqrt(square, out=scratch).div_(spread).add_(eps)
+        root = torch.sqrt(square, out=scratch).add_(eps)
         rows.values.sub_(torch.mul(mean, rate, out=other).div_(root))
 
 
@@ -273,28 +273,3 @@ DTYPES = frozenset({torch.float32, torch.float64})
 
 TRIED = 4096
 """Numbers in a step that is compared with torch's."""
-
-
-def is_torchs(optimizer: Optimizer, like: Tensor) -> bool:
-    """Whether the steps of an optimizer that there is a rule for are its own to the bit, on numbers that are tried.
-
-    like: of the kind that they are, on the device.
-    """
-    rule, chance = RULES[type(optimizer)], torch.Generator().manual_seed(0)
-    for group in optimizer.param_groups:
-        values, grads = (torch.randn(1, TRIED, generator=chance).to(like) for _ in range(2))
-        parameter = nn.Parameter(values[0].clone())
-        parameter.grad = grads[0].clone()
-        stock = type(optimizer)([parameter], lr=group["lr"])
-        stock.param_groups[0].update({name: group[name] for name in optimizer.defaults})
-        moments = {name: torch.zeros_like(values) for name in rule.moments(group)}
-        products = tuple(rule.products.values())
-        for steps in range(2):
-            stock.step()
-            products = rule.multiplied(group, steps, products, torch.get_default_dtype())
-            table = torch.tensor([rule.coefficients(group, steps, *products)]).to(like).unsqueeze(2).unbind(1)
-            scratch = torch.empty_like(values), torch.empty_like(values)
-            rule.change(rule.terms(group), OptimizerRows(values, grads, moments, scratch), table)
-        if not parameter.equal(values[0]):
-            return False
-    return True

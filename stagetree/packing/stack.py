@@ -56,8 +56,8 @@ class Stack:
         learning = {name: each for name, each in model.named_parameters() if each.requires_grad}
         if not learning:
             raise ValueError("nothing in the model learns")
-        by_channel = frozenset(_by_channel(model))
-        self.segments = [StackSegment(each, width, by_channel) for each in _by_group(learning, groups)]
+        in_blocks = dict(_in_blocks(model))
+        self.segments = [StackSegment(each, width, in_blocks) for each in _by_group(learning, groups)]
         self.parameters = _parts(self.segments, [each.values for each in self.segments])
         self._grads = _parts(self.segments, [each.grads for each in self.segments])
         self._leaves = {name: each.detach().requires_grad_() for name, each in self.parameters.items()}
@@ -252,15 +252,16 @@ def _by_device(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     return list(sorted_.values())
 
 
-def _by_channel(model: nn.Module) -> Iterator[str]:
-    """Names of the parameters whose lanes are channels of one call: its kernels read them without gaps.
+def _in_blocks(model: nn.Module) -> Iterator[tuple[str, int]]:
+    """Names of the parameters that kernels read without gaps, and before which dimension their lanes are then.
 
-    Each would be copied by itself, and a normalization's would be two more operations of each.
+    Lanes are channels of one call, or, in a table of embeddings, further numbers of each entry. Each parameter would be
+    copied by itself.
     """
     for prefix, module in model.named_modules():
-        if isinstance(module, _ConvNd | _BatchNorm):
+        if isinstance(module, _ConvNd | _BatchNorm | nn.LayerNorm | nn.Embedding):
             for name, _ in module.named_parameters(prefix, recurse=False):
-                yield name
+                yield name, int(isinstance(module, nn.Embedding))
 
 
 def _floating(tensors: Iterable[Tensor]) -> list[Tensor]:

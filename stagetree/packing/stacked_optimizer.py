@@ -20,7 +20,7 @@ from stagetree.packing.lane import Lane
 from stagetree.packing.lane_numbers import Disagreement, Misunderstood
 from stagetree.packing.lane_optimizer import NotStackable, RowGroup, has_hooks
 from stagetree.packing.own_code import rule_of
-from stagetree.packing.rules import DTYPES, RULES, Group, OptimizerRows, Rule, is_torchs
+from stagetree.packing.rules import DTYPES, RULES, TRIED, Group, OptimizerRows, Rule
 from stagetree.packing.segment_memory import Place, SegmentMemory
 from stagetree.packing.stack import Stack
 
@@ -153,7 +153,7 @@ class StackedOptimizer:
 
     def is_torchs(self, optimizer: Optimizer) -> bool:
         """Whether the steps that are made here for an optimizer are its own to the bit, as far as is known."""
-        return type(optimizer) in RULES and is_torchs(optimizer, self._stack.segments[0].values)
+        return type(optimizer) in RULES and _is_torchs(optimizer, self._stack.segments[0].values)
 
     def leave(self, lane: int) -> None:
         self._of.pop(lane, None)
@@ -245,3 +245,29 @@ class StackedOptimizer:
 def joins(optimizer: StackedOptimizer, lane: Lane) -> bool:
     """Whether the coming step of a lane's optimizer is made there."""
     return optimizer.join(lane.number, lane.model, lane.trainer.optimizer)
+
+
+def _is_torchs(optimizer: Optimizer, like: Tensor) -> bool:
+    """Whether the steps of an optimizer that there is a rule for are its own to the bit, on numbers that are tried.
+
+    like: of the kind that they are, on the device.
+    """
+    rule, chance = RULES[type(optimizer)], torch.Generator().manual_seed(0)
+    kind: Any = type(optimizer)
+    for group in optimizer.param_groups:
+        values, grads = (torch.randn(1, TRIED, generator=chance).to(like) for _ in range(2))
+        parameter = nn.Parameter(values[0].clone())
+        parameter.grad = grads[0].clone()
+        stock = kind([parameter], lr=group["lr"])
+        stock.param_groups[0].update({name: group[name] for name in optimizer.defaults})
+        moments = {name: torch.zeros_like(values) for name in rule.moments(group)}
+        products = tuple(rule.products.values())
+        for steps in range(2):
+            stock.step()
+            products = rule.multiplied(group, steps, products, torch.get_default_dtype())
+            table = torch.tensor([rule.coefficients(group, steps, *products)]).to(like).unsqueeze(2).unbind(1)
+            scratch = torch.empty_like(values), torch.empty_like(values)
+            rule.change(rule.terms(group), OptimizerRows(values, grads, moments, scratch), table)
+        if not parameter.equal(values[0]):
+            return False
+    return True

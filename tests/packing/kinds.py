@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy, linear, mse_loss, scaled_dot_product_attention
 from torch.optim import ASGD, SGD, AdamW, Optimizer, RMSprop
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
@@ -33,6 +33,20 @@ class Attending(nn.Module):
         q, k, v = mixed.unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4).unbind(0)
         found = scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.scores(found.transpose(1, 2).flatten(2)).flatten(0, 1)
+
+
+class Layered(nn.Module):
+    """A normalization that is called twice, and a table that is a layer's weight, too; of sizes that leave no gaps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters, self.norm = nn.Embedding(11, 32, padding_idx=0), nn.LayerNorm(32)
+        self.inner = nn.Linear(32, 32, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        features = self.letters(ids)
+        features = features + self.inner(self.norm(features)).tanh()
+        return linear(self.norm(features), self.letters.weight / 4).flatten(0, 1)
 
 
 class Tempered(nn.Module):
@@ -96,6 +110,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "grouped": grouped,
     "attending": Attending,
     "encoding": Encoding,
+    "layered": Layered,
 }
 
 
@@ -126,13 +141,14 @@ class Usual(TorchTrainer):
         return loss
 
 
+LETTERS = ("attending", "encoding", "layered")
 IMAGES = ("convolving", "channelled", "grouped")
 
 
 def samples(net: str) -> tuple[Tensor, Tensor]:
     """What is read and what is to be said of it."""
     chance = torch.Generator().manual_seed(3)
-    if net in ("attending", "encoding"):
+    if net in LETTERS:
         return torch.randint(11, (SAMPLES, 6), generator=chance), torch.randint(11, (SAMPLES, 6), generator=chance)
     shape = (1, 8, 8) if net in IMAGES else (6,)
     return torch.randn(SAMPLES, *shape, generator=chance), torch.arange(SAMPLES) % 10

@@ -1,4 +1,4 @@
-"""What all lanes have by one kernel is what each has alone: batch normalization, pooling, and cross-entropies."""
+"""What all lanes have by one kernel is what each has alone: normalizations, pooling, linear layers, cross-entropies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 from kinds import IMAGES, NETS, Usual
-from lanes import NEAR, alone, distance, fresh, packed, weights
+from lanes import NEAR, alone, assert_same, distance, fresh, packed, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, max_pool2d
+
+from stagetree.packing.batched import Product
 
 HPS = {number: {"lr": 0.1 / (1 + number), "bs": 6} for number in range(3)}
 
@@ -45,8 +47,28 @@ def last(inputs: int) -> nn.Module:
     return nn.Linear(inputs, 10)
 
 
+class Twice(nn.Module):
+    """A normalization over several dimensions, which is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Conv2d(1, 4, 1), nn.LayerNorm((8, 8)), last(256)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.last(self.norm(self.first(self.norm(images))).flatten(1))
+
+
+def layered(norm: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), norm, nn.Tanh(), last(32))
+
+
 def unlearned(norm: nn.Module) -> nn.Module:
     return norm.requires_grad_(False)
+
+
+def only_a_bias(norm: nn.LayerNorm) -> nn.Module:
+    norm.weight.requires_grad_(False)
+    return norm
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -63,6 +85,14 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "of rows": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 7, bias=False), nn.BatchNorm1d(7), nn.ReLU(), last(7)),
     "of lines": lambda: nn.Sequential(nn.Flatten(2), nn.BatchNorm1d(1), nn.Conv1d(1, 5, 3), nn.Flatten(), last(310)),
     "pools": Pools,
+    "layer": lambda: layered(nn.LayerNorm(32)),
+    "layer without a bias": lambda: layered(nn.LayerNorm(32, bias=False)),
+    "layer without weights": lambda: layered(nn.LayerNorm(32, elementwise_affine=False)),
+    "layer unlearned": lambda: layered(unlearned(nn.LayerNorm(32))),
+    "layer of which only a bias learns": lambda: layered(only_a_bias(nn.LayerNorm(32))),
+    "layer of an odd size": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 7), nn.LayerNorm(7, eps=0.1), last(7)),
+    "layer of all": lambda: normal(nn.LayerNorm((32, 7, 7))),
+    "layer called twice": Twice,
 }
 
 
@@ -74,13 +104,62 @@ def images(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return "tried"
 
 
-@pytest.mark.parametrize("images", MODELS, indirect=True)
+@pytest.fixture(params=["a CPU's way", "a GPU's way"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """In which a layer is normalized."""
+    if request.param == "a GPU's way":
+        monkeypatch.setattr("stagetree.packing.batched.BY_NUMBER", frozenset())
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("images", [each for each in MODELS if each.startswith("layer")], indirect=True)
+def test_a_layer_is_normalized_as_that_of_the_model_alone(images: str) -> None:
+    assert_as_alone(images)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("net", ["layered", "attending", "dropping"])
+def test_what_reads_a_table_and_is_normalized_twice_is_as_alone(net: str) -> None:
+    assert_as_alone(net)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("numbers", [{"dtype": "float64"}, {"dtype": "float32"}, {"precision": "bf16"}], ids=str)
+@pytest.mark.parametrize("net", ["layered", "attending"])
+def test_a_normalized_lane_is_the_same_to_the_bit_in_any_place(net: str, numbers: dict[str, str]) -> None:
+    mine, others = {"lr": 0.1, "bs": 7}, {"lr": 50.0, "bs": 7}
+    by_itself, last_of_all = fresh(5, [0], Usual, net=net, **numbers), fresh(5, range(5), Usual, net=net, **numbers)
+    assert not packed(by_itself, {0: mine}, 3) and not by_itself.unpackable_reason
+    packed(last_of_all, {**dict.fromkeys(range(4), others), 4: mine}, 3)
+    assert_same(weights(last_of_all[4]), weights(by_itself[0]))
+
+
+@pytest.mark.parametrize("images", [each for each in MODELS if not each.startswith("layer")], indirect=True)
 def test_gradients_and_buffers_are_those_of_the_model_alone(images: str) -> None:
-    how = {"net": images, "dtype": "float64"}
+    assert_as_alone(images)
+
+
+def assert_as_alone(net: str) -> None:
+    how = {"net": net, "dtype": "float64"}
     pack = fresh(4, HPS, Usual, **how)
     assert not packed(pack, HPS, 3) and not pack.unpackable_reason
     for number, hp in HPS.items():
         assert distance(weights(pack[number]), weights(alone(hp, 3, Usual, **how))) < NEAR
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_linear_layers_gradients_are_right_and_lie_as_what_they_are_of(has_bias: bool) -> None:
+    chance = torch.Generator().manual_seed(0)
+    numbers, weight, added = (
+        torch.randn(shape, generator=chance, dtype=torch.float64) for shape in ((5, 3, 2), (3, 4, 2), (3, 1, 4))
+    )
+    numbers = numbers.movedim(1, 0).requires_grad_()  # lanes between samples
+    of = numbers, weight.requires_grad_(), added.requires_grad_() if has_bias else None
+    assert torch.autograd.gradcheck(Product.apply, of) and torch.autograd.gradgradcheck(Product.apply, of)
+    result = Product.apply(*of)
+    gradients = torch.autograd.grad(result, [numbers, weight], torch.ones_like(result))
+    assert [each.stride() for each in gradients] == [numbers.stride(), weight.stride()]
 
 
 class Masked(Usual):

@@ -24,6 +24,7 @@ from stagetree.trainer import generators
 @pytest.fixture(autouse=True)
 def as_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU is given what its cache holds; see `test_caches.py`."""
+    monkeypatch.setattr("stagetree.packing.batched.BY_NUMBER", frozenset())
     monkeypatch.setattr("stagetree.packing.rules.AT_ONCE", 1 << 40)
     monkeypatch.setattr("stagetree.packing.stable_width.APART", 1 << 40)
 
@@ -31,17 +32,22 @@ def as_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 MORE = 15
 """So many operations may a packed step have more than one of the model alone."""
 
+ONE_MORE = {("transformer", "adam")}
+"""Its model alone has its moments changed by two operations, where those of one right result are seven."""
+
+READS = "_local_scalar_dense"
+"""Alone a counter of steps is read, which is on the host: that is nothing of the device's."""
+
 WAITS = ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "unique", "masked_select")
 """For these the host must know a number of the device."""
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda net: SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, foreach=True),
-    "sgd by parameter": lambda net: SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4),
     "adam": lambda net: Adam(net.parameters(), lr=0.01, foreach=True),
     "adamw": lambda net: AdamW(net.parameters(), lr=0.01, foreach=True),
     "rmsprop": lambda net: RMSprop(net.parameters(), lr=0.01, momentum=0.9),  # by its own code, as those of users
 }
-"""Alone they change all parameters at once, as they do on a GPU, but where their name says otherwise."""
+"""Alone they change all parameters at once, as they do on a GPU, but for the last one."""
 
 RULED = ("sgd", "adam", "adamw")
 
@@ -90,9 +96,9 @@ MODELS = {
     [
         *product(("mlp", "cnn"), RULED),
         ("mlp", "rmsprop"),
-        ("transformer", "adamw"),
-        pytest.param("transformer", "sgd by parameter", marks=pytest.mark.night),
+        ("transformer", "sgd"),
         pytest.param("transformer", "adam", marks=pytest.mark.night),
+        pytest.param("transformer", "adamw", marks=pytest.mark.night),
     ],
 )
 def test_a_packed_step_is_about_as_many_operations_as_one_alone(name: str, optimizer: str) -> None:
@@ -100,9 +106,7 @@ def test_a_packed_step_is_about_as_many_operations_as_one_alone(name: str, optim
 
 
 @pytest.mark.night
-@pytest.mark.parametrize(
-    "name, optimizer", [*product(["cnn"], RULED), *product(["transformer"], ["sgd by parameter", "adam", "adamw"])]
-)
+@pytest.mark.parametrize("name, optimizer", product(["cnn", "transformer"], RULED))
 def test_a_step_of_64_lanes_is_no_more_operations(name: str, optimizer: str) -> None:
     assert_few(name, optimizer, widths=(64,))
 
@@ -110,7 +114,8 @@ def test_a_step_of_64_lanes_is_no_more_operations(name: str, optimizer: str) -> 
 def assert_few(name: str, optimizer: str, widths: Sequence[int]) -> None:
     kind = trained_with(trainer(*MODELS[name]), optimizer, 1.0 if optimizer == "adamw" else None)
     hp = {"lr": 0.01, "bs": 32}
-    most = of_a_step(kind, hp).total() + MORE
+    alone = of_a_step(kind, hp)
+    most = alone.total() - alone[READS] + MORE + ((name, optimizer) in ONE_MORE)
     for width in widths:
         found = of_a_packed_step(width, kind, hp, range(width))
         assert found.total() <= most, found
@@ -142,7 +147,7 @@ def test_lanes_that_nobody_has_and_what_is_logged_cost_no_operations(batches: di
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("net", ["convolving", "channelled", "attending", "encoding", "tempered"])
+@pytest.mark.parametrize("net", ["convolving", "channelled", "attending", "encoding", "layered", "tempered"])
 def test_a_pass_can_be_captured(net: str) -> None:
     """Traced without any numbers, it is one graph, so nothing in it asks for one; and the graph gives the same bits."""
     trained = model(Usual, net=net)
