@@ -49,10 +49,12 @@ def print_trial(study: str, trial: Json) -> None:
         print(f"started   {one_line(why)}")
     for each in trial.get("decisions", ())[-DECISIONS:]:
         print(f"why       {one_line(each)}")
+    mark = trial.get("exactness", "")
     for each in trial.get("not_exact", ()):
-        print(f"not exact: {one_line(each)}")
-    if trial.get("exactness"):
-        print(f"exact     {one_line(trial['exactness'])}")
+        if each not in mark:  # of an older server, whose marks are of proofs alone
+            print(f"not exact: {one_line(each)}")
+    if mark:
+        print(f"exact     {one_line(mark)}")
     for note in trial.get("notes", ()):
         print(f"note      {one_line(note['text'])}")
     if trial["curve"]:

@@ -16,7 +16,7 @@ was not there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import hypot, sqrt
 from os.path import normpath
 from pathlib import PurePath
@@ -179,7 +179,18 @@ def inexact_in_study(plan: SearchPlan, study: Study) -> list[str]:
 
 def inexact_in_trial(plan: SearchPlan, trial: Trial) -> list[str]:
     """Of the stages on its way."""
-    return [*_sentences(plan, plan.sources(trial)), *_alike(plan, [trial]), *_inputs(plan, plan.studies[trial.study])]
+    return inexact_in_trials(plan, plan.studies[trial.study])(trial)
+
+
+def inexact_in_trials(plan: SearchPlan, study: Study) -> Callable[[Trial], list[str]]:
+    """The same of each trial of a study."""
+    of_all, is_noted = list(_inputs(plan, study)), any(node.not_exact for node in plan.nodes.values())
+
+    def of(trial: Trial) -> list[str]:
+        stages = _sentences(plan, plan.sources(trial)) if is_noted else []
+        return [*stages, *_alike(plan, [trial]), *of_all]
+
+    return of
 
 
 def _alike(plan: SearchPlan, trials: Iterable[Trial]) -> Iterator[str]:

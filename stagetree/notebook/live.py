@@ -73,7 +73,7 @@ def _rows(study: StudyAnswer) -> Iterator[tuple[str, str]]:
     if progress.last is not None:
         yield "last", escape(_decision(progress.last))
     if study.exactness.mark:
-        yield "exact", escape(study.exactness.text)
+        yield "exact", escape(study.exactness.mark)
     if study.ending:
         yield "ended", escape(study.ending)
     if study.error:

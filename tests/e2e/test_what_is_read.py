@@ -131,6 +131,7 @@ def test_results_of_a_file_that_nobody_named_say_when_it_has_changed(
     shared = f"{read} has changed since shared results were trained: name it in `inputs` to train with the new one"
     trained = f"2 stages read {read}, which had changed since this trainer was first seen to read it"
     assert told == [[], [shared], [trained, shared], [trained]]
+    assert f"1 stage read {read}, which had changed" in command(tmp_path, "trials", "last").stdout
 
 
 SCRIPT = f"""

@@ -23,11 +23,12 @@ from app.domain.standing import Standing, decisions, meaning, prediction, standi
 from app.domain.terms import ChainId, ChainState, NodeId, ShownTrialState, StudyId, StudyState, TrialState
 from app.events import ChainRecord, StudyRecord
 from app.service.views import outcomes
+from app.service.views.exactness import exactness as proven
+from app.service.views.exactness import marks
 from app.service.views.ordering import json_safe
 from app.service.views.outcomes import front_fields, fronted, judged_by, outcomes_of
 from app.service.views.plans import point
-from app.service.views.standing import begins_shortly, ending_text, lineage, marks, packing, progress
-from app.service.views.standing import exactness as proven
+from app.service.views.standing import begins_shortly, ending_text, lineage, packing, progress
 from app.service.views.story import story
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Cost, Failures, Share, Steps, StudyAnswer, StudyListed

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypedDict
 
-from app.domain import proofs, results, search_plan
+from app.domain import results, search_plan
 from app.domain.search_plan import SearchPlan, Study
-from app.service.views.ordering import json_safe
+from app.service.views.exactness import marks
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Best
 from stagetree.models.trials import Outcome
@@ -17,16 +18,20 @@ _make_outcome = unchecked(Outcome)
 def best(plan: SearchPlan, study: Study) -> Best | None:
     """The best trial by the study's mode, ties to the lower number; None as long as none has a value."""
     result = results.best(plan, study)
-    return _best(plan, study, proofs.judge(plan), *result) if result else None
+    return _best(plan, study, marks(plan, study), *result) if result else None
 
 
 def _best(
-    plan: SearchPlan, study: Study, proven: proofs.Judgement, trial: search_plan.Trial, result: results.MeasuredValue
+    plan: SearchPlan,
+    study: Study,
+    mark_of: Callable[[search_plan.Trial], str],
+    trial: search_plan.Trial,
+    result: results.MeasuredValue,
 ) -> Best:
     last, best = outcomes_of(plan, study, trial)
     more: dict[str, Any] = judged._asdict() if (judged := judged_by(plan, study, trial)) else {}
-    if mark := proofs.of_trial(plan, study, trial, proven):
-        more["exactness"] = json_safe(mark)
+    if mark := mark_of(trial):
+        more["exactness"] = mark
     best_so_far = Best(trial=trial.number, value=result.value, steps=result.step, hp=trial.hp, last=last, best=best)
     return best_so_far.with_fields(**more)
 
@@ -36,11 +41,11 @@ def front_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
     if study.objectives.is_plain:
         return {}
     metrics, constraints = study.spec.get("metrics") or [], study.spec.get("constraints") or []
-    proven = proofs.judge(plan)
+    mark_of = marks(plan, study)
     return {
         "metrics": metrics,
         "constraints": constraints,
-        "front": [_best(plan, study, proven, *each) for each in results.front(plan, study)],
+        "front": [_best(plan, study, mark_of, *each) for each in results.front(plan, study)],
     }
 
 

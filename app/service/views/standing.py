@@ -1,55 +1,23 @@
-"""How a study stands: how far it is and how long it will take, what ended it early, and what is proven of its trainer.
+"""How a study stands: how far it is, how long it will take, and what ended it early.
 
 How its packs did, where its weights come from, what it reads, and what it is trained with: for people.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from app.domain import accounting, proofs, results
+from app.domain import accounting, results
 from app.domain.accounting import Forecast
 from app.domain.events import PackingProfiled
 from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
 from app.domain.standing import RungRanking, rests, standing
-from app.domain.terms import ChainId, NodeId, StudyState, TrialEventKind, TrialState, Verdict
+from app.domain.terms import ChainId, NodeId, StudyState, TrialEventKind, TrialState
 from app.scheduling.widths import better_width, times_faster
-from app.service.views.ordering import form_text, json_safe
+from app.service.views.ordering import form_text
 from stagetree.models.pages import Environment, Environments
-from stagetree.models.studies import Decision, Exactness, Progress, RungStanding, StepsDone, TrialsDone, UnderWay
-
-
-def exactness(plan: SearchPlan, study: Study) -> Exactness:
-    """The verdict on the trainer of a study, and how far it reaches."""
-    judgement = proofs.judge(plan)
-    mark = proofs.of_study(plan, study, judgement)
-    return Exactness(
-        verdict=judgement.verdict,
-        proven_to=judgement.reach,
-        text=json_safe(_text(judgement, mark, study)),
-        mark=json_safe(mark),
-        reason=json_safe(judgement.reason),
-        stray=[json_safe(each) for each in judgement.stray],
-        isolated=bool(study.isolated),
-        audited=study.is_audited,
-        proof_steps=study.proof_steps,
-    )
-
-
-def marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
-    """What stands beside the numbers of a trial for being unproven; it is empty for a proven one."""
-    judgement = proofs.judge(plan)
-    return lambda trial: json_safe(proofs.of_trial(plan, study, trial, judgement))
-
-
-def _text(judgement: proofs.Judgement, mark: str, study: Study) -> str:
-    """The verdict in one line, for people."""
-    if mark:
-        return mark
-    if judgement.verdict == Verdict.EXACT:
-        return f"proven to step {judgement.reach}"
-    return "nothing is shared, so there is nothing to prove" if study.trials else ""
+from stagetree.models.studies import Decision, Progress, RungStanding, StepsDone, TrialsDone, UnderWay
 
 
 def ending_text(study: Study) -> str | None:

@@ -44,11 +44,6 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
             <Pictures study={study.study} trial={trial} marks={[shown.best?.step, shown.last?.step]} />
             <Parents study={study} trial={shown} />
             {shown.begins && <p class="quiet">It {String(shown.begins.text)}</p>}
-            {(shown.not_exact ?? []).map((text) => (
-              <p class="quiet" key={text}>
-                Not exact to the last bit: {text}
-              </p>
-            ))}
             {shown.exactness && (
               <p class="quiet">
                 {shown.value !== null && "* "}Exactness: {shown.exactness}
