@@ -1,6 +1,7 @@
-"""Which data files a trainer has read, as far as Python opened them: its study may have left some out of `inputs`.
+"""Which data files a trainer has read, as far as it can be told: its study may have left some out of `inputs`.
 
-Files are not seen here that a library opens by itself, such as HDF5, or that processes of a data loader open.
+Python tells whenever it opens a file. A library that opens one by itself, such as HDF5 or safetensors, mostly holds or
+maps it: so do processes of a data loader that live on. Linux tells which files that are.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,8 @@ def data_files() -> list[str]:
     """The files that were read and not written, without code, hidden files, and files of the system and of packages."""
     packages = [Path(path) for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     elsewhere = (*SYSTEM, *map(Path, {sys.prefix, sys.base_prefix}), *packages)
-    return [name for name in _read if name not in _written and _is_data(Path(name), elsewhere)][:MOST]
+    names = dict.fromkeys((*_read, *_held()))
+    return [name for name in names if name not in _written and _is_data(Path(name), elsewhere)][:MOST]
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
@@ -53,14 +57,45 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
         _read[name] = None
 
 
+def _held() -> Iterator[str]:
+    """Files that this process and its children have open for reading alone, or have mapped without sharing changes."""
+    with suppress(OSError):  # no Linux
+        children = [pid for task in Path("/proc/self/task").iterdir() for pid in _words(task / "children")]
+        for process in (Path("/proc") / pid for pid in ("self", *children)):
+            yield from _open_in(process)
+            yield from _mapped_in(process)
+
+
+def _open_in(process: Path) -> Iterator[str]:
+    with suppress(OSError):  # it has ended
+        for number in sorted(os.listdir(process / "fd"), key=int):
+            flags = _words(process / "fdinfo" / number)
+            if "flags:" in flags and not int(flags[flags.index("flags:") + 1], 8) & WRITES:
+                with suppress(OSError):
+                    yield os.readlink(process / "fd" / number)
+
+
+def _mapped_in(process: Path) -> Iterator[str]:
+    with suppress(OSError):
+        for line in (process / "maps").read_text(errors="surrogateescape").splitlines():
+            _, rights, _, _, _, *name = line.split(maxsplit=5)
+            if name and rights != "rw-s":
+                yield name[0]
+
+
+def _words(path: Path) -> list[str]:
+    with suppress(OSError):
+        return path.read_text().split()
+    return []
+
+
 def _is_data(path: Path, elsewhere: tuple[Path, ...]) -> bool:
-    if path.suffix in CODE or any(part.startswith(".") for part in path.parts):
+    if not path.is_absolute() or path.suffix in CODE or any(part.startswith(".") for part in path.parts):
         return False
     return not any(path.is_relative_to(folder) for folder in elsewhere) and _is_file(path)
 
 
 def _is_file(path: Path) -> bool:
-    try:
+    with suppress(OSError, ValueError):
         return stat.S_ISREG(path.stat().st_mode)
-    except OSError:
-        return False
+    return False

@@ -35,6 +35,46 @@ print(json.dumps(reading.data_files()))
 """
 
 
+HOLDER = """
+import ctypes, json, multiprocessing, os, sys
+from stagetree.runtime import reading
+
+reading.watch()
+library = ctypes.CDLL(None)
+library.mmap.restype, library.mmap.argtypes = ctypes.c_void_p, (ctypes.c_void_p, *[ctypes.c_long] * 5)
+READ, WRITE, SHARED, PRIVATE = 1, 3, 1, 2
+library.open(b"held.h5", os.O_RDONLY)
+library.open(b"log.bin", os.O_RDWR)
+mapped = ((b"mapped.safetensors", READ, SHARED), (b"copied.npy", WRITE, PRIVATE), (b"state.bin", WRITE, SHARED))
+for name, rights, how in mapped:
+    file = library.open(name, os.O_RDWR)
+    assert library.mmap(None, 4096, rights, how, file, 0) not in (None, ctypes.c_void_p(-1).value)
+    os.close(file)
+
+def hold(told):
+    library.open(b"shard.arrow", os.O_RDONLY)
+    told.send(True)
+    told.recv()
+
+here, there = multiprocessing.get_context("fork").Pipe()
+worker = multiprocessing.get_context("fork").Process(target=hold, args=(there,))
+worker.start()
+here.recv()
+print(json.dumps(sorted(map(os.path.basename, reading.data_files()))))
+here.send(True)
+worker.join()
+"""
+
+
+def test_files_are_told_that_a_library_or_a_process_of_a_loader_holds(tmp_path: Path) -> None:
+    for name in ("held.h5", "log.bin", "mapped.safetensors", "copied.npy", "state.bin", "shard.arrow"):
+        (tmp_path / name).write_bytes(b"0" * 4096)
+    (tmp_path / "hold.py").write_text(HOLDER)
+    done = subprocess.run([sys.executable, "hold.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["copied.npy", "held.h5", "mapped.safetensors", "shard.arrow"]
+
+
 def test_only_data_files_are_told_by_their_whole_paths_in_the_order_in_which_they_were_read(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     (folder / ".cache").mkdir(parents=True)
