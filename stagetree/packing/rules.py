@@ -177,7 +177,7 @@ class AdamRule(Rule):
             most = rows.moments["max_exp_avg_sq"]
             square = torch.maximum(most, square, out=most)
         root = torch.sqrt(square, out=scratch).add_(eps)
-        rows.values.sub_(torch.mul(mean, rate, out=other).div_(root))
+        rows.values.addcdiv_(torch.mul(mean, rate, out=other), root, value=-1)
 
 
 def _averaged(how: Sequence[bool], rows: OptimizerRows, factors: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -227,8 +227,8 @@ class NAdamRule(Rule):
         grads, mean, square = _averaged(terms, rows, averaging)
         scratch, other = rows.scratch
         root = torch.div(square, spread, out=scratch).sqrt_().add_(eps)
-        rows.values.sub_(torch.mul(grads, rate, out=other).div_(root))
-        rows.values.sub_(torch.mul(mean, mean_rate, out=other).div_(root))
+        rows.values.addcdiv_(torch.mul(grads, rate, out=other), root, value=-1)
+        rows.values.addcdiv_(torch.mul(mean, mean_rate, out=other), root, value=-1)
 
 
 class RpropRule(Rule):
