@@ -9,9 +9,10 @@ values in `benchmarks/data/charlm_trunks.json`, which `--record` makes from `exa
 
 Every method has one slot, and the same budget in steps that are trained, in numbers of whole trials. `trunks`, `gp`,
 `tpe` and `random` are studies of the product in its simulator, with sharing, and a state kept every tenth step of a
-stage; `optuna-tpe`, `optuna-gp` and `neps-bo` are Optuna and NePS by themselves, which train every trial from the
-start. Printed is the mean regret with its standard error: how far the best value is from the best there is, in parts of
-the distance from there to the median of random trials.
+stage; `trunks` goes by its study's `max_total_steps`, and has a study for each budget. `optuna-tpe`, `optuna-gp` and
+`neps-bo` are Optuna and NePS by themselves, which train every trial from the start. Printed is the mean regret with its
+standard error: how far the best value is from the best there is, in parts of the distance from there to the median of
+random trials.
 """
 
 from __future__ import annotations
@@ -136,12 +137,16 @@ Found = list[tuple[int, float]]
 """The steps that were trained, and the best value by then."""
 
 
-def study_of(task: Any, sampler: str, seed: int) -> StudySpec:
-    """The study as it is when a user submits it: nothing is drawn twice, and each rung has a model of its own."""
-    lengths = {"num_trials": BUDGETS[-1] * task.steps, "min_steps": task.steps, "max_steps": task.steps}
+def study_of(task: Any, sampler: str, seed: int, most: int = BUDGETS[-1]) -> StudySpec:
+    """The study as it is when a user submits it: nothing is drawn twice, rungs have models of their own.
+
+    most: its budget, in whole trials.
+    """
+    lengths = {"num_trials": most * task.steps, "min_steps": task.steps, "max_steps": task.steps}
     tuner = {"kind": "asha", **lengths, "sampler": sampler, "sampling_seed": seed}
     fields = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "space": task.space, "seed": seed}
-    return StudySpec.from_dict({**fields, "tuner": tuner}, limits=None).as_new()
+    fields |= {"tuner": tuner, "max_total_steps": most * task.steps}
+    return StudySpec.from_dict(fields, limits=None).as_new()
 
 
 def studies(sampler: str) -> Callable[[Any, int, int], Found]:
@@ -151,11 +156,10 @@ def studies(sampler: str) -> Callable[[Any, int, int], Found]:
         def measure(node: Node, step: int) -> e.Metrics:
             return {"loss": task.value(node.hp, step)}
 
-        most *= task.steps
         simulator, name = Simulator(slots=1, measure=measure, keep_every=task.steps // 10), StudyId("s")
-        simulator.submit(name, study_of(task, sampler, seed).to_json())
+        simulator.submit(name, study_of(task, sampler, seed, most).to_json())
         found, best = Found(), inf
-        while (now := simulator.plan.studies[name]).executed < most and not now.is_final:
+        while not (now := simulator.plan.studies[name]).is_final:
             simulator.advance()
             best = min(best, *(line.metrics["loss"] or inf for line in now.history[-3:] if line.metrics), inf)
             found.append((now.executed, best))
@@ -236,9 +240,12 @@ def regrets(asked: tuple[str, str, int, int]) -> list[float]:
     """By budget, in parts of the distance from the best value to the median of random trials."""
     name, method, seed, most = asked
     task, (best, middle) = TASKS[name](seed), scale(name, seed)
-    found = METHODS[method](task, seed, most)
     budgets = [budget for budget in BUDGETS if budget <= most]
-    by = [min((value for steps, value in found if steps <= budget * task.steps), default=middle) for budget in budgets]
+    runs = {budget: METHODS[method](task, seed, budget) for budget in (budgets if method == "trunks" else [most])}
+    by = [
+        min((value for steps, value in runs.get(budget, runs[most]) if steps <= budget * task.steps), default=middle)
+        for budget in budgets
+    ]
     return [max(0.0, min(value, middle * 2) - best) / (middle - best) for value in by]
 
 

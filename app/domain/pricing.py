@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Protocol
 
 from app.domain import schedule
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.terms import NodeId
+from app.domain.terms import NodeId, TrialState
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +84,15 @@ class TrainedNode:
 
 @dataclass(frozen=True, slots=True)
 class TrainedTree:
-    """The nodes of a plan, as a study finds them at one moment; empty for a study whose trials share nothing.
+    """The nodes of a plan, as a study finds them at one moment; no nodes for one whose trials share nothing.
 
-    asked: the last step of each node that the study asked for.
+    asked: the last step of each node that the study asked for. left: the steps of its `max_total_steps` that are not
+    run, and that no trial under way will take; infinite without that budget.
     """
 
     nodes: Mapping[NodeId, TrainedNode]
     asked: Mapping[NodeId, int]
+    left: float = inf
 
     def price(self, hp: Mapping[str, Any], steps: int) -> int:
         """The steps that would be trained for a trial of the study with these hyper-parameters, in JSON.
@@ -104,10 +107,23 @@ NOTHING = TrainedTree({}, {})
 
 def tree_of(plan: SearchPlan, study: Study) -> TrainedTree:
     """The whole plan, as the study finds it now."""
+    left = _steps_left(plan, study)
     if study.isolated or not study.merges:
-        return NOTHING
+        return replace(NOTHING, left=left)
     nodes = {
         name: TrainedNode(node.reached, tuple(sorted(node.resumable)), tuple(node.metrics))
         for name, node in plan.nodes.items()
     }
-    return TrainedTree(nodes, dict(study.max_step_by_node))
+    return TrainedTree(nodes, dict(study.max_step_by_node), left)
+
+
+def _steps_left(plan: SearchPlan, study: Study) -> float:
+    """The steps of the study's budget that it has not run, and that none of its trials under way will take."""
+    if (most := study.spec.get("max_total_steps")) is None:  # there may be many trials to look at
+        return inf
+    asked = dict[NodeId, int]()
+    for trial in study.trials:
+        if trial.state == TrialState.ACTIVE:
+            asked.update((name, max(end, asked.get(name, 0))) for name, end in plan.ends(trial))
+    waiting = sum(max(0, end - plan.nodes[name].reached) for name, end in asked.items())
+    return float(max(0, most - study.executed - waiting))

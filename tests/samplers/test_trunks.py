@@ -16,7 +16,7 @@ from app.domain import events as e
 from app.domain.evolve import fold
 from app.domain.pricing import tree_of
 from app.domain.search_plan import Node, TrialEvent
-from app.domain.terms import TrialEventKind
+from app.domain.terms import TrialEventKind, TrialState
 from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
 from app.tuning.samplers import SAMPLERS, gaussian, trunks
@@ -95,9 +95,11 @@ def test_studies_propose_branches_at_the_price_that_they_say() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slots", [1, 3])
-def test_a_server_that_starts_again_proposes_what_the_first_would_have(slots: int) -> None:
-    simulator = simulated(slots)
+@pytest.mark.parametrize(
+    ("slots", "fields"), [(1, {}), (3, {}), (1, {"max_total_steps": 112}), (3, {"max_total_steps": 148})]
+)
+def test_a_server_that_starts_again_proposes_what_the_first_would_have(slots: int, fields: dict[str, Any]) -> None:
+    simulator = simulated(slots, **fields)
     events = simulator.events
     assert replay(enumerate(events), STUDY).identical
     for at in [at for at, event in enumerate(events) if isinstance(event, e.TrialAdded)]:
@@ -108,6 +110,38 @@ def test_a_server_that_starts_again_proposes_what_the_first_would_have(slots: in
         recorded = events[at]
         assert isinstance(recorded, e.TrialAdded) and isinstance(action, c.Start)
         assert (action.hp, {"by": "tuner", **action.reason}) == (recorded.hp, recorded.reason)
+
+
+def test_what_the_rest_of_the_budget_does_not_pay_for_is_passed_over() -> None:
+    """A trial that the budget cuts off has no result: 7 steps were left, and a trial of 20 was begun with them."""
+    study = simulated(max_total_steps=136, tuner={"num_trials": 40}).plan.studies[STUDY]
+    assert all(trial.state == TrialState.COMPLETED for trial in study.trials)
+    assert study.executed == 136
+
+
+@pytest.mark.parametrize("fields", [{"max_total_steps": 130}, {"max_total_steps": 130, "merge": False}])
+def test_a_budget_that_pays_for_nothing_new_ends_the_study(fields: dict[str, Any]) -> None:
+    """Configurations that may be drawn again are free, and would be proposed until `num_trials`."""
+    study = simulated(**fields, tuner={"num_trials": 40}).plan.studies[STUDY]
+    assert study.executed == 130 and study.ending["by"] == "max_total_steps" and len(study.trials) < 40
+
+
+@settings(max_examples=10)
+@given(slots=st.integers(1, 3), data=st.data())
+def test_of_a_budget_is_left_what_was_neither_run_nor_asked_for(slots: int, data: st.DataObject) -> None:
+    simulator = Simulator(slots=slots, measure=loss, keep_every=2)
+    simulator.submit(STUDY, spec(max_total_steps=90, tuner={"sampler": "random"}).to_json())
+    simulator.run()
+    plan = fold(simulator.events[: data.draw(st.integers(2, len(simulator.events)))])
+    study = plan.studies[STUDY]
+    waiting = {
+        (name, step)
+        for trial in study.trials
+        if trial.state == TrialState.ACTIVE
+        for name, end in plan.ends(trial)
+        for step in range(plan.nodes[name].reached, end)
+    }
+    assert tree_of(plan, study).left == max(0, 90 - study.executed - len(waiting))
 
 
 def test_a_study_that_does_not_merge_pays_for_every_step() -> None:

@@ -4,13 +4,15 @@ A Gaussian process foretells the loss of any configuration. Some hundred are loo
 best, and branches, which have another trial's values but for some that change nothing until late. Each has a price in
 steps, by the names of the nodes that it would pass. The largest expected improvement over the square root of the price
 is proposed (per unit of cost: Snoek et al. 2012, §3.2): over the price itself, a bad model would ask for cheap trials
-alone. The first trials lie apart from each other, so that the model has seen some of every range.
+alone. What the rest of the study's budget does not pay for is passed over. The first trials lie apart from each other,
+so that the model has seen some of every range.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import Any
 
@@ -200,13 +202,23 @@ class TrunkSampler:
             prices = np.array([max(1, candidate.price) for candidate in candidates])
             return np.asarray(process.log_improvement(self._points(candidates)) - ALPHA * np.log(prices))
 
-        best = list(self._candidates(chance, ranked))
+        found = list(self._candidates(chance, ranked))
+        most = self._most(found)
+        best = [candidate for candidate in found if candidate.price <= most]
         for _ in range(2):
             order = np.argsort(-scores(best), kind="stable")[:BEST] if best else np.array([], int)
             best = [best[place] for place in order]
             moved = [near(chance, candidate.sample) for candidate in best for _ in range(NEIGHBOURS // BEST)]
-            best += self._made(moved)
+            best += [candidate for candidate in self._made(moved) if candidate.price <= most]
         return best[int(np.argmax(scores(best)))] if best else None
+
+    def _most(self, candidates: Iterable[Candidate]) -> float:
+        """The highest price that is paid: the rest of the study's budget, since a trial that it cuts off has no result.
+
+        Any price, where the rest pays for nothing new: else free trials would be proposed without end.
+        """
+        left = self._tree.left
+        return left if any(0 < candidate.price <= left for candidate in candidates) else inf
 
     def _candidates(self, chance: Random, ranked: list[KnownTrial]) -> Iterator[Candidate]:
         """Fresh draws, neighbours of the best trials, and branches of them."""
