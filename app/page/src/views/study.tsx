@@ -146,7 +146,7 @@ function Head({ study }: { study: Study }) {
         )}
         {(study.not_exact ?? []).map((reason) => (
           <p class="quiet" key={reason}>
-            Not exact to the last bit: {reason}
+            Not exact: {reason}
           </p>
         ))}
         {study.exactness.audited && <p class="quiet">An audit is under way: all that the study shares is being proven.</p>}
