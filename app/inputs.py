@@ -49,14 +49,17 @@ def look(path: str, *, is_hashed: bool = True) -> Json:
 def look_at_found(paths: Iterable[str]) -> list[Json]:
     """The same of files that no study names, but a trainer was seen to read; without files that are gone.
 
-    Nobody has promised that they stay as they are, so a copy with other times must not count as another one: of a large
-    file, both `ends` tell. Their records say that they were `found`.
+    Nobody has promised that they stay as they are, so a copy with other times must not count as another one: of files
+    that are large together, both `ends` tell. Their records say that they were `found`.
     """
-    records = list[Json]()
+    records, left = list[Json](), SMALL
     for path in paths:
         with suppress(InputMissing):
-            seen = look(path) | {"found": True}
-            records.append(seen if "sha256" in seen else seen | {"ends": _hash_of_ends(path)})
+            seen = look(path, is_hashed=False)
+            is_small = seen["bytes"] <= left
+            left -= seen["bytes"] if is_small else 0
+            content = {"sha256": hash_of(path)} if is_small else {"ends": _hash_of_ends(path)}
+            records.append({**seen, **content, "found": True})
     return records
 
 

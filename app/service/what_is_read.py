@@ -55,5 +55,5 @@ def shared_of_before(use: Services, stream: str) -> list[str]:
 def _has_changed(record: Mapping[str, Any]) -> bool:
     try:
         return changed(record)
-    except InputMissing:  # another one may be read in its place
-        return True
+    except InputMissing:  # it is on another machine, or the trainer reads another path now
+        return False

@@ -22,7 +22,7 @@ from app.domain.decide import decide
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.records import Write, transact
-from app.inputs import look
+from app.inputs import look, look_at_found
 from app.owned_store import find_orphans
 from app.registry import TrainerSource
 from app.service.views import documents
@@ -234,6 +234,22 @@ def test_a_file_that_was_only_touched_or_written_again_is_the_same(cluster: Clus
     replace(data, "one", 9)
     cluster.run(study)
     assert told(cluster, study) == []
+
+
+@pytest.mark.parametrize("becomes", ["another", "missing", "copied anew"])
+def test_a_file_that_a_trainer_was_seen_to_read_is_told_where_it_is_another(
+    cluster: Cluster, tmp_path: Path, becomes: str
+) -> None:
+    data = tmp_path / "data.txt"
+    replace(data, "one")
+    study = cluster.submit(BRANCHES, inputs=look_at_found([str(data)]))
+    if becomes == "missing":
+        data.unlink()
+    else:
+        replace(data, "two" if becomes == "another" else "one", 9)
+    cluster.run(study)
+    since = "which had changed since this trainer was first seen to read it"
+    assert [each.split(f"{data}, ")[1] for each in told(cluster, study)] == ([since] if becomes == "another" else [])
 
 
 def test_what_only_workers_see_is_recorded_by_them_and_compared(cluster: Cluster, tmp_path: Path) -> None:
