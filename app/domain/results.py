@@ -260,7 +260,7 @@ def _inputs(plan: SearchPlan, study: Study) -> Iterator[str]:
         return
     for path in study.other_inputs:
         yield f"{path} was not the same on all slots, or at all times"
-    for other in plan.studies.values():
+    for other in plan.studies.values() if study.inputs else ():  # of a plan with many studies most name none
         if other.id != study.id and not is_unseen(other.inputs):
             for mine, theirs in zip(study.inputs, other.inputs, strict=False):
                 if mark(mine) != mark(theirs):
