@@ -9,7 +9,7 @@ import pytest
 from stacks import wait_for
 
 from app.workers.slot.health import MOST_NODES, SECONDS, Health
-from app.workers.slot.heartbeat import STOP_SECONDS, UNWANTED_SECONDS, StopWatch
+from app.workers.slot.heartbeat import STOP_SECONDS, UNKEPT_SECONDS, UNWANTED_SECONDS, StopWatch
 from app.workers.slot.retry import LONGEST_PAUSE, Closing, RetryPolicy, SlotStatus, WorkerThread
 
 
@@ -176,8 +176,16 @@ class Watched:
     def _end(self) -> None:
         self.ends += 1
 
-    def look(self, now: float, busy_since: float | None = 0.0, retiring: bool = False, unwanted: bool = False) -> None:
-        self.watch.look(now, is_retiring=retiring, is_unwanted=unwanted, busy_since=busy_since)
+    def look(
+        self,
+        now: float,
+        busy_since: float | None = 0.0,
+        retiring: bool = False,
+        unwanted: bool = False,
+        proof: bool = False,
+    ) -> None:
+        how = {"is_retiring": retiring, "is_unwanted": unwanted, "keeps_nothing": proof}
+        self.watch.look(now, busy_since=busy_since, **how)
 
 
 def test_a_call_that_does_not_come_back_after_the_worker_was_to_end_is_ended() -> None:
@@ -189,6 +197,25 @@ def test_a_call_that_does_not_come_back_after_the_worker_was_to_end_is_ended() -
     watched.look(1001.5 + STOP_SECONDS, busy_since=1002.0, retiring=True)
     assert not watched.kills  # another call, which has only begun
     watched.look(1001.5 + STOP_SECONDS, retiring=True)
+    assert watched.kills == 1
+
+
+def test_nobody_waits_long_for_a_step_of_a_proof() -> None:
+    """Nothing of it is kept. But what comes next may use the process, which takes a while to make."""
+    watched = Watched()
+    watched.look(1000.0, proof=True, unwanted=True)
+    watched.look(1000.0 + UNKEPT_SECONDS, proof=True, unwanted=True)
+    assert not watched.kills
+    watched.look(1000.1 + UNKEPT_SECONDS, proof=True, unwanted=True)
+    assert watched.kills == 1
+
+
+def test_a_worker_that_was_to_end_waits_for_no_proof() -> None:
+    watched = Watched()
+    watched.look(1001.0, busy_since=None, proof=True, retiring=True)
+    watched.look(1001.1, busy_since=None, proof=True, retiring=True)
+    assert not watched.kills
+    watched.look(1001.2, proof=True, retiring=True)
     assert watched.kills == 1
 
 

@@ -34,6 +34,9 @@ STOP_SECONDS = 5.0
 UNWANTED_SECONDS = 30.0
 """And so long where only nobody wants the result any more."""
 
+UNKEPT_SECONDS = 2.0
+"""Or, where nothing of it is kept, about as long as a new process and its model take."""
+
 
 IN_VAIN = 2
 """A chain that the broker took so often after it was given to an idle slot, and that was not begun, does not arrive."""
@@ -263,12 +266,25 @@ class StopWatch:
         self._retiring_since: Instant | None = None
         self._unwanted_since: Instant | None = None
 
-    def look(self, now: Instant, *, is_retiring: bool, is_unwanted: bool, busy_since: Instant | None) -> None:
-        """Called several times a second. busy_since: when the call of the trainer that is under way began."""
+    def look(
+        self,
+        now: Instant,
+        *,
+        is_retiring: bool,
+        is_unwanted: bool,
+        busy_since: Instant | None,
+        keeps_nothing: bool = False,
+    ) -> None:
+        """Called several times a second. busy_since: when the call of the trainer that is under way began.
+
+        keeps_nothing: whether nothing of it is saved when it is stopped.
+        """
+        unwanted_seconds = UNKEPT_SECONDS if keeps_nothing else UNWANTED_SECONDS
+        stop_seconds = 0.0 if keeps_nothing else self._stop_seconds
         self._retiring_since = _since(self._retiring_since, now, is_retiring)
         self._unwanted_since = _since(self._unwanted_since, now, is_unwanted)
         if busy_since is not None:
-            limits = ((self._retiring_since, self._stop_seconds), (self._unwanted_since, UNWANTED_SECONDS))
+            limits = ((self._retiring_since, stop_seconds), (self._unwanted_since, unwanted_seconds))
             if any(since is not None and now - max(since, busy_since) > seconds for since, seconds in limits):
                 self._kill()
         if self._retiring_since is not None and now - self._retiring_since > self._grace:

@@ -73,10 +73,12 @@ def answer(stage: Stage, train: Callable[[], Trained]) -> Wish:
 class Lane(ABC):
     """A chain that is ours, one stage after the other.
 
-    waits_since: when its last stage was done, if the message that begins the next one is not there.
+    waits_since: when its last stage was done, if the message that begins the next one is not there. keeps_nothing:
+    whether no state of it is saved.
     """
 
     waits_since: Instant | None = None
+    keeps_nothing = False
 
     def __init__(self, slot: SlotContext, its: LaneContext) -> None:
         self.claim, self.work, self._asked = its.claimed.claim, its.claimed.work, its.claimed.lease.flags

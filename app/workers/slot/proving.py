@@ -30,6 +30,7 @@ class ProofLane(Lane):
     """One stage, in which it trains by itself: whoever else would be trained with it would be compared as well."""
 
     is_between_stages = False
+    keeps_nothing = True
     progress = Progress(0)
 
     def _prepare(self) -> None:

@@ -184,4 +184,5 @@ class Slot:
             is_retiring=self._is_retiring(),
             is_unwanted=all(lane.is_unwanted for lane in self._at_work),  # where there are none, nothing is busy
             busy_since=self._context.trainer.busy_since,
+            keeps_nothing=all(lane.keeps_nothing for lane in self._at_work),
         )
