@@ -160,9 +160,12 @@ class Loss(nn.Module):
     def by_itself(self, batch: Any, share: float) -> BackwardResult:
         """As `packed`, for the one lane whose model this is, computed as without a pack."""
         one = self.alone(batch, share)
-        still = {name: torch.zeros_like(each) for name, each in self._learning().items()}
+        gradients = {
+            name: one.gradients[name] if name in one.gradients else torch.zeros_like(each)
+            for name, each in self._learning().items()
+        }
         buffers = {**one.buffers, **constants_of(self.model)}  # of some trainers these are as buffers in a stack
-        return BackwardResult(_as_row(still | dict(one.gradients)), _as_row(buffers), _as_row(one.sums), one.counts)
+        return BackwardResult(_as_row(gradients), _as_row(buffers), _as_row(one.sums), one.counts)
 
     @contextmanager
     def _keeping_buffers(self) -> Iterator[None]:
