@@ -246,7 +246,7 @@ def inputs_of(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ...]:
     return (*study.inputs, *left_out)
 
 
-def share_of_before(path: str) -> str:
+def changed_file_text(path: str) -> str:
     """That a study reads a file which changed, and may have results of the one before, in a sentence."""
     return f"{path} has changed since shared results were trained: name it in `inputs` to train with the new one"
 
@@ -254,7 +254,7 @@ def share_of_before(path: str) -> str:
 def _inputs(plan: SearchPlan, study: Study) -> Iterator[str]:
     """Why results of a study may be of other inputs than it seems, in sentences."""
     for path in study.other_files:
-        yield share_of_before(path)
+        yield changed_file_text(path)
     if is_unseen(study.inputs):
         yield "what it reads was not looked at: the server does not see it, and no slot has trained for it yet"
         return

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.domain.results import files_left_out, share_of_before
+from app.domain.results import changed_file_text, files_left_out
 from app.inputs import InputMissing, changed, look, may_be_read
 from app.service.services import Services
-from stagetree.spec import Problem, SpecError
+from stagetree.spec import Problem, SpecError, StudySpec
 
 Json = dict[str, Any]
 
@@ -47,9 +47,11 @@ def changed_files(use: Services, stream: str, inputs: Sequence[Json]) -> list[st
     return [each["path"] for each in ours if _has_changed(each)]
 
 
-def shared_of_before(use: Services, stream: str) -> list[str]:
-    """Sentences about a study that names no inputs, before it is on a plan."""
-    return [share_of_before(path) for path in changed_files(use, stream, ())]
+def advice_on_files(use: Services, stream: str, spec: StudySpec) -> list[str]:
+    """Sentences on a study that is not submitted yet. stream: of its plan, if that has neither inputs nor weights."""
+    if spec.inputs or spec.begin_from:
+        return []
+    return [changed_file_text(path) for path in changed_files(use, stream, ())]
 
 
 def _has_changed(record: Mapping[str, Any]) -> bool:

@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from torch.distributed import checkpoint
 
 from app.domain import events as e
-from app.domain.terms import StudyId
+from app.domain.terms import ChainId, NodeId, ProofKind, StudyId
+from app.inputs import look_at_found
 from app.object_store import open_store
 from app.service.services import Services
 from stagetree import load_weights
@@ -254,3 +255,27 @@ def test_the_list_says_it_shortly_of_studies_that_do(http: TestClient, use: Serv
     listed = {item["study"]: item for item in http.get("/studies").json()["items"]}
     assert listed[found]["begins"] == f"w.safetensors ({use.find(found).begins['sha256'][:8]})"
     assert not listed[plain].get("begins")
+
+
+def test_a_preview_tells_of_a_changed_file_that_its_study_leaves_out(
+    http: TestClient, use: Services, files: Path
+) -> None:
+    """Where the study names inputs it is on another plan, which shares nothing of that file."""
+    path = files / "rows.csv"
+    path.write_text("1,2")
+    stream = use.find(http.post("/studies", json=changed()).json()["study"]).stream
+    about = {"chain": ChainId("c"), "proof": ProofKind.CHECK, "device": "cpu", "node": NodeId("n")}
+    test = e.ExactnessTested(**about, begin=0, step=2, files=look_at_found([str(path)]))  # type: ignore[arg-type]
+    use.log.append(stream, [test], expected=None, at=1.0)
+    assert told(http, path) == []
+    path.write_text("1,3")
+    assert [each.split(": ")[0] for each in told(http, path)] == [
+        f"{path} has changed since shared results were trained"
+    ]
+    assert told(http, path, inputs=[str(path)]) == []
+
+
+def told(http: TestClient, path: Path, **fields: Any) -> list[str]:
+    answer = http.post("/studies:preview", json=changed(**fields))
+    assert answer.status_code == 200, answer.text
+    return [each for each in answer.json()["advice"] if str(path) in each]

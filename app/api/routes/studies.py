@@ -191,7 +191,7 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
     spec, trainer = study_of(body, use.trainers, use.limits)
     learned = [learned_text(each) for each in searching.learned(use, spec, StudyId(""), who)]
     plan = submitting.opened(spec, trainer, project=who.project or "")
-    shared = what_is_read.shared_of_before(use, submitting.name_of(plan))
+    files = what_is_read.advice_on_files(use, submitting.name_of(plan), spec)
     try:
         costs = preview(
             spec,
@@ -203,4 +203,4 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None
-    return Preview.model_validate({**costs, "advice": [*costs["advice"], *unread(spec, trainer), *learned, *shared]})
+    return Preview.model_validate({**costs, "advice": [*costs["advice"], *unread(spec, trainer), *learned, *files]})
