@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def look(path: str, *, is_hashed: bool = True) -> Json:
 
     Raises `InputMissing`.
     """
-    try:
+    with _readable(path):
         files = list(_files(path))
         size = sum(status.st_size for _, status in files)
         stamp = sha256()
@@ -41,8 +41,6 @@ def look(path: str, *, is_hashed: bool = True) -> Json:
             stamped["modified"] = max(status.st_mtime for _, status in files)
         if is_hashed and size <= SMALL:
             stamped["sha256"] = _content(path, [name for name, _ in files])
-    except OSError as error:
-        raise InputMissing(f"{path} cannot be read: {error.strerror or error}") from None
     return stamped
 
 
@@ -78,16 +76,23 @@ def changed(record: Mapping[str, Any]) -> bool:
 
 def hash_of(path: str) -> str:
     """The SHA-256 of a file. Raises `InputMissing`."""
-    try:
+    with _readable(path):
         return _hash(path)
-    except OSError as error:
-        raise InputMissing(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def may_be_read(path: str, folders: Iterable[str]) -> bool:
     """Whether a path is in one of these folders, wherever links lead."""
     real = os.path.realpath(path)
     return any(os.path.commonpath([real, folder]) == folder for folder in map(os.path.realpath, folders))
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Raises `InputMissing` where a path cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise InputMissing(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _files(path: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -137,14 +142,11 @@ def _hash_of_link(path: str) -> str:
 
 def _hash_of_ends(path: str) -> str:
     """Of the size of a file, and its first and last part. Raises `InputMissing`."""
-    try:
-        with Path(path).open("rb") as file:
-            digest = sha256(file.read(PART))
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(end - PART, 0))
-            digest.update(file.read(PART) + str(end).encode())
-    except OSError as error:
-        raise InputMissing(f"{path} cannot be read: {error.strerror or error}") from None
+    with _readable(path), Path(path).open("rb") as file:
+        digest = sha256(file.read(PART))
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - PART, 0))
+        digest.update(file.read(PART) + str(end).encode())
     return digest.hexdigest()
 
 

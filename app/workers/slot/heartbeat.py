@@ -273,7 +273,7 @@ class StopWatch:
         is_retiring: bool,
         is_unwanted: bool,
         busy_since: Instant | None,
-        keeps_nothing: bool = False,
+        keeps_nothing: bool,
     ) -> None:
         """Called several times a second. busy_since: when the call of the trainer that is under way began.
 
