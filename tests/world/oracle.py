@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -22,8 +20,8 @@ from app.domain.results import WITHOUT_PACK
 from app.domain.search_plan import SearchPlan, Trial
 from app.domain.terms import NodeId, StudyState, TrialState, canonical_json
 from tests.world.fault_alphabet import FREE
-from tests.world.settings import MOST_STEPS, Average, Json, Setting, setting
-from tests.world.system import World
+from tests.world.settings import AVERAGES, MOST_STEPS, Average, Json, Setting, setting
+from tests.world.system import World, folder_of_world
 
 LOOK = 5.0
 
@@ -150,15 +148,20 @@ def check_lent(world: World) -> None:
 def expected(spec: str, averages: tuple[Average, ...] = ()) -> list[Result]:
     """The results of a study to which nothing happens, measured at each step; then the averages of its trials."""
     if averages:
-        trials = expected(spec)
-        return trials + _calm(json.loads(spec), averages)[len(trials) :]
+        return expected(spec) + [_of_averages(spec)[each] for each in averages]
     return _calm(_measured_everywhere(json.loads(spec)))
+
+
+@cache
+def _of_averages(spec: str) -> dict[Average, Result]:
+    """The result of each average that may be asked for: none depends on which others are, nor on their order."""
+    return dict(zip(AVERAGES, _calm(json.loads(spec), AVERAGES)[-len(AVERAGES) :], strict=True))
 
 
 def _calm(spec: Json, averages: tuple[Average, ...] = ()) -> list[Result]:
     its = Setting(slots=2, studies=(spec,), gaps=(0.0,), averages=(averages,))
-    with tempfile.TemporaryDirectory() as folder:
-        world = World(0, its, [], Path(folder))
+    with folder_of_world() as folder:
+        world = World(0, its, [], folder)
         while not world.is_over():
             world.time.run(world.time.now + LOOK)
         found = results(world, 0)

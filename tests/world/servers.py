@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from app.away import LostRace
@@ -39,13 +41,27 @@ class WorldDatabase(Server):
     def __init__(self, time: Time, file: Path | None = None) -> None:
         super().__init__(time)
         self.offset = 0.0
-        self.sql = None if file is None else Database(f"sqlite:///{file}", clock=self.clock)
-        if self.sql is not None:
-            self.sql.create()
+        self.sql = None if file is None else _created(file, self.clock)
         self.records: Records = MemoryRecords(self.clock) if self.sql is None else SqlRecords(self.sql)
 
     def clock(self) -> float:
         return 1_000_000.0 + self._time.now + self.offset
+
+
+def _created(file: Path, clock: Callable[[], float]) -> Database:
+    file.write_bytes(_empty())
+    return Database(f"sqlite:///{file}", clock=clock)
+
+
+@cache
+def _empty() -> bytes:
+    """A database file as the migrations leave it, which take longer than a history."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "empty.db"
+        database = Database(f"sqlite:///{file}")
+        database.create()
+        database.dispose()
+        return file.read_bytes()
 
 
 class WorldRecords:

@@ -122,10 +122,13 @@ def _has_averages(spec: Json, whim: str) -> bool:
     return plain and spec["merge"] and whim == "wait"
 
 
+AVERAGES = (Average((0, 3)), Average((1, 2, 5)), Average((6, 7), steps=15), Average((0, 3), steps=14))
+"""Of some leaves. What is named twice is one node."""
+
+
 def _averages(chance: Random) -> tuple[Average, ...]:
-    """Of some leaves, one after the other; what is named twice is one node."""
-    every = [Average((0, 3)), Average((1, 2, 5)), Average((6, 7), steps=15), Average((0, 3), steps=14)]
-    return tuple(chance.sample(every, chance.choice((1, 2, 3))))
+    """Some of them, one after the other."""
+    return tuple(chance.sample(AVERAGES, chance.choice((1, 2, 3))))
 
 
 def _drawn(chance: Random, its: tuple[Json, ...]) -> Setting:

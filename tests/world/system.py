@@ -6,9 +6,11 @@ the real model, in the worker's process. A database, a store and a broker stand 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from app.domain import events as e
@@ -34,7 +36,15 @@ from tests.world.trainer import start_trainer
 from tests.world.users import Users
 
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
+SHARED_MEMORY = Path("/dev/shm")
 LEASE, HEARTBEAT, GRACE, TICK = 15.0, 2.0, 5.0, 1.0
+
+
+@contextmanager
+def folder_of_world() -> Iterator[Path]:
+    """Of files that nobody looks at later: in memory, where that is."""
+    with TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as folder:
+        yield Path(folder)
 
 
 class World:
