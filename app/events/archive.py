@@ -14,12 +14,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import delete, insert, select, text
+from sqlalchemy import bindparam, delete, insert, select, text
 from sqlalchemy.orm import Session
 
 from app.domain.terms import StateConflict
 from app.events.database import Database
 from app.events.tables import ACTIVE, ARCHIVE, AUDITED, CHAINS, EVENTS, LIVE, STREAMS, STUDIES
+
+VERSION = select(ARCHIVE.c.version).where(ARCHIVE.c.stream == bindparam("stream"))
+PACKED = select(ARCHIVE.c.events).where(ARCHIVE.c.stream == bindparam("stream"))
 
 LEVEL = 6
 """Of the compression: a higher one takes twice as long for a hundredth."""
@@ -108,12 +111,12 @@ def busy(session: Session) -> frozenset[str]:
 
 
 def is_archived(session: Session, stream: str) -> bool:
-    return session.scalar(select(ARCHIVE.c.version).where(ARCHIVE.c.stream == stream)) is not None
+    return session.scalar(VERSION, {"stream": stream}) is not None
 
 
 def events_of(session: Session, stream: str) -> list[ArchivedEvent]:
     """The events of an archived plan, in order; nothing of another."""
-    packed = session.scalar(select(ARCHIVE.c.events).where(ARCHIVE.c.stream == stream))
+    packed = session.scalar(PACKED, {"stream": stream})
     return [] if packed is None else list(_unpack(packed))
 
 

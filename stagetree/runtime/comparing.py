@@ -191,4 +191,5 @@ def _modules(file: str) -> list[ModuleType]:
     """Those of the user's code that are imported."""
     imports = imports_of(Path(file).resolve())
     files = {str(imports.base / name) for name in imports.files}
-    return [each for each in list(sys.modules.values()) if getattr(each, "__dict__", {}).get("__file__") in files]
+    nothing: dict[str, Any] = {}
+    return [each for each in list(sys.modules.values()) if getattr(each, "__dict__", nothing).get("__file__") in files]

@@ -7,10 +7,10 @@ maps it: so do processes of a data loader that live on. Linux tells which files 
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ MOST = 64
 MOST_NOTED = 4096
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-SYSTEM = tuple(map(Path, ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/opt/conda")))
+SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/opt/conda")
 CODE = {".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link"}
 
 _read: dict[str, None] = {}
@@ -37,10 +37,10 @@ def watch() -> None:
 
 def data_files() -> list[str]:
     """The files that were read and not written, without code, hidden files, and files of the system and of packages."""
-    packages = [Path(path) for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    elsewhere = (*SYSTEM, *map(Path, {sys.prefix, sys.base_prefix}), *packages)
+    packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    elsewhere = tuple(f"{folder.rstrip('/')}/" for folder in (*SYSTEM, sys.prefix, sys.base_prefix, *packages))
     names = dict.fromkeys((*_read, *_held()))
-    return [name for name in names if name not in _written and _is_data(Path(name), elsewhere)][:MOST]
+    return list(islice((name for name in names if name not in _written and _is_data(name, elsewhere)), MOST))
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
@@ -69,10 +69,13 @@ def _held() -> Iterator[str]:
 def _open_in(process: Path) -> Iterator[str]:
     with suppress(OSError):  # it has ended
         for number in sorted(os.listdir(process / "fd"), key=int):
-            flags = _words(process / "fdinfo" / number)
-            if "flags:" in flags and not int(flags[flags.index("flags:") + 1], 8) & WRITES:
-                with suppress(OSError):
-                    yield os.readlink(process / "fd" / number)
+            with suppress(OSError):
+                name = os.readlink(f"{process}/fd/{number}")
+                if not name.startswith("/"):
+                    continue  # a pipe or a socket
+                flags = _words(process / "fdinfo" / number)
+                if "flags:" in flags and not int(flags[flags.index("flags:") + 1], 8) & WRITES:
+                    yield name
 
 
 def _mapped_in(process: Path) -> Iterator[str]:
@@ -89,13 +92,8 @@ def _words(path: Path) -> list[str]:
     return []
 
 
-def _is_data(path: Path, elsewhere: tuple[Path, ...]) -> bool:
-    if not path.is_absolute() or path.suffix in CODE or any(part.startswith(".") for part in path.parts):
+def _is_data(name: str, elsewhere: tuple[str, ...]) -> bool:
+    """elsewhere: folders, each with a slash at its end."""
+    if not name.startswith("/") or "/." in name or name.startswith(elsewhere):
         return False
-    return not any(path.is_relative_to(folder) for folder in elsewhere) and _is_file(path)
-
-
-def _is_file(path: Path) -> bool:
-    with suppress(OSError, ValueError):
-        return stat.S_ISREG(path.stat().st_mode)
-    return False
+    return os.path.splitext(name)[1] not in CODE and os.path.isfile(name)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from random import Random
 from unittest.mock import patch
 from uuid import UUID
 
-from app.workers.slot import surroundings
 from tests.world.fault_alphabet import HELD, PAUSE, RATES, chosen
 from tests.world.oracle import LOOK, check, check_lent, standing
 from tests.world.settings import STEP, Setting, long_setting, setting
@@ -52,7 +50,7 @@ def play_long(seed: int, hours: float) -> World:
 
 
 def _played(seed: int, chance: Random, its: Setting, wrong: Sequence[str], kill_at: str = "") -> World:
-    with folder_of_world() as folder, errors() as said, names(chance), surroundings_as_known():
+    with folder_of_world() as folder, errors() as said, names(chance):
         world = World(seed, its, wrong, folder)
         world.faults.kill_at = kill_at
         try:
@@ -95,14 +93,6 @@ def names(chance: Random) -> Iterator[None]:
         for module in ("slot.checkpoint_store", "ownership"):
             patched.enter_context(patch(f"app.workers.{module}.uuid4", uuid))
         yield
-
-
-_repository = cache(surroundings._repository)
-
-
-def surroundings_as_known() -> AbstractContextManager[object]:
-    """The repository of the trainers is asked about once a process: `git` takes longer than many a study here."""
-    return patch.object(surroundings, "_repository", _repository)
 
 
 class _Errors(logging.Handler):

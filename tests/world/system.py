@@ -6,12 +6,15 @@ the real model, in the worker's process. A database, a store and a broker stand 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 from app.domain import events as e
 from app.domain.search_plan import SearchPlan, Study
@@ -22,9 +25,11 @@ from app.workers.ownership import Ownership
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
+from app.workers.slot import surroundings
 from app.workers.slot.context import Limits, SlotDependencies
 from app.workers.slot.slot import Slot
 from app.workers.threads import Notifier, PeriodicThread, TickLoop
+from stagetree.runtime import reading
 from tests.world.archivist import Archivist
 from tests.world.fault_alphabet import Faults
 from tests.world.fibers import Time
@@ -36,14 +41,24 @@ from tests.world.trainer import start_trainer
 from tests.world.users import Users
 
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
-SHARED_MEMORY = Path("/dev/shm")
 LEASE, HEARTBEAT, GRACE, TICK = 15.0, 2.0, 5.0, 1.0
+
+
+environment = cache(surroundings.environment)
 
 
 @contextmanager
 def folder_of_world() -> Iterator[Path]:
-    """Of files that nobody looks at later: in memory, where that is."""
-    with TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as folder:
+    """A folder in memory, where there is one, for a world that is played in the block.
+
+    Git is asked about the trainers once a process, and no hook notes what a world opens: nobody asks for that.
+    """
+    shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with (
+        TemporaryDirectory(dir=shared) as folder,
+        patch.object(surroundings, "environment", environment),
+        patch.object(reading, "watch", lambda: None),
+    ):
         yield Path(folder)
 
 

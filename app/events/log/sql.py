@@ -9,12 +9,12 @@ round trips, cannot say it in one. The text is fixed: building statements anew e
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, TextClause, select, text, update
+from sqlalchemy import Connection, Integer, Row, Select, TextClause, bindparam, select, text, update
 from sqlalchemy.orm import Session
 
 from app.away import LostRace
@@ -40,6 +40,14 @@ MOVES = {
     " RETURNING version",
 }
 """The stream's new version, from any version, from none, or from the expected one."""
+
+OF_STREAM = (
+    select(EVENTS)
+    .where(EVENTS.c.stream == bindparam("stream"), EVENTS.c.version > bindparam("after"))
+    .order_by(EVENTS.c.version)
+)
+SOME_OF_STREAM = OF_STREAM.limit(bindparam("limit", type_=Integer))
+"""Built once: all who follow a plan ask whether there is more."""
 
 COLUMNS = "stream, version, position, type, schema_version, data, at, by"
 
@@ -230,8 +238,8 @@ def _find_by_key(session: Session, key: str, fingerprint: str) -> list[StoredEve
 
 
 def _read(session: Session, stream: str, after: int, limit: int | None) -> list[StoredEvent]:
-    of_stream = select(EVENTS).where(EVENTS.c.stream == stream, EVENTS.c.version > after)
-    recorded = _fetch(session, of_stream.order_by(EVENTS.c.version).limit(limit))
+    given = {"stream": stream, "after": after} | ({} if limit is None else {"limit": limit})
+    recorded = _fetch(session, OF_STREAM if limit is None else SOME_OF_STREAM, given)
     if not recorded:
         there = archive.events_of(session, stream)[after:]
         recorded = [_recorded(each) for each in (there if limit is None else there[:limit])]
@@ -239,8 +247,8 @@ def _read(session: Session, stream: str, after: int, limit: int | None) -> list[
     return recorded
 
 
-def _fetch(session: Session, query: Select[Any]) -> list[StoredEvent]:
-    return [_recorded(row) for row in session.execute(query)]
+def _fetch(session: Session, query: Select[Any], given: Mapping[str, Any] | None = None) -> list[StoredEvent]:
+    return [_recorded(row) for row in session.execute(query, given)]
 
 
 def _recorded(row: Row[Any] | archive.ArchivedEvent) -> StoredEvent:

@@ -35,16 +35,18 @@ FREE = SLOTS.c.chain.is_(None) & SLOTS.c.lent_to.is_(None)
 PLACE = (CHAINS.c.slot, CHAINS.c.members)
 """Where a chain is trained."""
 
-FLAGS = select(*WANTED).where(
-    CHAINS.c.chain == bindparam("chain"), CHAINS.c.fence == bindparam("fence"), CHAINS.c.state.in_(HELD)
-)
-"""Built once: workers ask it all the time."""
+IS_IT = (CHAINS.c.chain == bindparam("chain"), CHAINS.c.fence == bindparam("fence"))
+
+FLAGS = select(*WANTED).where(*IS_IT, CHAINS.c.state.in_(HELD))
+GUARD = select(CHAINS.c.chain).where(*IS_IT, CHAINS.c.state.in_([*HELD, ChainState.DONE])).with_for_update()
+"""Built once: workers ask them all the time."""
 
 COLUMNS = [
     cast(column, Text).label(column.name) if column is CHAINS.c.assignment else column for column in CHAINS.columns
 ]
 """The assignment as the text that it stands there as: what was parsed once is looked up by it."""
 
+ONE_CHAIN = select(*COLUMNS).where(CHAINS.c.chain == bindparam("chain"))
 LIVE_CHAINS = select(*COLUMNS).where(text(LIVE)).order_by(CHAINS.c.chain)
 
 
@@ -102,7 +104,7 @@ class Chains(ChainsPort):
         self._session.execute(_row(chain).values(dispatched_at=now(self._session)))
 
     def get(self, chain: str) -> ChainRecord | None:
-        row = self._session.execute(select(*COLUMNS).where(CHAINS.c.chain == chain)).one_or_none()
+        row = self._session.execute(ONE_CHAIN, {"chain": chain}).one_or_none()
         return None if row is None else _record(row)
 
     def live(self, stream: str | None = None) -> list[ChainRecord]:
@@ -150,8 +152,7 @@ class Chains(ChainsPort):
         self._free(chain, self._fenced(chain, done, *PLACE), None)
 
     def guard(self, chain: str, fence: int) -> None:
-        held = (CHAINS.c.chain == chain, CHAINS.c.fence == fence, CHAINS.c.state.in_([*HELD, ChainState.DONE]))
-        if self._session.execute(select(CHAINS.c.chain).where(*held).with_for_update()).one_or_none() is None:
+        if self._session.execute(GUARD, {"chain": chain, "fence": fence}).one_or_none() is None:
             raise not_yours(chain)
 
     def _add(self, chain: str, column: Column[Any], steps: Iterable[int]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, delete, func, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, func, select, text, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.events.database import insert
@@ -22,6 +22,20 @@ from app.events.rows.values import (
     written_since,
 )
 from app.events.tables import ACTIVE, AUDITED, CHAINS, LIVE, SCHEDULERS, SLOTS, STREAMS, STUDIES, TOKENS
+
+ALL_SLOTS = select(SLOTS).order_by(SLOTS.c.name)
+ONE_SLOT = ALL_SLOTS.where(SLOTS.c.name == bindparam("slot"))
+"""These are built once, as `BUSY_VERSIONS` is: each tick and each heartbeat asks them."""
+
+BUSY = (
+    select(STUDIES.c.stream)
+    .where(text(ACTIVE))
+    .union(
+        select(CHAINS.c.stream).where(text(LIVE)),
+        select(STUDIES.c.stream).where(text(AUDITED)),
+    )
+)
+BUSY_VERSIONS = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stream.in_(BUSY)).order_by(STREAMS.c.stream)
 
 
 class Schedulers(SchedulersPort):
@@ -51,18 +65,18 @@ class Slots(SlotsPort):
         self._session = session
 
     def all(self) -> list[SlotRecord]:
-        return self._rows(select(SLOTS))
+        return self._rows(ALL_SLOTS)
 
     def get(self, name: str) -> SlotRecord | None:
-        rows = self._rows(select(SLOTS).where(SLOTS.c.name == name))
+        rows = self._rows(ONE_SLOT, {"slot": name})
         return rows[0] if rows else None
 
     def written_since(self, writer: int | None) -> list[SlotRecord]:
         """As of a `Mark`."""
-        return self.all() if writer is None else self._rows(select(SLOTS).where(written_since("slots", writer)))
+        return self.all() if writer is None else self._rows(ALL_SLOTS.where(written_since("slots", writer)))
 
     def alive(self, seen_within: float) -> list[SlotRecord]:
-        return self._rows(select(SLOTS).where(self._is_alive(seen_within)))
+        return self._rows(ALL_SLOTS.where(self._is_alive(seen_within)))
 
     def take(
         self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, **its: str
@@ -127,8 +141,8 @@ class Slots(SlotsPort):
         at = now(self._session)
         return SLOTS.c.seen_at.between(at - seen_within, at + seen_within)
 
-    def _rows(self, query: Select[Any]) -> list[SlotRecord]:
-        return [SlotRecord(**row._mapping) for row in self._session.execute(query.order_by(SLOTS.c.name))]
+    def _rows(self, query: Select[Any], given: Mapping[str, Any] | None = None) -> list[SlotRecord]:
+        return [SlotRecord(**row._mapping) for row in self._session.execute(query, given)]
 
 
 class Studies(StudiesPort):
@@ -176,10 +190,7 @@ class Studies(StudiesPort):
         return list(self._session.scalars(query))
 
     def busy_versions(self) -> dict[str, int]:
-        is_audited = select(STUDIES.c.stream).where(text(AUDITED))
-        busy = select(STUDIES.c.stream).where(text(ACTIVE)).union(select(CHAINS.c.stream).where(text(LIVE)), is_audited)
-        query = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stream.in_(busy)).order_by(STREAMS.c.stream)
-        return {row.stream: row.version for row in self._session.execute(query)}
+        return {row.stream: row.version for row in self._session.execute(BUSY_VERSIONS)}
 
 
 class Tokens(TokensPort):
