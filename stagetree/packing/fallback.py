@@ -36,7 +36,8 @@ class FallbackStep:
     def outcomes(self, bucket: Sequence[Lane], batch: Any, share: float) -> Iterator[tuple[Sequence[Lane], Outcome]]:
         """The gradients of lanes with one batch key on a batch, or `OwnBatches`, times `share`, or the error.
 
-        A lane that has learned without a pass takes part in none any more: its `unpackable_reason` says why.
+        A lane that has learned without a pass takes part in none any more: its `unpackable_reason` says why. An outcome
+        that the caller drops leaves the next pass its memory, which a core's cache still holds.
         """
         draws = _Draws(bucket[0].device)
         refused = [lane for lane in bucket if lane.unpackable_reason is not None]
@@ -48,6 +49,7 @@ class FallbackStep:
                     yield [lane], self._by_itself(lane, error, draws, batch, share)
             else:
                 yield lanes, outcome
+            del outcome
         for lane in refused:
             yield [lane], draws.outcome(partial(Loss(lane.trainer).by_itself, batch_of(batch, lane.number), share))
 
@@ -73,6 +75,8 @@ class FallbackStep:
         """As `packed`, played from a recording where there is one: the next pass may overwrite the result."""
         lead = lanes[0]
         room = stable_width(self._stack, lead, batch)
+        if room.is_apart:
+            return Loss(lead.trainer).by_itself(batch_of(batch, lead.number), share)
         if lead.has_hooks or not room.rows == room.lanes == self._stack.width:  # else some tensors are made anew
             return self.packed(lanes, batch, share)
         numbers = [lane.number for lane in lanes]
@@ -115,18 +119,20 @@ class _Draws:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._begin = self._end = generators.mark(device)
-        self._is_first = True
+        self._begin = generators.mark(device)
+        self._end: generators.Mark | None = None
+        self._succeeded = False
 
     def outcome(self, attempt: Callable[[], BackwardResult]) -> Outcome:
         """An error holds on to nothing that was computed: there may be no memory left for the next attempt."""
-        if not self._is_first:
-            self._end = generators.mark(self._device)
+        if self._succeeded:
+            self._end = self._end or generators.mark(self._device)
             generators.go_back(self._begin, self._device)
-        self._is_first = False
         try:
-            return attempt()
+            result = attempt()
         except Exception as error:
             traceback.clear_frames(error.__traceback__)
-            generators.go_back(self._end, self._device)
+            generators.go_back(self._end or self._begin, self._device)
             return error
+        self._succeeded = True
+        return result

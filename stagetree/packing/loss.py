@@ -14,7 +14,6 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from stagetree.packing.batched import Batched, attention_apart
-from stagetree.packing.constants import constants_of
 from stagetree.packing.refusals import NotPackable
 from stagetree.packing.rows import OwnBatches, batch_of
 from stagetree.packing.stack import StackRows
@@ -106,17 +105,22 @@ class Loss(nn.Module):
         with Batched(len(rows.numbers)) as batched, batched.in_one(whole):
             yield
 
-    def alone(self, batch: Any, share: float = 1.0) -> BackwardResult:
-        """The gradients of the model alone on one batch, times `share`; parameters without a gradient are left out.
+    def alone(self, batch: Any, share: float = 1.0, has_zeros: bool = False) -> BackwardResult:
+        """The gradients of the model alone on one batch, times `share`.
 
-        Nothing is changed: its buffers are restored, and nothing is logged. Raises whatever the loss raises.
+        has_zeros: whether parameters without a gradient have zeros; else they are left out. Nothing is changed: its
+        buffers are restored, and nothing is logged. Raises whatever the loss raises.
         """
-        named = self._learning()
-        with self._keeping_buffers(), logging(self._trainer) as logged:
+        named = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
+        with self._keeping_buffers() as buffers, logging(self._trainer) as logged:
             value = _shared(self.forward(batch), share)  # without torch's lines in a traceback
             computed = torch.autograd.grad(value, list(named.values()), allow_unused=True)
-            after = {name: each.clone() for name, each in self.model.named_buffers()}
-        gradients = {name: each for name, each in zip(named, computed, strict=True) if each is not None}
+            after = {name: each.clone() for name, each in buffers.items()}
+        gradients = {
+            name: torch.zeros_like(each) if gradient is None else gradient
+            for (name, each), gradient in zip(named.items(), computed, strict=True)
+            if has_zeros or gradient is not None
+        }
         sums, counts = _totals(logged)
         return BackwardResult(gradients, after, sums, counts)
 
@@ -159,27 +163,19 @@ class Loss(nn.Module):
 
     def by_itself(self, batch: Any, share: float) -> BackwardResult:
         """As `packed`, for the one lane whose model this is, computed as without a pack."""
-        one = self.alone(batch, share)
-        gradients = {
-            name: one.gradients[name] if name in one.gradients else torch.zeros_like(each)
-            for name, each in self._learning().items()
-        }
-        buffers = {**one.buffers, **constants_of(self.model)}  # of some trainers these are as buffers in a stack
-        return BackwardResult(_as_row(gradients), _as_row(buffers), _as_row(one.sums), one.counts)
+        one = self.alone(batch, share, has_zeros=True)
+        return BackwardResult(_as_row(one.gradients), _as_row(one.buffers), _as_row(one.sums), one.counts)
 
     @contextmanager
-    def _keeping_buffers(self) -> Iterator[None]:
-        """Those of the model are afterwards as they are now."""
-        buffers = list(self.model.buffers())
-        before = [each.clone() for each in buffers]
+    def _keeping_buffers(self) -> Iterator[dict[str, Tensor]]:
+        """The buffers of the model, by name, are afterwards as they are now."""
+        buffers = dict(self.model.named_buffers())
+        before = [each.clone() for each in buffers.values()]
         try:
-            yield
+            yield buffers
         finally:
-            for each, was in zip(buffers, before, strict=True):
+            for each, was in zip(buffers.values(), before, strict=True):
                 each.copy_(was)
-
-    def _learning(self) -> dict[str, nn.Parameter]:
-        return {name: each for name, each in self.model.named_parameters() if each.requires_grad}
 
 
 def _shared(value: Mean, share: float) -> Tensor:

@@ -62,8 +62,9 @@ class PackedStep:
             for lanes, outcome in self._fallback.outcomes(left, batch, share) if left else ():
                 if isinstance(outcome, Exception):
                     failures |= dict.fromkeys(lanes, outcome)
-                    continue
-                self._take(lanes, outcome, add=number > 0)
+                else:
+                    self._take(lanes, outcome, add=number > 0)
+                del outcome  # or the next pass had other memory
         lead.pass_by(span)
         for lane in bucket[1:]:
             lane.follow(lead, span)

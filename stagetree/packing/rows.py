@@ -68,7 +68,7 @@ class StackSegment:
             end += rounded(each)
         self.values = torch.zeros(width, end, dtype=first.dtype, device=first.device)
         self.grads = torch.zeros_like(self.values)
-        self._gap = torch.zeros(1, 1, dtype=first.dtype, device=first.device)
+        self._gaps = [first.new_zeros(1, rounded(each) - each.numel()) for each in parameters.values()]
         self._in_blocks = [
             (*place, dim)
             for place in self.places
@@ -107,12 +107,11 @@ class StackSegment:
     def join(self, tensors: Mapping[str, Tensor], out: Tensor | None = None) -> Tensor:
         """Rows like `values` from tensors with a row for each lane each."""
         pieces = list[Tensor]()
-        for name, _, shape in self.places:
+        for (name, _, shape), gap in zip(self.places, self._gaps, strict=True):
             each = tensors[name]
-            gap = rounded(each[0]) - prod(shape)
             pieces.append(each.flatten(1) if shape else each.unsqueeze(1))
-            if gap:
-                pieces.append(self._gap.expand(len(each), gap))
+            if gap.numel():
+                pieces.append(gap.expand(len(each), -1))
         return torch.cat(pieces, dim=1) if out is None else torch.cat(pieces, dim=1, out=out)
 
 

@@ -181,11 +181,14 @@ class Stack:
 
     def put(self, lanes: Sequence[int], rows: Sequence[int], gradients: Mapping[str, Tensor], add: bool) -> None:
         """The gradients of lanes, those in so many `rows`. add: to the gradients that are there."""
+        size = len(next(iter(gradients.values())))
+        if size == self.width and [*lanes] == [*rows] and self._taken <= {*lanes}:
+            lanes = rows = range(size)  # the others belong to no model
         into, out_of = self.selection(lanes), self.selection(rows)
-        is_whole = len(next(iter(gradients.values()))) == self.width and into is out_of and self._taken <= {*lanes}
+        is_direct = not add and into.is_run and out_of.is_run and len(rows) == size
         for segment in self.segments:
-            if is_whole and not add:
-                segment.join(gradients, out=segment.grads)
+            if is_direct:
+                segment.join(gradients, out=into.of(segment.grads))
                 continue
             gradient = out_of.of(segment.join(gradients))
             into.write(segment.grads, into.of(segment.grads).add(gradient) if add else gradient)
@@ -193,14 +196,14 @@ class Stack:
     def put_buffers(
         self, lanes: Sequence[int], rows: Sequence[int], buffers: Mapping[str, Tensor], flat: Sequence[Tensor]
     ) -> None:
-        """The same, of the buffers after a pass. flat: as in `StackRows`."""
+        """The same, of buffers after a pass; a model by itself has its modules' only. flat: as in `StackRows`."""
         at_once = frozenset[str]()
         if flat and self._taken <= {*lanes}:
             for stored, after in zip(self._kept, flat, strict=True):
                 stored.flat.copy_(after)
             at_once = frozenset(name for name, each in _parts(self._kept, flat).items() if _is_in(each, buffers[name]))
         for name, each in self.buffers.items():
-            if name not in at_once:
+            if name in buffers and name not in at_once:
                 self.selection(lanes).write(each, self.selection(rows).of(buffers[name]))
 
     def clip_gradients(self, longest: float | None, lanes: Sequence[int]) -> None:

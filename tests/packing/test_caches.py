@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import gc
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from kinds import Usual, trainer
 from lanes import STEADY, Moody, alone, assert_same, distance, fresh, packed, weights
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from stagetree.packing import Lane
@@ -66,6 +67,28 @@ def test_large_models_are_computed_one_by_one_as_alone(monkeypatch: pytest.Monke
     for number, hp in hps.items():
         assert_same(weights(pack[number]), weights(alone(hp, 3, Large, net="dropping")))
         assert pack[number].logged() == alone(hp, 3, Large, net="dropping").logged()
+
+
+class Counting(Moody):
+    """It counts the tensors of floating numbers that there are when its loss begins."""
+
+    name = "counting"
+    counts: ClassVar[list[int]] = []
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        self.counts.append(sum(isinstance(each, Tensor) and each.is_floating_point() for each in gc.get_objects()))
+        return super().loss(batch)
+
+
+def test_no_gradient_of_a_lane_is_held_while_the_next_one_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory is in the cache, and the next one's; 5 % of the time of large models went there."""
+    monkeypatch.setattr("stagetree.packing.stable_width.APART", 0)
+    pack = fresh(3, range(3), Counting, batches_per_step=1)
+    assert not packed(pack, dict.fromkeys(range(3), STEADY), 3)
+    Counting.counts.clear()
+    assert not packed(pack, dict.fromkeys(range(3), STEADY), 1)
+    first, *others = Counting.counts
+    assert others == [first, first]
 
 
 def test_of_a_large_model_with_adamw_no_equal_bits_are_claimed_that_its_steps_have_not(
