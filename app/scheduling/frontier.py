@@ -234,8 +234,16 @@ class Frontier:
         step = max(stage.start, self.progress[chain.id].step) if chain.id in self.progress else stage.start
         if stage.node not in self.plan.nodes:
             return 0.0
-        seconds = self._costs.seconds_in_gang(self.plan, self.plan.nodes[stage.node], chain.kind, chain.ranks)
-        return max(0, stage.end - step) * seconds
+        return max(0, stage.end - step) * self._seconds_a_step(chain, stage.node)
+
+    def seconds_to_end(self, chain: Chain) -> float:
+        """How long a chain goes on, with all stages that it has before it."""
+        ahead = [stage for stage in chain.stages[chain.index + 1 :] if stage.node in self.plan.nodes]
+        later = sum((stage.end - stage.start) * self._seconds_a_step(chain, stage.node) for stage in ahead)
+        return self.seconds_left(chain) + later
+
+    def _seconds_a_step(self, chain: Chain, node: NodeId) -> float:
+        return self._costs.seconds_in_gang(self.plan, self.plan.nodes[node], chain.kind, chain.ranks)
 
     def extra_eval_steps(self, chain: Chain) -> list[int]:
         """The steps inside the stages that a chain has before it at which someone needs more than it knew of.

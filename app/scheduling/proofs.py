@@ -1,8 +1,7 @@
 """Which steps are trained again to prove that a plan's trainer is exact, and what they are compared with.
 
-The first hand-overs come first: a few steps on from a checkpoint, against the process that went on. Slots with nothing
-else to do train a whole trial alone, from step 0 without a break, and a share of the finished stages once more. Where a
-user wants all of a study proven, they train every trial alone that has a number from behind a hand-over.
+The first hand-overs come first: a few steps on from a checkpoint, against the process that went on. `idle_proofs` says
+what slots prove that have nothing else to do.
 """
 
 from __future__ import annotations
@@ -10,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from app.domain import keeping
 from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
 from app.domain.events import ExactnessTested, Stage
 from app.domain.proofs import (
     MOST_IN_VAIN,
-    compared_to,
-    fails_on,
     is_checked,
     is_compared,
-    needs_proof,
     passing,
     untried_roots,
 )
@@ -34,9 +29,6 @@ PROOF_SHARE = 0.02
 
 FEW_STEPS = 2
 """What a hand-over is compared after, and what a trainer is tried for."""
-
-MOST_LOOKED_AT = 64
-"""So many of a study's trials are looked at for the one with most hand-overs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +66,7 @@ def handover(plan: SearchPlan, device: str, *, is_idle: bool = False) -> Proof |
     Where states were trained on from behind a change of a hyper-parameter, one of those is compared as well. None where
     that was seen, is under way, or costs more than it may while other work waits.
     """
-    if not plan.is_compared or _in_vain(plan, ProofKind.HANDOVER):
+    if not plan.is_compared or in_vain(plan, ProofKind.HANDOVER):
         return None
     is_first = not is_compared(plan, device)
     if not is_first and (not plan.is_resumed_behind or is_compared(plan, device, is_behind=True)):
@@ -84,7 +76,7 @@ def handover(plan: SearchPlan, device: str, *, is_idle: bool = False) -> Proof |
     for witness in (each for each in plan.witnesses if is_first or each.is_behind):
         if not is_idle and witness.cost > most_steps(plan):
             return None
-        if (proof := _again(plan, ProofKind.HANDOVER, witness)) is not None:
+        if (proof := trained_again(plan, ProofKind.HANDOVER, witness)) is not None:
             return proof
     return None
 
@@ -101,17 +93,6 @@ def is_due(plan: SearchPlan, study: Study, device: str) -> bool:
     if any(each.proof == ProofKind.HANDOVER for each in plan.chains.values()):
         return True
     return handover(plan, device) is not None
-
-
-def in_idle_slot(plan: SearchPlan, device: str) -> Proof | None:
-    """What a slot may prove that has nothing else to do: the first hand-over, trials alone, then stages drawn."""
-    under_way = {each.proof for each in plan.chains.values()} - {None}
-    may_be = plan.is_compared and not fails_on(plan, device) and not any(test.difference for test in plan.tests)
-    if not may_be or under_way - {ProofKind.WHOLE}:
-        return None
-    if under_way:
-        return _wanted(plan, device)
-    return handover(plan, device, is_idle=True) or _wanted(plan, device) or _whole(plan, device) or _audit(plan)
 
 
 def can_wait(plan: SearchPlan, under_way: Chain) -> bool:
@@ -155,15 +136,15 @@ def proof_assignment(frontier: Frontier, proof: Proof) -> ChainAssignment:
 # ---------------------------------------------------------------------------------------------------- trained again
 
 
-def _again(plan: SearchPlan, kind: ProofKind, witness: Witness) -> Proof | None:
+def trained_again(plan: SearchPlan, kind: ProofKind, witness: Witness) -> Proof | None:
     """Train a witness's steps again; None where a state that this takes is kept no longer, or nobody cares any more."""
     node = plan.nodes.get(witness.node)
     if node is None or witness.step not in node.checkpoints or any(_is_test_of(test, witness) for test in plan.tests):
         return None
-    return _proof(plan, kind, witness.begin, [(node.id, witness.step)])
+    return proof_through(plan, kind, witness.begin, [(node.id, witness.step)])
 
 
-def _proof(plan: SearchPlan, kind: ProofKind, begin: int, places: Sequence[Place]) -> Proof | None:
+def proof_through(plan: SearchPlan, kind: ProofKind, begin: int, places: Sequence[Place]) -> Proof | None:
     """Train from a state that is kept at `begin`, or from nothing, through these places, and compare at each."""
     node, end = plan.nodes[places[-1][0]], places[-1][1]
     trial = passing(plan, plan.studies.values(), node.id, end)
@@ -206,80 +187,6 @@ def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
     return None
 
 
-# --------------------------------------------------------------------------------------------------- with idle slots
-
-
-def _wanted(plan: SearchPlan, device: str) -> Proof | None:
-    """Of a study all of which its user wants proven, a trial alone: from its beginning, without a break, to its end.
-
-    So is each that shares steps or was trained on from a saved state, the longest first: it covers those that end on
-    its way. Nothing less would do. A comparison that begins with a kept state sees only what shows on its own few
-    steps, and a fault in that state is in both of its ways; and of two trials that part, each may show what the other
-    does not, since their values differ. So a beginning that trials share is trained once more for each of them: to
-    share it would be the very hand-over that must be proven. Nothing is trained twice of which all was compared.
-    """
-    if _in_vain(plan, ProofKind.WHOLE):
-        return None
-    trained_alone = _known_alone(plan, device)
-    studies = (study for study in plan.studies.values() if study.is_audited and study.may_be_proven)
-    trials = (trial for study in studies for trial in study.trials if trial.path and needs_proof(plan, trial))
-    longest = sorted(trials, key=lambda trial: trial.steps, reverse=True)
-    ways = ([place for place in _on_record(plan, trial) if place not in trained_alone] for trial in longest)
-    return next(filter(None, (_proof(plan, ProofKind.WHOLE, 0, way) for way in ways if way)), None)
-
-
-def _known_alone(plan: SearchPlan, device: str) -> set[Place]:
-    """Where it is known, or soon will be, what a trial alone comes to; or that it cannot be told on this device."""
-    whole = (test for test in plan.tests if test.proof == ProofKind.WHOLE)
-    places = {(test.node, test.step) for test in whole if test.device == device or not test.unproven}
-    for stage in (stage for each in plan.chains.values() if each.proof == ProofKind.WHOLE for stage in each.stages):
-        places |= {(stage.node, step) for step in range(stage.start + 1, stage.end + 1)}
-    return places
-
-
-def _on_record(plan: SearchPlan, trial: Trial) -> list[Place]:
-    """Where a state is kept, or metrics are on record, on a trial's way to the last step that it was asked for."""
-    nodes = [(plan.nodes[name], end) for name, end in plan.ends(next(trial.alone()))]
-    return [(n.id, at) for n, end in nodes for at in sorted({*n.checkpoints, *n.metrics}) if 0 < at <= end]
-
-
-def _whole(plan: SearchPlan, device: str) -> Proof | None:
-    """The trial with the most hand-overs, alone from step 0; compared wherever its state is kept.
-
-    One that is covered by what was compared already is left out.
-    """
-    if _in_vain(plan, ProofKind.WHOLE):
-        return None
-    here = (test for test in plan.tests if test.device == device and test.proof != ProofKind.CHECK)
-    compared = {(test.node, test.step) for test in here if test.begin == 0}
-    best: tuple[int, int, list[Place]] | None = None
-    for study in [each for each in plan.studies.values() if each.may_be_proven]:
-        for trial in _longest(plan, study):
-            proven, states = compared_to(plan, trial, device), keeping.states_of(plan, trial).values()
-            unproven = [at for at in states if at.step > proven and (at.node, at.step) not in compared]
-            breaks = {at.checkpoint.since for at in unproven} - {0, None}
-            rank = (len(breaks), unproven[-1].step if unproven else 0)
-            if breaks and (best is None or rank > best[:2]):
-                best = (*rank, [(at.node, at.step) for at in unproven])
-    return None if best is None else _proof(plan, ProofKind.WHOLE, 0, best[2])
-
-
-def _longest(plan: SearchPlan, study: Study) -> list[Trial]:
-    """Those of a study's trials that were asked for most often, and for the most steps; no averages."""
-    whole = [trial for trial in study.trials if not plan.begins(trial)]
-    trials = sorted(whole, key=lambda trial: (len(trial.requested_steps), trial.steps), reverse=True)
-    return trials[:MOST_LOOKED_AT]
-
-
-def _audit(plan: SearchPlan) -> Proof | None:
-    """A stage that was drawn, from before the state that it began with."""
-    if _in_vain(plan, ProofKind.AUDIT):
-        return None
-    share = max((study.audit for study in plan.studies.values() if study.is_running), default=0.0)
-    drawn = (witness for witness in plan.audits if witness.draw < share)
-    return next(filter(None, (_again(plan, ProofKind.AUDIT, witness) for witness in drawn)), None)
-
-
 # ------------------------------------------------------------------------------------------------------------- small
 
 
@@ -292,5 +199,6 @@ def _steps(plan: SearchPlan) -> int:
     return sum(study.unique for study in plan.studies.values() if study.is_running)
 
 
-def _in_vain(plan: SearchPlan, kind: ProofKind) -> bool:
+def in_vain(plan: SearchPlan, kind: ProofKind) -> bool:
+    """Whether proofs of a kind have come to no end so often that none is begun again."""
     return plan.proofs_in_vain.get(kind, 0) >= MOST_IN_VAIN

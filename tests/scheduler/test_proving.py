@@ -197,13 +197,38 @@ def test_the_first_hand_over_of_a_right_trainer_is_proven_before_its_study_ends(
     assert of_study(workers.scene.plan(), study, verdict) == f"proven to step {verdict.reach} of 12"
 
 
+def beside_a_long_trial(steps: int, slots: int) -> ToyWorkers:
+    """Everything else was trained, while a trial of so many steps that shares nothing is still under way."""
+    workers = proving(slots=slots)
+    tuner = ladder(4, 6, 8)
+    tuner["trials"].append({"hp": {"lr": 1.1}, "steps": steps})
+    workers.scene.submit(tuner)
+    long = None
+    for _ in range(20):
+        workers.scene.scheduler.tick()
+        plan = workers.scene.plan()
+        alone = plan.studies[StudyId("study")].trials[3].path[-1]
+        long = next((each.id for each in plan.chains.values() if each.stages[0].node == alone and not each.proof), long)
+        others = [message for message in workers.scene.messages if message[0] != long]
+        if others and "whole" not in kinds(workers):
+            workers.scene.messages = [*others, *(each for each in workers.scene.messages if each not in others)]
+            workers.work()
+    return workers
+
+
 def test_a_slot_that_idles_proves_a_whole_trial() -> None:
-    workers = proving(slots=8)
-    workers.scene.submit(ladder(4, 6, 8))
-    workers.run()
+    workers = beside_a_long_trial(steps=40, slots=8)
     assert "whole" in kinds(workers)
+    workers.run()
     for trial in workers.scene.study().trials:
-        assert value(workers, trial) == workers.alone(trial.hp, 12)
+        assert value(workers, trial) == workers.alone(trial.hp, trial.steps)
+
+
+def test_no_proof_is_begun_that_the_end_of_its_study_would_cut_off() -> None:
+    workers = beside_a_long_trial(steps=3, slots=8)
+    assert "whole" not in kinds(workers)
+    workers.run()
+    assert workers.scene.study().state == StudyState.COMPLETED
 
 
 def test_a_trial_that_shares_nothing_needs_no_proof() -> None:
@@ -428,12 +453,7 @@ def test_what_was_trained_alone_has_nothing_to_audit() -> None:
 
 
 def test_a_proof_that_nobody_waits_for_makes_room() -> None:
-    workers = proving(slots=2)
-    workers.scene.submit(ladder(4, 6, 8))
-    while "whole" not in kinds(workers):
-        workers.scene.scheduler.tick()
-        if "whole" not in kinds(workers):
-            workers.work()
+    workers = beside_a_long_trial(steps=40, slots=2)
     (whole,) = (chain for chain in workers.scene.plan().chains.values() if chain.proof == ProofKind.WHOLE)
     lone = {"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 9} for lr in (3.0, 4.0, 5.0, 6.0)]}
     workers.scene.submit(lone, name="urgent")

@@ -19,7 +19,8 @@ from app.events import ChainRecord, PlanUnusable, RowsPort, SlotTaken, VersionCo
 from app.scheduling.assignment import Candidates, by_kind
 from app.scheduling.frontier import Frontier
 from app.scheduling.gangs import Gang, kinds_that_prove
-from app.scheduling.proofs import Proof, can_wait, first, in_idle_slot, is_due, is_wanted, proof_assignment, spans_of
+from app.scheduling.idle_proofs import comes_to_something, in_idle_slot
+from app.scheduling.proofs import Proof, can_wait, first, is_due, is_wanted, proof_assignment, spans_of
 from app.workers.scheduler.gangs import Gangs
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 
@@ -66,7 +67,8 @@ class Proving:
         """Let slots prove something that have nothing else to do; the slots as they are then."""
         for frontier in self._frontiers() if slots.free else ():
             for kind, able in by_kind(frontier.plan, slots):
-                if (proof := in_idle_slot(frontier.plan, kind)) is not None:
+                proof = in_idle_slot(frontier.plan, kind)
+                if proof is not None and comes_to_something(frontier, proof):
                     slots = self._give(frontier, proof, kind, able, slots)
             kinds = [kind for kind, _ in by_kind(frontier.plan, Candidates(slots.well, slots.well))]
             if kinds and all(in_idle_slot(frontier.plan, kind) is None for kind in kinds):
