@@ -67,8 +67,8 @@ class Standstill:
 
 
 LOOK_SECONDS = 0.25
-SHORTEST_LOOK, LONGEST_LOOK = 0.1, 1.0
-"""Looking is work for the machine that trains: with a long way to go, it is done less often."""
+SHORTEST_LOOK, LONGEST_LOOK, LONGEST_UNSEEN = 0.1, 1.0, 2.0
+"""Looking is work for the machine that trains: it is done less often with a long way to go, and without a live view."""
 
 FIRST_LINES, LAST_LINES = 5.0, 300.0
 """Seconds between lines: 5 at first, later a twentieth of the time that has passed, and never more than these."""
@@ -100,7 +100,7 @@ def how(plain: bool, quiet: bool) -> Show:
 
 def follow(client: Documents | Store, study: str, show: Show, check: Callable[[], None] = lambda: None) -> Json:
     """Show progress until the study is over; the study with its trials. `check` may raise to end it earlier."""
-    looks = _looks(client, study, check)
+    looks = _looks(client, study, check, LONGEST_LOOK if show is Show.live else LONGEST_UNSEEN)
     if show is Show.live:
         from app.cli.live import live
 
@@ -113,8 +113,8 @@ def follow(client: Documents | Store, study: str, show: Show, check: Callable[[]
     return client.study(study)
 
 
-def _looks(client: Documents | Store, study: str, check: Callable[[], None]) -> Iterator[Json]:
-    """The study as it stands, again and again, until it is over; `waits` says why it stands still, if it does."""
+def _looks(client: Documents | Store, study: str, check: Callable[[], None], longest: float) -> Iterator[Json]:
+    """The study as it stands, every `longest` seconds or sooner, until it is over; `waits`: why it stands still."""
     standstill, was_running = Standstill(client), False
     while True:
         document = _look(client, study, check)
@@ -126,7 +126,7 @@ def _looks(client: Documents | Store, study: str, check: Callable[[], None]) -> 
             return
         was_running = True
         check()
-        time.sleep(_pause(document["progress"]["seconds_left"]))
+        time.sleep(_pause(document["progress"]["seconds_left"], longest))
 
 
 def _await_slots(client: Documents | Store, study: Json, check: Callable[[], None]) -> None:
@@ -160,9 +160,9 @@ def _look(client: Documents | Store, study: str, check: Callable[[], None]) -> J
             time.sleep(LONGEST_LOOK)
 
 
-def _pause(left: float | None) -> float:
+def _pause(left: float | None, longest: float) -> float:
     """Seconds until the next look: the nearer the end, the sooner."""
-    return LOOK_SECONDS if left is None else min(max(left / 10, SHORTEST_LOOK), LONGEST_LOOK)
+    return LOOK_SECONDS if left is None else min(max(left / 4, SHORTEST_LOOK), longest)
 
 
 def lines(looks: Iterator[Json]) -> None:
@@ -219,7 +219,6 @@ def separator(stream: Any) -> str:
 
 def until_end(service: AnyService, study: str, show: Show) -> Json:
     """The study at its end, or where Ctrl-C ended the command: then the exit code says so."""
-
     try:
         return follow(service.client, study, show, service.check)
     except KeyboardInterrupt:
