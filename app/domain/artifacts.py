@@ -112,6 +112,7 @@ class ExactnessTested:
     unproven: why nothing could be compared, in words that follow a colon; empty where it was. unread: of a `CHECK`, the
     hyper-parameters that a script has read in none of the steps. files: of a `CHECK`, a record of each data file that
     the trainer has read, as of `StudySubmitted.inputs`. A `CHECK` that failed in the user's code is a `StageFailed`.
+    goes_on: of a `CHECK`, that the trainer can be trained and its state be loaded; what is compared follows.
     """
 
     chain: ChainId
@@ -126,6 +127,7 @@ class ExactnessTested:
     unproven: str = ""
     unread: list[str] = field(default_factory=list)
     files: list[dict[str, Any]] = field(default_factory=list)
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -230,13 +230,20 @@ def _trains(study: Study, root: NodeId) -> bool:
     return study.max_step_by_node.get(root, 0) > 0
 
 
+def may_train(plan: SearchPlan, device: str) -> bool:
+    """Whether training may begin on a kind of device: the trainer has taken its first steps there, or need not."""
+    return not _is_to_be_checked(plan) or any(test.device == device for test in plan.tests)
+
+
 def is_checked(plan: SearchPlan, device: str) -> bool:
-    """Whether training may begin on a kind of device: the trainer was tried there, or is not to be."""
-    if not any(each.checks and each.may_be_proven for each in plan.studies.values()):
-        return True
+    """Whether the trainer was tried in all ways on a kind of device, or is not to be."""
+    return not _is_to_be_checked(plan) or any(test.device == device and not test.goes_on for test in plan.tests)
+
+
+def _is_to_be_checked(plan: SearchPlan) -> bool:
     if plan.proofs_in_vain.get(ProofKind.CHECK, 0) >= MOST_IN_VAIN:
-        return True
-    return any(test.device == device for test in plan.tests)
+        return False
+    return any(each.checks and each.may_be_proven for each in plan.studies.values())
 
 
 def is_compared(plan: SearchPlan, device: str, *, is_behind: bool = False) -> bool:

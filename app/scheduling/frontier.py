@@ -238,6 +238,8 @@ class Frontier:
 
     def seconds_to_end(self, chain: Chain) -> float:
         """How long a chain goes on, with all stages that it has before it."""
+        if chain.is_trained:
+            return 0.0
         ahead = [stage for stage in chain.stages[chain.index + 1 :] if stage.node in self.plan.nodes]
         later = sum((stage.end - stage.start) * self._seconds_a_step(chain, stage.node) for stage in ahead)
         return self.seconds_left(chain) + later

@@ -35,7 +35,7 @@ def comes_to_something(frontier: Frontier, proof: Proof) -> bool:
     """Whether the first comparison of an idle slot's proof will be made before nobody wants it any more.
 
     Nobody does when its study is over; that is as soon as the chains that train now are, where nothing else waits. A
-    proof that is cut off shows nothing; and where slots share a machine, it slows those that train.
+    proof that is cut off shows nothing; and where slots share a machine, it slows the other trainings down.
     """
     plan = frontier.plan
     training = [chain for chain in plan.chains.values() if chain.proof is None]

@@ -87,12 +87,13 @@ def spans_of(proof: Proof) -> list[Span]:
 
 
 def is_due(plan: SearchPlan, study: Study, device: str) -> bool:
-    """Whether a study should not end yet, since its first hand-over is being compared or soon will be."""
+    """Whether a study should not end yet, since its trainer or first hand-over is being compared, or soon will be."""
     if not study.checks or not plan.is_compared or not any(test.device == device for test in plan.tests):
         return False
-    if any(each.proof == ProofKind.HANDOVER for each in plan.chains.values()):
-        return True
-    return handover(plan, device) is not None
+    under_way = {each.proof for each in plan.chains.values()}
+    if not is_checked(plan, device):
+        return ProofKind.CHECK in under_way
+    return ProofKind.HANDOVER in under_way or handover(plan, device) is not None
 
 
 def can_wait(plan: SearchPlan, under_way: Chain) -> bool:

@@ -14,7 +14,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.proofs import fails_on, is_checked, judge, of_study, of_trial
 from app.domain.search_plan import Study, Trial
-from app.domain.terms import ProofKind, StateConflict, StudyId, StudyState, Verdict
+from app.domain.terms import ChainId, ProofKind, StateConflict, StudyId, StudyState, Verdict
 from app.simulation.what_if import what_if
 from app.tuning.replay import replay
 from app.workers.scheduler.tick import Scheduler
@@ -72,6 +72,55 @@ def test_other_slots_of_the_device_wait_for_that() -> None:
     workers.work()
     workers.scene.scheduler.tick()
     assert len(workers.scene.messages) == 3
+
+
+def in_the_middle_of_a_check(slots: int, tuner: Json, **how: Any) -> tuple[ToyWorkers, str]:
+    """The trainer has taken its first steps, and what they ended with is compared now; the check's chain."""
+    workers = proving(slots=slots, **how)
+    workers.scene.submit(tuner)
+    workers.scene.scheduler.tick()
+    [(chain, _, _)] = workers.scene.messages
+    workers.scene.claim()
+    [stage] = workers.scene.plan().chains[ChainId(chain)].stages
+    place = {"proof": ProofKind.CHECK, "device": "cpu", "node": stage.node, "begin": 0, "step": stage.end}
+    told = e.ExactnessTested(chain=ChainId(chain), **place, goes_on=True)  # type: ignore[arg-type]
+    workers.scene.record(chain, [told], lambda rows: rows.chains.guard(chain, 1))
+    return workers, chain
+
+
+def test_other_slots_begin_when_the_trainer_has_trained_and_the_study_ends_with_the_check() -> None:
+    trials = [{"hp": {"lr": lr}, "steps": 4} for lr in (1.0, 2.0)]
+    workers, chain = in_the_middle_of_a_check(3, {"kind": "trials", "trials": trials})
+    workers.run()
+    study = workers.scene.study()
+    assert study.executed == 8 and kinds(workers) == ["check"]
+    assert study.state == StudyState.RUNNING, "the check may still show that the trainer is not exact"
+    workers.finish(chain)
+    workers.run()
+    assert workers.scene.study().state == StudyState.COMPLETED
+
+
+def test_a_check_is_made_again_whose_worker_was_lost_after_others_began() -> None:
+    workers, _ = in_the_middle_of_a_check(2, ladder(4, 8))
+    workers.scene.scheduler.tick()
+    workers.work()
+    workers.scene.expire()
+    workers.scene.touch("gpu0")
+    workers.scene.touch("gpu1")
+    workers.run()
+    assert kinds(workers)[:2] == ["check", "check"]
+    assert workers.scene.study().state == StudyState.COMPLETED
+
+
+def test_what_was_trained_beside_a_check_is_struck_where_that_shows_a_difference() -> None:
+    workers, chain = in_the_middle_of_a_check(2, ladder(4, 8), forgets=True, late=5)
+    workers.run()
+    assert workers.scene.study().executed > 0
+    workers.finish(chain, difference="1 of 2 leaves differ")
+    workers.run()
+    study = workers.scene.study()
+    assert (study.state, bool(study.isolated)) == (StudyState.COMPLETED, True)
+    assert_never_wrong_in_silence(workers, study)
 
 
 def test_what_fails_when_it_is_tried_ends_the_study_and_nothing_is_trained() -> None:

@@ -47,7 +47,8 @@ def is_made(cluster: Cluster, proof: str) -> bool:
 
 
 def found(cluster: Cluster, proof: str) -> list[e.ExactnessTested]:
-    return [each for each in cluster.events(e.ExactnessTested) if each.proof == proof]
+    tested = cluster.events(e.ExactnessTested)
+    return [each for each in tested if each.proof == proof and not each.goes_on]
 
 
 def ends(cluster: Cluster, proof: str) -> list[str]:

@@ -57,7 +57,8 @@ def study(trainer: str, lr: float = 0.1, **fields: Any) -> Json:
 
 
 def found(cluster: Cluster, proof: str = "") -> list[e.ExactnessTested]:
-    return [each for each in cluster.events(e.ExactnessTested) if proof in ("", each.proof)]
+    tested = cluster.events(e.ExactnessTested)
+    return [each for each in tested if proof in ("", each.proof) and not each.goes_on]
 
 
 def is_identical(cluster: Cluster, study: StudyId) -> bool:

@@ -15,7 +15,7 @@ from app.domain import commands as c
 from app.domain.assignment import ChainAssignment, SlotDescription, kind_of_proofs
 from app.domain.decide import decide
 from app.domain.events import PackingProfiled, PlanOpened
-from app.domain.proofs import is_checked
+from app.domain.proofs import may_train
 from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, PlanId, Refused
@@ -90,11 +90,11 @@ class Assignment:
         return [each for each in checked if not (self._is_undecided(each) and each.plan.chains)]
 
     def _checked(self, frontier: Frontier, slots: Candidates) -> Candidates:
-        """The free slots on whose kinds of device the plan's trainer was tried: elsewhere, that comes first."""
+        """The free slots on whose kinds of device the plan's trainer has trained: elsewhere, it is tried first."""
         if not self._ports.proofs:
             return slots
         kinds = set(map(kind_of_proofs, slots.free))
-        checked = {kind for kind in kinds if is_checked(frontier.plan, kind)}
+        checked = {kind for kind in kinds if may_train(frontier.plan, kind)}
         free = [slot for slot in slots.free if kind_of_proofs(slot) in checked]
         return slots if checked == kinds else Candidates(slots.well, free)
 

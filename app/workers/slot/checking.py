@@ -64,10 +64,13 @@ class Checked:
     files: Sequence[Mapping[str, Any]] = ()
 
 
-def check(bench: Bench, order: ProofOrder, steps: int) -> Checked:
-    """Try a trainer for so many steps. Raises `CheckFailed`, and `TrainerFailed` for an accident, as `Bench` does."""
+def check(bench: Bench, order: ProofOrder, steps: int, go_on: Callable[[], None]) -> Checked:
+    """Try a trainer for so many steps. Raises `CheckFailed`, and `TrainerFailed` for an accident, as `Bench` does.
+
+    go_on: called when what follows only compares: the trainer can be trained, and its state be loaded.
+    """
     with ExitStack() as held:
-        check = _Check(bench, order, steps, held)
+        check = _Check(bench, order, steps, held, go_on)
         for text in check.ways():
             if text and bench.operations:
                 check.found.unproven = f"the trainer {bench.operations[0]}"
@@ -79,8 +82,8 @@ def check(bench: Bench, order: ProofOrder, steps: int) -> Checked:
 
 
 class _Check:
-    def __init__(self, bench: Bench, order: ProofOrder, steps: int, held: ExitStack) -> None:
-        self._bench, self._order, self._steps, self._held = bench, order, steps, held
+    def __init__(self, bench: Bench, order: ProofOrder, steps: int, held: ExitStack, go_on: Callable[[], None]) -> None:
+        self._bench, self._order, self._steps, self._held, self._go_on = bench, order, steps, held, go_on
         self.found = Checked()
 
     def ways(self) -> Iterator[str]:
@@ -95,6 +98,7 @@ class _Check:
             return
         more = self._steps - 1
         if self._bench.is_worth(more):
+            self._go_on()
             yield self._or_failing(self._used, end, metrics, "it went on from its state in a used object")
         if self._bench.is_worth(self._steps):
             yield self._or_failing(self._watched, end, metrics, "it was built a second time in the same process")

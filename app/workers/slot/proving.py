@@ -137,7 +137,7 @@ class ProofLane(Lane):
         bench = self._bench
         bench.print_to(self._slot.logs.begin(self.claim.chain, self.work, 0))
         if self._kind == ProofKind.CHECK:
-            its = check(bench, self._order, self.work.stages[0].end)
+            its = check(bench, self._order, self.work.stages[0].end, self._let_others_train)
             stray, unread, files = dict(its.stray), list(its.unread), list(its.files)
             told = self._tested(
                 difference=its.difference, unproven=its.unproven, stray=stray, unread=unread, files=files
@@ -157,6 +157,9 @@ class ProofLane(Lane):
                     self._state(self._tested(difference=f"{self._failing}: {last_line(failed)}"))
                     return
                 before = failed
+
+    def _let_others_train(self) -> None:
+        self._state(self._tested(goes_on=True))
 
     @property
     def _failing(self) -> str:

@@ -60,6 +60,7 @@ const PROOFS: Record<string, string> = {
 };
 
 function compared(data: Data): string {
+  if (data["goes_on"]) return "it can be trained, and is compared now";
   if (data["unproven"]) return `not proven: ${data["unproven"]}`;
   if (data["difference"]) return String(data["difference"]);
   return `all bits are equal, steps ${data["begin"]} to ${data["step"]}`;
