@@ -32,9 +32,9 @@ def in_idle_slot(plan: SearchPlan, device: str) -> Proof | None:
 
 
 def comes_to_something(frontier: Frontier, proof: Proof) -> bool:
-    """Whether the first comparison of an idle slot's proof will be made before nobody wants it any more.
+    """Whether the first comparison of an idle slot's proof will be made before its study is over.
 
-    Nobody does when its study is over; that is as soon as the chains that train now are, where nothing else waits. A
+    That is as soon as the chains that train now are, where nothing else waits; the proof is stopped then. A
     proof that is cut off shows nothing; and where slots share a machine, it slows the other trainings down.
     """
     plan = frontier.plan

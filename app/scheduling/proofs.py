@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
+from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint, SlotDescription
 from app.domain.events import ExactnessTested, Stage
 from app.domain.proofs import (
     MOST_IN_VAIN,
@@ -23,6 +23,7 @@ from app.domain.stage_tree import Place
 from app.domain.terms import ProofKind, StudyId
 from app.scheduling.assignment import assignment_of
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.gangs import kinds_that_prove
 
 PROOF_SHARE = 0.02
 """Of a study's steps, so many may be trained again while other work waits."""
@@ -86,8 +87,12 @@ def spans_of(proof: Proof) -> list[Span]:
     return [Span(stage.node, stage.start, stage.end, stage.study) for stage in proof.stages]
 
 
-def is_due(plan: SearchPlan, study: Study, device: str) -> bool:
+def is_due(plan: SearchPlan, study: Study, slots: Sequence[SlotDescription]) -> bool:
     """Whether a study should not end yet, since its trainer or first hand-over is being compared, or soon will be."""
+    return any(_is_due_on(plan, study, kind) for kind in kinds_that_prove(plan, study.least_ranks, slots))
+
+
+def _is_due_on(plan: SearchPlan, study: Study, device: str) -> bool:
     if not study.checks or not plan.is_compared or not any(test.device == device for test in plan.tests):
         return False
     under_way = {each.proof for each in plan.chains.values()}

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from app.domain import commands as c
 from app.domain.decide import decide
@@ -18,7 +19,6 @@ from app.domain.terms import ChainId, InexactPolicy, ProofKind, Refused
 from app.events import ChainRecord, PlanUnusable, RowsPort, SlotTaken, VersionConflict, change
 from app.scheduling.assignment import Candidates, by_kind
 from app.scheduling.frontier import Frontier
-from app.scheduling.gangs import Gang, kinds_that_prove
 from app.scheduling.idle_proofs import comes_to_something, in_idle_slot
 from app.scheduling.proofs import Proof, can_wait, first, is_due, is_wanted, proof_assignment, spans_of
 from app.workers.scheduler.gangs import Gangs
@@ -46,7 +46,7 @@ class Proving:
 
     def is_due(self, slots: Candidates, plan: SearchPlan, study: Study) -> bool:
         """Whether a study should not end yet, for a proof that these slots can make."""
-        return any(is_due(plan, study, kind) for kind in kinds_that_prove(plan, study.least_ranks, slots.well))
+        return is_due(plan, study, slots.well)
 
     def begin(self, slots: Candidates) -> Candidates:
         """Give free slots what comes before other work: trials of new trainers, and the first hand-overs.
@@ -135,16 +135,17 @@ class Proving:
         is_urgent: whether slots are held for it, where too few are free.
         """
         waiting = self._cache.usable() if is_urgent else ()
-
         is_wanted = partial(_has_first, kind=kind)
         gang = self._gangs.for_proof(frontier, spans_of(proof), kind, able, is_wanted, waiting)
-        if gang is None or not self._is_given(frontier, proof, gang):
+        if gang is None:
             return slots
-        return slots.without(gang.names)
+        lent, kind = gang.lent(self._ports.new_id), gang.kind if gang.members else ""
+        return slots.without(gang.names) if self._is_given(frontier, proof, gang.leader.name, kind, lent) else slots
 
-    def _is_given(self, frontier: Frontier, proof: Proof, gang: Gang) -> bool:
-        chain, slot = self._ports.new_id(), gang.leader.name
-        assignment = replace(proof_assignment(frontier, proof), **gang.lent(self._ports.new_id))
+    def _is_given(self, frontier: Frontier, proof: Proof, slot: str, kind: str, lent: Mapping[str, Any]) -> bool:
+        """kind: of the slots, where there are several. lent: those beside the first, as of `Gang`."""
+        chain = self._ports.new_id()
+        assignment = replace(proof_assignment(frontier, proof), **lent)
         command = c.AssignChain(
             chain=ChainId(chain),
             slot=slot,
@@ -152,7 +153,7 @@ class Proving:
             at=self._ports.clock(),
             proof=proof.kind,
             members=assignment.members,
-            kind=gang.kind if gang.members else "",
+            kind=kind,
         )
 
         def give(rows: RowsPort) -> None:
