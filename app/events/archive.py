@@ -15,10 +15,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import bindparam, delete, insert, select, text
-from sqlalchemy.orm import Session
 
 from app.domain.terms import StateConflict
-from app.events.database import Database
+from app.events.database import Database, SqlSession
 from app.events.tables import ACTIVE, ARCHIVE, AUDITED, CHAINS, EVENTS, LIVE, STREAMS, STUDIES
 
 VERSION = select(ARCHIVE.c.version).where(ARCHIVE.c.stream == bindparam("stream"))
@@ -104,17 +103,17 @@ def old(database: Database, before: float) -> list[str]:
         return [stream for stream in session.scalars(query) if stream not in still]
 
 
-def busy(session: Session) -> frozenset[str]:
+def busy(session: SqlSession) -> frozenset[str]:
     """The streams in which a study is not over, a chain is under way, or an audit is wanted."""
     active, live = select(STUDIES.c.stream).where(text(ACTIVE)), select(CHAINS.c.stream).where(text(LIVE))
     return frozenset(session.scalars(active.union(live, select(STUDIES.c.stream).where(text(AUDITED)))))
 
 
-def is_archived(session: Session, stream: str) -> bool:
+def is_archived(session: SqlSession, stream: str) -> bool:
     return session.scalar(VERSION, {"stream": stream}) is not None
 
 
-def events_of(session: Session, stream: str) -> list[ArchivedEvent]:
+def events_of(session: SqlSession, stream: str) -> list[ArchivedEvent]:
     """The events of an archived plan, in order; nothing of another."""
     packed = session.scalar(PACKED, {"stream": stream})
     return [] if packed is None else list(_unpack(packed))

@@ -8,7 +8,7 @@ preferred to that of Python, which is seldom so new.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
+from sqlalchemy.pool import PoolProxiedConnection
 
 from app.away import Away, LostRace, database_is_away, is_lost_race, is_not_migrated, shown, without_secrets
 
@@ -55,11 +55,21 @@ def sqlite_engine(url: URL, patience: float) -> Engine:
         for name, value in settings.items():
             connection.execute(f"PRAGMA {name}={value}")
 
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN " + connection.get_execution_options().get("sqlite_begin", "DEFERRED"))
-
+    # an event at the beginning would have each statement look for events of its own
+    engine.dialect.do_begin = _begin  # type: ignore[method-assign, assignment]
     return engine
+
+
+KIND, PLACE = "sqlite_begin", "sqlite_place"
+"""Notes about a connection."""
+
+IMMEDIATE = "IMMEDIATE"
+"""Of one that is to write: it waits for its turn when it begins, and never in between."""
+
+
+def _begin(connection: PoolProxiedConnection) -> None:
+    """Begin a transaction, of the kind that is noted of its connection."""
+    connection.cursor().execute(f"BEGIN {connection.info.pop(KIND, 'DEFERRED')}")
 
 
 def _set_journal(connection: sqlite3.Connection, journal: str, until: float) -> None:
@@ -87,6 +97,17 @@ class NewerSchema(Exception):
     """The database was brought up to date by a stagetree newer than this one; the message says so in one sentence."""
 
 
+class SqlSession:
+    """A transaction under way. clock: that which was given to its `Database`; None for the database's own."""
+
+    __slots__ = ("clock", "connection", "dialect", "execute", "scalar", "scalars")
+
+    def __init__(self, connection: Connection, clock: Callable[[], float] | None) -> None:
+        self.connection, self.clock = connection, clock
+        self.dialect: str = connection.dialect.name
+        self.execute, self.scalar, self.scalars = connection.execute, connection.scalar, connection.scalars
+
+
 class Database:
     """An engine and its two kinds of transaction. Safe to share between threads; opens nothing until it is used.
 
@@ -100,29 +121,28 @@ class Database:
         self.url = _with_driver(url)
         self.clock = clock
         self.engine = self._opened(patience)
-        self._writer = self.engine.execution_options(sqlite_begin="IMMEDIATE")
 
     @property
     def is_file(self) -> bool:
         """Whether it is SQLite, which serves one machine."""
         return self.url.get_backend_name() == "sqlite"
 
-    def write(self) -> AbstractContextManager[Session]:
+    def write(self) -> AbstractContextManager[SqlSession]:
         """A transaction that commits at the end of the block and leaves nothing behind when the block raises.
 
         Raises `LostRace` when another transaction was in the way, and `DatabaseUnavailable`. If that comes from the
         commit itself, the outcome is unknown.
         """
-        return self._transaction(self._writer)
+        return self._transaction({KIND: IMMEDIATE})
 
-    def read(self) -> AbstractContextManager[Session]:
+    def read(self) -> AbstractContextManager[SqlSession]:
         """A transaction for reading. Raises `LostRace`, on a standby only, and `DatabaseUnavailable`."""
-        return self._transaction(self.engine)
+        return self._transaction({})
 
     def schema(self) -> str | None:
         """Of which migration it is; None before the first. Raises as `read`."""
         with self.read() as session:
-            if not inspect(session.connection()).has_table("alembic_version"):
+            if not inspect(session.connection).has_table("alembic_version"):
                 return None
             return session.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
 
@@ -133,9 +153,9 @@ class Database:
         """
         from alembic import command, util  # slow to import, and needed once
 
-        engine = self._writer if self.is_file else self._opened(MIGRATION_SECONDS)
+        engine = self.engine if self.is_file else self._opened(MIGRATION_SECONDS)
         try:
-            with engine.begin() as connection:
+            with _begun(engine, {KIND: IMMEDIATE}) as connection:
                 if not self.is_file:
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
                 command.upgrade(migration_config(connection), "head")
@@ -160,12 +180,10 @@ class Database:
         return postgresql_engine(self.url, patience)
 
     @contextmanager
-    def _transaction(self, engine: Engine) -> Iterator[Session]:
+    def _transaction(self, info: Mapping[str, str]) -> Iterator[SqlSession]:
         try:
-            with Session(engine, autoflush=False, expire_on_commit=False, info={"clock": self.clock}) as session:
-                session.connection()
-                yield session
-                session.commit()
+            with _begun(self.engine, info) as connection:
+                yield SqlSession(connection, self.clock)
         except SQLAlchemyError as error:
             self._explain(error)
             raise
@@ -184,15 +202,27 @@ class Database:
             raise DatabaseUnavailable(f"The database {shown(url)} cannot be used: {why}.") from error
 
 
-def insert(session: Session, table: Any) -> Any:
+@contextmanager
+def _begun(engine: Engine, info: Mapping[str, str]) -> Iterator[Connection]:
+    """info: what must be known of the connection when the transaction begins."""
+    with engine.connect() as connection:
+        connection.info.update(info)
+        with connection.begin():
+            yield connection
+
+
+def insert(session: SqlSession, table: Any) -> Any:
     """INSERT in the session's dialect, which knows ON CONFLICT."""
-    return import_module(f"sqlalchemy.dialects.{session.get_bind().dialect.name}").insert(table)
+    return import_module(f"sqlalchemy.dialects.{session.dialect}").insert(table)
 
 
-def place_of(session: Session) -> str:
+def place_of(session: SqlSession) -> str:
     """Which database this is: another one than any copy of it, wherever it is reached."""
-    if session.get_bind().dialect.name == "sqlite":
-        return str(Path(session.execute(text("PRAGMA database_list")).one().file).resolve())
+    if session.dialect == "sqlite":
+        known = session.connection.info  # a connection stays with its file
+        if PLACE not in known:
+            known[PLACE] = str(Path(session.execute(text("PRAGMA database_list")).one().file).resolve())
+        return str(known[PLACE])
     query = "SELECT system_identifier::text || '/' || oid FROM pg_control_system(), pg_database"
     return str(session.execute(text(f"{query} WHERE datname = current_database()")).scalar_one())
 

@@ -20,12 +20,11 @@ from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import ColumnElement, Table, delete, or_, select, update
-from sqlalchemy.orm import Session
 
 from app.domain import events as e
 from app.domain.terms import ChainId, ChainOutcome, ChainState, StudyId, Unknown
 from app.events import archive
-from app.events.database import Database
+from app.events.database import Database, SqlSession
 from app.events.log import VersionConflict
 from app.events.records import Records
 from app.events.rows import Fenced, StudyRecord
@@ -143,7 +142,7 @@ def erase_person(database: Database, name: str) -> tuple[str, int]:
         return data
 
     with _all_back(database), database.write() as session:
-        events = session.execute(update(EVENTS).where(EVENTS.c.by == name).values(by=pseudonym)).rowcount  # type: ignore[attr-defined]
+        events = session.execute(update(EVENTS).where(EVENTS.c.by == name).values(by=pseudonym)).rowcount
         named = _rewrite(session, NAMING, renamed)
         session.execute(update(STUDIES).where(STUDIES.c.owner == name).values(owner=pseudonym))
         session.execute(delete(TOKENS).where(TOKENS.c.name == name))
@@ -176,7 +175,7 @@ def _all_back(database: Database) -> Iterator[None]:
         archive.archive(database, stream, time.time())
 
 
-def _rewrite(session: Session, kinds: Sequence[str], change: Callable[[Json], Json]) -> int:
+def _rewrite(session: SqlSession, kinds: Sequence[str], change: Callable[[Json], Json]) -> int:
     """Change the data of all events of these kinds; how many are others now."""
     places = select(EVENTS.c.position, EVENTS.c.data).where(EVENTS.c.type.in_(kinds))
     changed = [(position, after) for position, data in session.execute(places) if (after := change(data)) != data]

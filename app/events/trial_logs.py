@@ -15,9 +15,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import and_, delete, func, select, tuple_, update
-from sqlalchemy.orm import Session
 
-from app.events.database import Database, insert
+from app.events.database import Database, SqlSession, insert
 from app.events.rows.values import now
 from app.events.tables import TRIAL_LOGS
 
@@ -121,12 +120,12 @@ class TrialLogTable:
             return bytes(session.scalar(query) or b"")
 
 
-def _end(session: Session, name: str, study: str, source: str) -> int:
+def _end(session: SqlSession, name: str, study: str, source: str) -> int:
     query = select(func.max(_OF.end)).where(_OF.name == name, _OF.study == study, _OF.source == source)
     return int(session.scalar(query) or 0)
 
 
-def _put(session: Session, piece: LogPiece, begin: int, stored_to: int, data: bytes) -> None:
+def _put(session: SqlSession, piece: LogPiece, begin: int, stored_to: int, data: bytes) -> None:
     """Add bytes to the source's last row, if they follow on it and there is room; else they are a new one."""
     ours = and_(_OF.name == piece.name, _OF.study == piece.study, _OF.source == piece.source)
     end = begin + len(data)
@@ -141,7 +140,7 @@ def _put(session: Session, piece: LogPiece, begin: int, stored_to: int, data: by
     session.execute(insert(session, TRIAL_LOGS).values(**row, at=now(session)))
 
 
-def _leave_out(session: Session, name: str, study: str) -> None:
+def _leave_out(session: SqlSession, name: str, study: str) -> None:
     """Bound a log: of one that is too long its head stays and, of what follows, about three quarters."""
     ours = and_(_OF.name == name, _OF.study == study)
     size = func.length(_OF.data)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import cache
 from random import Random
 
 from tests.world.fibers import Process, Time
@@ -112,12 +113,13 @@ class Faults:
         """Whether it is one that this history has."""
         return name in self._chosen
 
-    def strikes(self, name: str, about: str) -> bool:
+    def strikes(self, name: str, about: str, place: str = "") -> bool:
+        """Whether it happens. about, place: what is told then; put together only if it does."""
         if name not in self._chosen or self._time.now > self.until or self.counts[name] >= MOST.get(name, 10**9):
             return False
         if self._time.chance.random() >= self._share * RATES[name]:
             return False
-        self.tell(f"{name}: {about}")
+        self.tell(f"{name}: {about}{place and ' at '}{place}")
         self.counts[name] += 1
         return True
 
@@ -129,6 +131,7 @@ class Faults:
         return most * float(self._time.chance.random()) ** 3
 
 
+@cache
 def crash_point(what: str) -> str:
     """The name of a moment: of events that are appended together, each kind once."""
     kinds = dict.fromkeys(what.split(", "))
@@ -157,7 +160,7 @@ class Effects:
                 self._die(what)
                 return
         for name, happens in self._accidents:
-            if self.faults.strikes(name, f"{self.process.name} at {what}"):
+            if self.faults.strikes(name, self.process.name, what):
                 happens(what)
                 return
 

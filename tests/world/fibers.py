@@ -33,10 +33,10 @@ class Time:
 
     def run(self, until: float) -> None:
         """Until nothing is left to happen before that moment. Raises what a fiber raises."""
-        self.hub = getcurrent()
-        while self._due and self._due[0][0] <= until:
-            at, _, _, fiber, turn = heapq.heappop(self._due)
-            if fiber.turn == turn and fiber.is_alive():
+        self.hub, due = getcurrent(), self._due
+        while due and due[0][0] <= until:
+            at, _, _, fiber, turn = heapq.heappop(due)
+            if fiber.turn == turn and not fiber.dead:
                 self.now = at
                 fiber.switch()
         self.now = max(self.now, until)
@@ -50,12 +50,15 @@ class Time:
         """This fiber waits until it is woken, or for so long. Raises `Killed`."""
         me = getcurrent()
         assert isinstance(me, Fiber), "only a fiber can wait"
-        me.check()
+        process = me.process
+        if process.is_dead or self.now < process.paused_until:
+            me.check()
         if seconds is not None:
-            self.wake(me, max(0.0, seconds))
+            self.wake(me, seconds if seconds > 0.0 else 0.0)
         self.hub.switch()
         me.turn += 1
-        me.check()
+        if process.is_dead or self.now < process.paused_until:
+            me.check()
 
 
 class Process:

@@ -13,7 +13,8 @@ from uuid import UUID
 from tests.world.fault_alphabet import HELD, PAUSE, RATES, chosen
 from tests.world.oracle import LOOK, check, check_lent, standing
 from tests.world.settings import STEP, Setting, long_setting, setting
-from tests.world.system import LEASE, World, folder_of_world
+from tests.world.surroundings import folder_of_world
+from tests.world.system import LEASE, World
 
 LEASES = 12
 """So many leases after that, all must be over."""

@@ -21,7 +21,8 @@ from app.domain.search_plan import SearchPlan, Trial
 from app.domain.terms import NodeId, StudyState, TrialState, canonical_json
 from tests.world.fault_alphabet import FREE
 from tests.world.settings import AVERAGES, MOST_STEPS, Average, Json, Setting, setting
-from tests.world.system import World, folder_of_world
+from tests.world.surroundings import folder_of_world
+from tests.world.system import World
 
 LOOK = 5.0
 

@@ -36,11 +36,12 @@ class Server:
 
 
 class WorldDatabase(Server):
-    """One for all. offset: by how much its clock is wrong. file: where it is, if it is a real one."""
+    """One for all. offset: by how much its clock is wrong. writes: how many there were to its log. file: where it is,
+    if it is a real one."""
 
     def __init__(self, time: Time, file: Path | None = None) -> None:
         super().__init__(time)
-        self.offset = 0.0
+        self.offset, self.writes = 0.0, 0
         self.sql = None if file is None else _created(file, self.clock)
         self.records: Records = MemoryRecords(self.clock) if self.sql is None else SqlRecords(self.sql)
 
@@ -131,6 +132,7 @@ class WorldLog:
         self._records.ask(f"append of {kinds}")
         if self._records.effects.faults.strikes("race is lost", kinds):
             raise VersionConflict("The transaction lost against another one.")
+        self._records.database.writes += 1
         recorded = self._log.write(append)
         self._records.answer(f"append of {kinds}")
         return recorded

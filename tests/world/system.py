@@ -6,15 +6,10 @@ the real model, in the worker's process. A database, a store and a broker stand 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
 from app.domain import events as e
 from app.domain.search_plan import SearchPlan, Study
@@ -25,11 +20,9 @@ from app.workers.ownership import Ownership
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
-from app.workers.slot import surroundings
 from app.workers.slot.context import Limits, SlotDependencies
 from app.workers.slot.slot import Slot
 from app.workers.threads import Notifier, PeriodicThread, TickLoop
-from stagetree.runtime import reading
 from tests.world.archivist import Archivist
 from tests.world.fault_alphabet import Faults
 from tests.world.fibers import Time
@@ -42,24 +35,6 @@ from tests.world.users import Users
 
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
 LEASE, HEARTBEAT, GRACE, TICK = 15.0, 2.0, 5.0, 1.0
-
-
-environment = cache(surroundings.environment)
-
-
-@contextmanager
-def folder_of_world() -> Iterator[Path]:
-    """A folder in memory, where there is one, for a world that is played in the block.
-
-    Git is asked about the trainers once a process, and no hook notes what a world opens: nobody asks for that.
-    """
-    shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with (
-        TemporaryDirectory(dir=shared) as folder,
-        patch.object(surroundings, "environment", environment),
-        patch.object(reading, "watch", lambda: None),
-    ):
-        yield Path(folder)
 
 
 class World:
@@ -79,7 +54,7 @@ class World:
         self._machine = Member("machine", self)
         self._owners: dict[str, Ownership] = {}
         self._starts: dict[str, Callable[[], None]] = {}
-        self._plans = Plans(self.database.records.log)
+        self._plans, self._read_at = Plans(self.database.records.log), dict[str, int]()
         for number in range(setting.slots):
             self._supervise(f"worker-gpu{number}", self._be_worker)
         for number in range(setting.schedulers):
@@ -280,8 +255,12 @@ class World:
         self.database.records.close()
 
     def plan(self, number: int) -> SearchPlan:
-        """As the log has it."""
-        return self._plans.get(self.users.streams[number])
+        """As the log has it. It is asked for all the time, and read where there was a write since."""
+        stream, writes = self.users.streams[number], self.database.writes
+        is_known = self._read_at.get(stream) == writes
+        with self._plans.holding(stream, fresh=not is_known) as plan:
+            self._read_at[stream] = writes
+            return plan
 
     def study(self, number: int) -> Study:
         return self.plan(number).studies[self.users.submitted[number]]

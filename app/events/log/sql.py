@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Integer, Row, Select, TextClause, bindparam, select, text, update
-from sqlalchemy.orm import Session
 
 from app.away import LostRace
 from app.domain.events import Event, StudyStruck
@@ -23,7 +22,7 @@ from app.domain.evolve import strikes
 from app.domain.terms import StudyId
 from app.events import archive
 from app.events.codec import UnknownEvent, decode, write
-from app.events.database import Database, DatabaseUnavailable, insert
+from app.events.database import Database, DatabaseUnavailable, SqlSession, insert
 from app.events.log.port import Append, EventLog, Gap, Idempotency, StoredEvent, Used, VersionConflict, placed, project
 from app.events.rows import Rows
 from app.events.tables import EVENTS, HEAD, KEYS, PROFILES, STREAMS
@@ -177,7 +176,7 @@ class SqlLog(EventLog):
             return {row.stream: row.version for row in session.execute(query)}
 
 
-def _write(session: Session, append: Append) -> list[StoredEvent]:
+def _write(session: SqlSession, append: Append) -> list[StoredEvent]:
     """Locks are taken in the order that the head of this package names."""
     once = append.idempotency
     if once is not None and not _take_key(session, append, once):
@@ -191,18 +190,18 @@ def _write(session: Session, append: Append) -> list[StoredEvent]:
     return recorded
 
 
-def _decided(session: Session, append: Append, decide: Callable[[Sequence[StoredEvent]], Sequence[Event]]) -> Append:
+def _decided(session: SqlSession, append: Append, decide: Callable[[Sequence[StoredEvent]], Sequence[Event]]) -> Append:
     """With the events that are decided on now, while the stream is locked."""
     version = session.scalar(select(STREAMS.c.version).where(STREAMS.c.stream == append.stream).with_for_update())
     news = _read(session, append.stream, append.expected or 0, None)
     return replace(append, events=decide(news), expected=version or 0)
 
 
-def _append(session: Session, append: Append) -> list[StoredEvent]:
+def _append(session: SqlSession, append: Append) -> list[StoredEvent]:
     if not append.events:
         return []
     encoded = [write(event) for event in append.events]
-    place = put(session.connection(), append.stream, append.expected, encoded, append.at, append.by)
+    place = put(session.connection, append.stream, append.expected, encoded, append.at, append.by)
     if (place is None or place[1] == len(encoded)) and archive.is_archived(session, append.stream):
         raise archive.Archived(append.stream)
     if place is None:
@@ -220,14 +219,14 @@ def _as_read(type: str, schema_version: int, data: str) -> Event:
     return decode(type, schema_version, json.loads(data))
 
 
-def _take_key(session: Session, append: Append, once: Idempotency) -> bool:
+def _take_key(session: SqlSession, append: Append, once: Idempotency) -> bool:
     """Whether the key is new. Whoever comes second waits here until the first has committed or given up."""
     used = {"fingerprint": once.fingerprint, "stream": append.stream, "version": 0, "count": 0}
     row = insert(session, KEYS).values(key=once.key, at=append.at, **used)
     return session.scalar(row.on_conflict_do_nothing().returning(KEYS.c.key)) is not None
 
 
-def _find_by_key(session: Session, key: str, fingerprint: str) -> list[StoredEvent] | None:
+def _find_by_key(session: SqlSession, key: str, fingerprint: str) -> list[StoredEvent] | None:
     columns = (KEYS.c.fingerprint, KEYS.c.stream, KEYS.c.version, KEYS.c.count)
     row = session.execute(select(*columns).where(KEYS.c.key == key)).one_or_none()
     if row is None:
@@ -237,7 +236,7 @@ def _find_by_key(session: Session, key: str, fingerprint: str) -> list[StoredEve
     return _read(session, used.stream, used.version - used.count, used.count) if used.count else []
 
 
-def _read(session: Session, stream: str, after: int, limit: int | None) -> list[StoredEvent]:
+def _read(session: SqlSession, stream: str, after: int, limit: int | None) -> list[StoredEvent]:
     given = {"stream": stream, "after": after} | ({} if limit is None else {"limit": limit})
     recorded = _fetch(session, OF_STREAM if limit is None else SOME_OF_STREAM, given)
     if not recorded:
@@ -247,7 +246,7 @@ def _read(session: Session, stream: str, after: int, limit: int | None) -> list[
     return recorded
 
 
-def _fetch(session: Session, query: Select[Any], given: Mapping[str, Any] | None = None) -> list[StoredEvent]:
+def _fetch(session: SqlSession, query: Select[Any], given: Mapping[str, Any] | None = None) -> list[StoredEvent]:
     return [_recorded(row) for row in session.execute(query, given)]
 
 

@@ -97,8 +97,9 @@ class MemorySlots(SlotsPort):
         for row in self._tables.live.on(name):
             self._tables.live.put(row.chain, replace(row, lease_until=0.0))
 
-    def touch(self, name: str, owner: str) -> None:
+    def touch(self, name: str, owner: str) -> SlotRecord:
         self._change(name, owner, seen_at=self._tables.clock())
+        return self._tables.slots.get(name)  # type: ignore[return-value]  # or it is lost
 
     def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
         self._change(name, owner, trainers=dict(trainers), note=note)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sqlalchemy import select, update
-from sqlalchemy.orm import Session
 
-from app.events.database import place_of
+from app.events.database import SqlSession, place_of
 from app.events.rows.chains import Chains
 from app.events.rows.ports import RowsPort
 from app.events.rows.sql import Schedulers, Slots, Studies, Tokens
@@ -39,7 +38,7 @@ from app.events.tables import INSTALLATION
 
 
 class Rows(RowsPort):
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SqlSession) -> None:
         self._session = session
         self.studies, self.slots, self.chains = Studies(session), Slots(session), Chains(session)
         self.schedulers, self.tokens = Schedulers(session), Tokens(session)
@@ -56,7 +55,7 @@ class Rows(RowsPort):
         self._session.execute(update(INSTALLATION).values(paused_until=until))
 
     def now(self) -> float:
-        if (clock := self._session.info.get("clock")) is not None:
+        if (clock := self._session.clock) is not None:
             return float(clock())
         return self._session.execute(select(now(self._session))).scalar_one()
 

@@ -10,10 +10,10 @@ from math import inf
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Text, Update, bindparam, cast, func, select, text, update
-from sqlalchemy.orm import Session
 
 from app.domain.assignment import ChainAssignment, Unreadable
 from app.domain.terms import ChainState
+from app.events.database import SqlSession
 from app.events.rows.ports import ChainsPort
 from app.events.rows.values import (
     AT_WORK,
@@ -51,7 +51,7 @@ LIVE_CHAINS = select(*COLUMNS).where(text(LIVE)).order_by(CHAINS.c.chain)
 
 
 class Chains(ChainsPort):
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SqlSession) -> None:
         self._session = session
 
     # The scheduler's side

@@ -124,8 +124,8 @@ class SlotsPort(ABC):
         """
 
     @abstractmethod
-    def touch(self, name: str, owner: str) -> None:
-        """The slot's worker is alive. Raises `SlotLost`."""
+    def touch(self, name: str, owner: str) -> SlotRecord:
+        """The slot's worker is alive; its row, as it is from now on. Raises `SlotLost`."""
 
     @abstractmethod
     def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:

@@ -7,9 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, bindparam, delete, func, select, text, tuple_, update
-from sqlalchemy.orm import Session
 
-from app.events.database import insert
+from app.events.database import SqlSession, insert
 from app.events.rows.ports import SchedulersPort, SlotsPort, StudiesPort, TokensPort
 from app.events.rows.values import (
     AT_WORK,
@@ -39,7 +38,7 @@ BUSY_VERSIONS = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stre
 
 
 class Schedulers(SchedulersPort):
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SqlSession) -> None:
         self._session = session
 
     def ticked(self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None) -> None:
@@ -61,7 +60,7 @@ class Schedulers(SchedulersPort):
 
 
 class Slots(SlotsPort):
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SqlSession) -> None:
         self._session = session
 
     def all(self) -> list[SlotRecord]:
@@ -96,8 +95,8 @@ class Slots(SlotsPort):
         for gang in self._gangs_with(name):  # also where the row had gone
             self._session.execute(update(SLOTS).where(SLOTS.c.name == name).values(lent_to=gang))
 
-    def touch(self, name: str, owner: str) -> None:
-        self._change(name, owner, {"seen_at": now(self._session)})
+    def touch(self, name: str, owner: str) -> SlotRecord:
+        return SlotRecord(**self._change(name, owner, {"seen_at": now(self._session)}, *SLOTS.c)._mapping)
 
     def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
         self._change(name, owner, {"trainers": dict(trainers), "note": note})
@@ -131,10 +130,13 @@ class Slots(SlotsPort):
         at_work = gangs.where(CHAINS.c.state.in_(AT_WORK)).order_by(CHAINS.c.chain)
         return [row.chain for row in self._session.execute(at_work) if name in row.members]
 
-    def _change(self, name: str, owner: str, values: Mapping[str, Any]) -> None:
+    def _change(self, name: str, owner: str, values: Mapping[str, Any], *wanted: ColumnElement[Any]) -> Any:
+        """The columns that are wanted of the row, as they are then; its name where none are."""
         mine = update(SLOTS).where(SLOTS.c.name == name, SLOTS.c.owner == owner).values(**values)
-        if self._session.execute(mine.returning(SLOTS.c.name)).one_or_none() is None:
+        row = self._session.execute(mine.returning(*wanted or (SLOTS.c.name,))).one_or_none()
+        if row is None:
             raise SlotLost(f"Slot {name} is another worker's by now.")
+        return row
 
     def _is_alive(self, seen_within: float) -> ColumnElement[bool]:
         """As `SlotRecord.was_seen`."""
@@ -146,7 +148,7 @@ class Slots(SlotsPort):
 
 
 class Studies(StudiesPort):
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SqlSession) -> None:
         self._session = session
 
     def add(self, study: StudyRecord) -> None:
@@ -194,7 +196,7 @@ class Studies(StudiesPort):
 
 
 class Tokens(TokensPort):
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SqlSession) -> None:
         self._session = session
 
     def put(self, token: TokenRecord) -> None:

@@ -11,11 +11,11 @@ from math import inf
 from typing import Any
 
 from sqlalchemy import ColumnElement, Float, TextClause, literal, literal_column, text
-from sqlalchemy.orm import Session
 
 from app.domain.assignment import ChainAssignment, Unreadable
 from app.domain.events import Stage
 from app.domain.terms import ChainState
+from app.events.database import SqlSession
 from app.events.tables import LIVE
 
 HELD = (ChainState.RUNNING, ChainState.SAVING)
@@ -248,12 +248,12 @@ SQL_NOW = {
 }
 
 
-def now(session: Session) -> ColumnElement[float]:
+def now(session: SqlSession) -> ColumnElement[float]:
     """Unix seconds by the database's clock, or by the one given to `Database`."""
-    clock = session.info.get("clock")
+    clock = session.clock
     if clock is not None:
         return literal(clock(), Float)
-    return literal_column(SQL_NOW[session.get_bind().dialect.name], Float)
+    return literal_column(SQL_NOW[session.dialect], Float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +277,9 @@ SEEN = text(
 )
 
 
-def standing(session: Session) -> Mark:
+def standing(session: SqlSession) -> Mark:
     """As it is before anything is read; of SQLite, where all is read anyway, without names."""
-    if session.get_bind().dialect.name != "postgresql":
+    if session.dialect != "postgresql":
         return NOTHING_SEEN
     writer, chains, slots = session.execute(SEEN).one()
     return Mark(writer, frozenset(chains), frozenset(slots))

@@ -167,25 +167,20 @@ class Heartbeat:
             rows.slots.retire(me.slot, me.owner)
             self._is_retired = True
             return
-        if not self._touch(rows):
+        try:
+            row = rows.slots.touch(me.slot, me.owner)
+        except SlotLost:
             if not me.take(rows, self._device):
                 return
-            self._said = None
-        row = rows.slots.get(me.slot)
-        assert row is not None  # it is ours
+            taken = rows.slots.get(me.slot)
+            assert taken is not None  # it is ours
+            self._said, row = None, taken
         if description != self._said or dict(row.trainers) != dict(description.trainers):
             rows.slots.describe(me.slot, me.owner, trainers=description.trainers, note=description.note)
         self._said = description
         waiting = rows.chains.get(row.chain) if row.chain and not self._live() else None
         if self._sent.are_in_vain(waiting):
             self._end(f"slot {me.slot} was sent chain {row.chain} again and again, and nothing arrives here")
-
-    def _touch(self, rows: RowsPort) -> bool:
-        try:
-            rows.slots.touch(self._me.slot, self._me.owner)
-        except SlotLost:
-            return False
-        return True
 
     def _give_way(self, error: SlotTaken) -> None:
         self.is_taken = True

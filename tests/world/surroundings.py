@@ -1,0 +1,31 @@
+"""Where a simulated world is played."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+from app.workers.slot import surroundings
+from stagetree.runtime import reading
+
+environment = cache(surroundings.environment)
+
+
+@contextmanager
+def folder_of_world() -> Iterator[Path]:
+    """A folder in memory, where there is one, for a world that is played in the block.
+
+    Git is asked about the trainers once a process, and no hook notes what a world opens: nobody asks for that.
+    """
+    shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with (
+        TemporaryDirectory(dir=shared) as folder,
+        patch.object(surroundings, "environment", environment),
+        patch.object(reading, "watch", lambda: None),
+    ):
+        yield Path(folder)
