@@ -162,7 +162,7 @@ def _look(client: Documents | Store, study: str, check: Callable[[], None]) -> J
 
 def _pause(left: float | None, longest: float) -> float:
     """Seconds until the next look: the nearer the end, the sooner."""
-    return LOOK_SECONDS if left is None else min(max(left / 4, SHORTEST_LOOK), longest)
+    return LOOK_SECONDS if left is None else min(max(left / 6, SHORTEST_LOOK), longest)
 
 
 def lines(looks: Iterator[Json]) -> None:

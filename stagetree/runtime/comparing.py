@@ -127,6 +127,11 @@ class Looks:
     def __post_init__(self) -> None:
         reading.watch()
 
+    def data_files(self, trainer: object) -> list[str]:
+        """The data files that a trainer has read, here and in processes of its own."""
+        others = trainer.read_elsewhere() if isinstance(trainer, Script) else []
+        return list(dict.fromkeys([*reading.data_files(), *others]))[: reading.MOST]
+
     def take(self, name: str, model: Model, file: str) -> None:
         self.looks[name] = Look.at(model, file)
 
@@ -159,7 +164,7 @@ class Looks:
             "stray": unseen | stray,
             "cause": plain(suspects.cause("used", False, {}, signs)),
             "unread": list(map(plain, unread(model.trainer))),
-            "files": reading.data_files(),
+            "files": self.data_files(model.trainer),
         }
 
 

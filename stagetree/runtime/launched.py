@@ -127,6 +127,10 @@ class LaunchedTrainer(Trainer, Script):
         answers = self._ranks.ask("unread") if self._leads else [{"unread": []}]
         return sorted(set.intersection(*(set(each["unread"]) for each in answers)))
 
+    def read_elsewhere(self) -> list[str]:
+        answers = self._ranks.ask("data_files") if self._leads else []
+        return list(dict.fromkeys(name for each in answers for name in each["files"]))
+
     def close(self) -> None:
         if self._leads:
             self._ranks.end()

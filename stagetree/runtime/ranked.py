@@ -22,7 +22,7 @@ import torch
 
 from stagetree.runtime import inexact, state_format
 from stagetree.runtime.attached import script_trainer
-from stagetree.runtime.comparing import unread
+from stagetree.runtime.comparing import Looks, unread
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.grant import Grant, GrantLost
 from stagetree.runtime.launcher import SOCKET
@@ -40,7 +40,7 @@ class Rank:
 
     def __init__(self, number: int, world: int) -> None:
         self._number, self._world = number, world
-        self._device = "cpu"
+        self._device, self._looks = "cpu", Looks()
         self._grant: Grant | None = None
         self._model: Model | None = None
         self.taken = 0  # steps of the command under way
@@ -96,6 +96,9 @@ class Rank:
 
     def unread(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
         return {"unread": unread(self._built.trainer)}, []
+
+    def data_files(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
+        return {"files": self._looks.data_files(self._built.trainer)}, []
 
     def log(self, message: Message, files: list[int]) -> None:
         """From here on, print into these files."""

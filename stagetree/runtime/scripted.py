@@ -16,6 +16,10 @@ class Script(ABC):
     def unread(self) -> list[str]:
         """The hyper-parameters that the script has read in no step so far."""
 
+    def read_elsewhere(self) -> list[str]:
+        """The data files that processes of the script's own have read, as of `reading.data_files`."""
+        return []
+
 
 class OpenScript(Script):
     """A script that is run in this process, so that its variables can be looked at."""

@@ -134,6 +134,34 @@ def test_results_of_a_file_that_nobody_named_say_when_it_has_changed(
     assert f"1 stage read {read}, which had changed" in command(tmp_path, "trials", "last").stdout
 
 
+LAUNCHED = """
+import torch, stagetree
+
+run = stagetree.attach("number", launch="python", hp={"lr": 0.5}, steps=2, data="read.bin")
+weight = torch.tensor([float(open(run.args["data"]).read())])
+run.state(
+    save=lambda: {"weight": weight},
+    load=lambda state: weight.copy_(state["weight"]),
+    evaluate=lambda: {"score": weight.sum()},
+)
+for step, hp in run.steps():
+    weight += hp["lr"]
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_a_launcher_starts_is_seen_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGETREE_PROOFS", "1")
+    (tmp_path / "trainer.py").write_text(LAUNCHED)
+    (tmp_path / "study.json").write_text(json.dumps({**STUDY, **LEFT_OUT}))
+    told = []
+    for value in (10.0, 20.0):
+        write(tmp_path, INPUTS, value)
+        told.append(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"])
+    first, [second] = told
+    assert not first and second.startswith(f"{tmp_path / 'read.bin'} has changed since shared results were trained")
+
+
 SCRIPT = f"""
 import sys, torch, stagetree
 from safetensors.torch import save_file
