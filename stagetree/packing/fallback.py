@@ -18,7 +18,7 @@ from stagetree.packing.loss import BackwardResult, Loss
 from stagetree.packing.recordings import Recordings
 from stagetree.packing.refusals import is_out_of_memory, late
 from stagetree.packing.rows import OwnBatches, batch_of, form_of
-from stagetree.packing.stable_width import stable_width
+from stagetree.packing.stable_width import StableWidth, stable_width
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 
@@ -75,14 +75,12 @@ class FallbackStep:
         """As `packed`, played from a recording where there is one: the next pass may overwrite the result."""
         lead = lanes[0]
         room = stable_width(self._stack, lead, batch)
-        if room.is_apart:
-            return Loss(lead.trainer).by_itself(batch_of(batch, lead.number), share)
         if lead.has_hooks or not room.rows == room.lanes == self._stack.width:  # else some tensors are made anew
-            return self.packed(lanes, batch, share)
+            return self._pass(room, lanes, batch, share)
         numbers = [lane.number for lane in lanes]
         own = batch.of(numbers) if isinstance(batch, OwnBatches) else batch
         key = (id(lead.trainer), lead.batch_key, share, form_of(own))
-        return self._recordings.result(key, lambda batch: self.packed(lanes, batch, share), own)
+        return self._recordings.result(key, lambda batch: self._pass(room, lanes, batch, share), own)
 
     def packed(self, lanes: Sequence[Lane], batch: Any, share: float = 1.0) -> BackwardResult:
         """By one pass, over all lanes of the stack in their places: what others would learn there, nobody reads.
@@ -91,8 +89,10 @@ class FallbackStep:
         and the rest is the first of them again. Of large models on a CPU it is the one lane's own. Raises whatever the
         loss does.
         """
+        return self._pass(stable_width(self._stack, lanes[0], batch), lanes, batch, share)
+
+    def _pass(self, room: StableWidth, lanes: Sequence[Lane], batch: Any, share: float) -> BackwardResult:
         lead = lanes[0]
-        room = stable_width(self._stack, lead, batch)
         if room.is_apart:
             return Loss(lead.trainer).by_itself(batch_of(batch, lead.number), share)
         numbers = [*range(self._stack.width)] if room.lanes >= self._stack.width else [lane.number for lane in lanes]
