@@ -132,7 +132,7 @@ def test_a_short_transaction_that_lost_a_race_is_done_again(postgres_url: str) -
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lock, ["xy", "yx"]))
-    assert sorted(done) == [1, 2]
+    assert min(done) == 1 < max(done), "twice, where the victim locks its first row again before the other one wakes"
     records.close()
 
 
