@@ -19,19 +19,12 @@ import torch
 
 Mark = tuple[Any, ...]
 
-HAS_DEVICES = bool(torch.backends.cuda.is_built() or torch.backends.mps.is_built())  # type: ignore[no-untyped-call]
-"""Whether this torch knows any device but the CPU. Without one, its `manual_seed` would note for each kind of device,
-with a stack trace, that it must be seeded once it is there."""
-
 
 def seed(value: int) -> None:
     """Put every generator where a study with this seed begins."""
     random.seed(value)
     np.random.seed(value % 2**32)
-    if HAS_DEVICES:
-        torch.manual_seed(value)
-    else:
-        torch.default_generator.manual_seed(value)
+    torch.manual_seed(value)
 
 
 @contextmanager
