@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from string import ascii_lowercase
@@ -245,6 +246,12 @@ def worker_command(queue: str) -> list[str]:
     """The command of a Celery worker on a queue."""
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     return ["celery", "-A", "app.workers", "worker", "-c", "1", "-l", "INFO", *quiet, "-Q", queue, "-n", f"{queue}@%h"]
+
+
+def need(module: str) -> None:
+    """Raises ModuleNotFoundError here, where it is known what to install, and not in a process that is started."""
+    if find_spec(module) is None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 def redis_server() -> str:

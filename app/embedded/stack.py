@@ -88,6 +88,7 @@ class Embedded:
 
         Slots import torch, which takes seconds; a study may be submitted before. meanwhile: done while all start.
         """
+        machine.need("celery")
         try:
             with private_files():
                 self._prepare_folder()
