@@ -249,7 +249,7 @@ def worker_command(queue: str) -> list[str]:
 
 
 def need(module: str) -> None:
-    """Raises ModuleNotFoundError here, where it is known what to install, and not in a process that is started."""
+    """Raises ModuleNotFoundError here, where the command says what to install, and not in a process that it starts."""
     if find_spec(module) is None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
