@@ -390,7 +390,7 @@ def test_a_store_of_a_newer_stagetree(
     """It ended with a traceback."""
     make_store(here / ".stagetree")
     with Database(STORE).write() as session:
-        session.connection().exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+        session.connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     said = stagetree("run", write(grid("newer")), "--slots", 1, "--trainers", TOYS[0], "--quiet")
     assert (said.code, said.out) == (1, "")
     assert "is of a newer stagetree than this one: Can't locate revision identified by '9999'." in said.err
@@ -399,7 +399,7 @@ def test_a_store_of_a_newer_stagetree(
 def _at_schema(revision: str) -> None:
     """The store as a stagetree of that time left it."""
     with Database(STORE).write() as session:
-        alembic.downgrade(migration_config(session.connection()), revision)
+        alembic.downgrade(migration_config(session.connection), revision)
 
 
 def test_the_list_says_what_studies_begin_from_where_one_does(
