@@ -82,9 +82,6 @@ and schedules are written as functions of a step; stagetree's are fields of its 
 - **A trunk written by hand.** A peer's trial begins at step 0 (but in population based training, which copies states),
   and yet a program may save the states of a trunk and load them in its trials. For one ladder that is a few lines
   more; stagetree does it for any space, and verifies that the bits are equal.
-- **NePS in each round.** It has fewer runs than the others: those are left out in which it could not read its own
-  state, or told equal string choices apart, and two of ASHA that an early version of its program ended before the
-  target, which flatters its figures there. That program was changed after these runs, and tried on the ladder alone.
 - **Kept models.** stagetree, Ray Tune and NePS store states here, and the programs of Optuna and Syne Tune none:
   theirs would have to train the best configuration again to have its weights.
 - **Steps of minutes.** These take {step} s of the processor. The longer a step is, the less does it matter how a tool
