@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, delete, insert, select, text
+from sqlalchemy import bindparam, delete, insert, select
 
 from app.domain.terms import StateConflict
 from app.events.database import Database, SqlSession
-from app.events.tables import ACTIVE, ARCHIVE, AUDITED, CHAINS, EVENTS, LIVE, STREAMS, STUDIES
+from app.events.tables import ARCHIVE, BUSY, EVENTS, STREAMS
 
 VERSION = select(ARCHIVE.c.version).where(ARCHIVE.c.stream == bindparam("stream"))
 PACKED = select(ARCHIVE.c.events).where(ARCHIVE.c.stream == bindparam("stream"))
@@ -104,9 +104,8 @@ def old(database: Database, before: float) -> list[str]:
 
 
 def busy(session: SqlSession) -> frozenset[str]:
-    """The streams in which a study is not over, a chain is under way, or an audit is wanted."""
-    active, live = select(STUDIES.c.stream).where(text(ACTIVE)), select(CHAINS.c.stream).where(text(LIVE))
-    return frozenset(session.scalars(active.union(live, select(STUDIES.c.stream).where(text(AUDITED)))))
+    """The streams that something is still wanted of, or that a chain writes to."""
+    return frozenset(session.scalars(BUSY))
 
 
 def is_archived(session: SqlSession, stream: str) -> bool:

@@ -6,7 +6,19 @@ Times are Unix seconds by the database's clock, except `events.at` and `studies.
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, UniqueConstraint, event, false, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    UniqueConstraint,
+    event,
+    false,
+    select,
+    text,
+)
 from sqlmodel import Field, SQLModel
 
 ROWID = BigInteger().with_variant(Integer, "sqlite")
@@ -246,3 +258,13 @@ ARCHIVE = metadata.tables["archive"]
 INSTALLATION = metadata.tables["installation"]
 SLOTS, CHAINS, SCHEDULERS = (metadata.tables[name] for name in ("slots", "chains", "schedulers"))
 TRIAL_LOGS = metadata.tables["trial_logs"]
+
+BUSY = (
+    select(STUDIES.c.stream)
+    .where(text(ACTIVE))
+    .union(
+        select(CHAINS.c.stream).where(text(LIVE)),
+        select(STUDIES.c.stream).where(text(AUDITED)),
+    )
+)
+"""The streams in which a study is not over, a chain is under way, or an audit is wanted."""

@@ -20,20 +20,12 @@ from app.events.rows.values import (
     now,
     written_since,
 )
-from app.events.tables import ACTIVE, AUDITED, CHAINS, LIVE, SCHEDULERS, SLOTS, STREAMS, STUDIES, TOKENS
+from app.events.tables import ACTIVE, BUSY, CHAINS, LIVE, SCHEDULERS, SLOTS, STREAMS, STUDIES, TOKENS
 
 ALL_SLOTS = select(SLOTS).order_by(SLOTS.c.name)
 ONE_SLOT = ALL_SLOTS.where(SLOTS.c.name == bindparam("slot"))
 """These are built once, as `BUSY_VERSIONS` is: each tick and each heartbeat asks them."""
 
-BUSY = (
-    select(STUDIES.c.stream)
-    .where(text(ACTIVE))
-    .union(
-        select(CHAINS.c.stream).where(text(LIVE)),
-        select(STUDIES.c.stream).where(text(AUDITED)),
-    )
-)
 BUSY_VERSIONS = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stream.in_(BUSY)).order_by(STREAMS.c.stream)
 
 
