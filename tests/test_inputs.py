@@ -47,6 +47,34 @@ def test_a_large_file_that_nobody_named_is_its_size_and_its_ends(
         assert changed(seen), other
 
 
+@pytest.mark.parametrize("pattern", ["*.png", "*/*.png"])
+def test_many_files_that_nobody_named_are_their_names_and_the_ends_of_some(tmp_path: Path, pattern: str) -> None:
+    folder = tmp_path / "a" if pattern == "*.png" else tmp_path
+    names = [tmp_path / "a" / f"{number:03}.png" for number in range(200)]
+    names[0].parent.mkdir()
+    for name in names:
+        name.write_bytes(b"1")
+    [seen] = look_at_found([f"{folder}/{pattern}"])
+    assert seen["found"] and seen["files"] == 200 and "sha256" not in seen
+    (tmp_path / "a" / "log.txt").touch()
+    os.utime(names[0], (5, 5))
+    assert not changed(seen)
+    names[0].write_bytes(b"2")
+    assert changed(seen)
+    names[0].write_bytes(b"1")
+    (tmp_path / "a" / "another.png").touch()
+    assert changed(seen)
+    (tmp_path / "a" / "another.png").unlink()
+    assert not changed(seen)
+    names[1].unlink()
+    assert changed(seen)
+    for name in names[2:] + names[:1]:
+        name.unlink()
+    with pytest.raises(InputMissing):
+        changed(seen)
+    assert look_at_found([f"{folder}/{pattern}"]) == []
+
+
 def test_a_folder_is_the_names_and_contents_in_it_wherever_it_lies(tmp_path: Path) -> None:
     for name in ("here", "there"):
         (tmp_path / name / "deep").mkdir(parents=True)

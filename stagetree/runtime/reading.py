@@ -1,21 +1,26 @@
 """Which data files a trainer has read, as far as it can be told: its study may have left some out of `inputs`.
 
-Python tells whenever it opens a file. A library that opens one by itself, such as HDF5 or safetensors, mostly holds or
-maps it: so do processes of a data loader that live on. Linux tells which files that are.
+Python tells whenever it opens a file, here and in the processes of a data loader, which are forks. A library that opens
+one by itself, such as HDF5 or safetensors, mostly holds or maps it: Linux tells which files that are. Of a data set of
+single pictures a check reads a few, so many files of one kind are told as a pattern, such as `/data/train/*/*.png`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 MOST = 64
-"""So many files are told, the first ones: a data set of single pictures has its first ones among them."""
+"""So many files and patterns are told, the first ones."""
+
+MANY = 16
+"""A pattern stands for more files than these: others beside them are read, too, in other steps."""
 
 MOST_NOTED = 4096
 
@@ -23,38 +28,88 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/opt/conda")
 CODE = {".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link"}
 
+MOST_BYTES = 4096
+"""Of a message of a fork: a longer one might be mixed with another's."""
+
+
+class _Forks:
+    """What the forks of this process read: each tells it through one pipe, and tells nothing once that is full."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self._begin, self._end = os.pipe()
+        os.set_blocking(self._begin, False)
+        os.set_blocking(self._end, False)
+        self._identity = self._now()
+
+    def tell(self, kind: str, name: str) -> None:
+        """In a fork. It may have closed all its files, and have others under their numbers."""
+        message = os.fsencode(f"{kind}{name}\0")
+        with suppress(OSError):
+            if len(message) <= MOST_BYTES and self._now() == self._identity:
+                os.write(self._end, message)
+
+    def told(self) -> Iterator[tuple[str, str]]:
+        parts = list[bytes]()
+        with suppress(BlockingIOError):
+            while part := os.read(self._begin, 2**16):
+                parts.append(part)
+        yield from ((message[:1], message[1:]) for message in os.fsdecode(b"".join(parts)).split("\0") if message)
+
+    def _now(self) -> tuple[int, int]:
+        status = os.fstat(self._end)
+        return status.st_dev, status.st_ino
+
+
+READ, WRITTEN = "r", "w"
+
 _read: dict[str, None] = {}
 _written: set[str] = set()
-_watched: list[bool] = []
+_forks: list[_Forks] = []  # one, of this process or of the one that it is a fork of
 
 
 def watch() -> None:
-    """From here on, note what this process opens. A hook stays, in forks as well."""
-    if not _watched:
-        _watched.append(True)
+    """From here on, note what this process and its forks open. A hook stays."""
+    is_first = not _forks
+    if is_first or _forks[0].owner != os.getpid():
+        _forks[:] = [_Forks()]
+    if is_first:
         sys.addaudithook(_note)
 
 
 def data_files() -> list[str]:
-    """The files that were read and not written, without code, hidden files, and files of the system and of packages."""
+    """The files that were read and not written, without code, hidden files, and files of the system and of packages;
+    and patterns of many."""
+    for kind, name in (told for forks in _forks for told in forks.told()):
+        _enter(kind, name)
     packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     elsewhere = tuple(f"{folder.rstrip('/')}/" for folder in (*SYSTEM, sys.prefix, sys.base_prefix, *packages))
-    names = dict.fromkeys((*_read, *_held()))
-    return list(islice((name for name in names if name not in _written and _is_data(name, elsewhere)), MOST))
+    names = [name for name in dict.fromkeys((*_read, *_held())) if name not in _written and _may_be(name, elsewhere)]
+    return list(islice((each for each in _by_pattern(names) if "/*" in each or os.path.isfile(each)), MOST))
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook: an error here would be raised by the trainer's own `open`."""
-    if event != "open" or len(_read) > MOST_NOTED or not isinstance(arguments[0], str | bytes):
+    if event != "open" or not isinstance(arguments[0], str | bytes):
         return
     try:
         name = os.path.abspath(os.fsdecode(arguments[0]))
     except (OSError, ValueError):  # the working folder is gone, or this is no path
         return
-    if arguments[2] & WRITES:
+    kind = WRITTEN if arguments[2] & WRITES else READ
+    if _enter(kind, name) and _forks[0].owner != os.getpid():
+        _forks[0].tell(kind, name)
+
+
+def _enter(kind: str, name: str) -> bool:
+    """Whether it is a new one, and there is room for it."""
+    if name in (entered := _written if kind == WRITTEN else _read) or len(entered) > MOST_NOTED:
+        return False
+    if kind == WRITTEN:
         _written.add(name)
     else:
         _read[name] = None
+    return True
 
 
 def _held() -> Iterator[str]:
@@ -92,8 +147,39 @@ def _words(path: Path) -> list[str]:
     return []
 
 
-def _is_data(name: str, elsewhere: tuple[str, ...]) -> bool:
-    """elsewhere: folders, each with a slash at its end."""
+def _may_be(name: str, elsewhere: tuple[str, ...]) -> bool:
+    """Whether it may be data, by its name. elsewhere: folders, each with a slash at its end."""
     if not name.startswith("/") or "/." in name or name.startswith(elsewhere):
         return False
-    return os.path.splitext(name)[1] not in CODE and os.path.isfile(name)
+    return _ending(name) not in CODE
+
+
+def _by_pattern(names: Iterable[str]) -> Iterable[str]:
+    """The same, with patterns for files of one ending: those in a folder, and those in the folders of one folder."""
+    names = _merged(names, _of_folders, os.path.dirname)  # of very many classes, each has a few that were read
+    return _merged(_merged(names, _of_folder, str), _of_folders, str)
+
+
+def _merged(names: Iterable[str], pattern_of: Callable[[str], str], part_of: Callable[[str], str]) -> dict[str, None]:
+    """The same, with a pattern for those that have many parts together, and none of which was written."""
+    parts = defaultdict[str, set[str]](set)
+    for name in names:
+        parts[pattern_of(name)].add(part_of(name))
+    written = set(map(pattern_of, tuple(_written)))  # other threads may open files
+    patterns = {pattern for pattern, its in parts.items() if len(its) > MANY and pattern not in written}
+    return dict.fromkeys(pattern if (pattern := pattern_of(name)) in patterns else name for name in names)
+
+
+def _of_folder(name: str) -> str:
+    """Names without an ending are their own, as patterns are: they say too little of what lies beside them."""
+    ending = _ending(name)
+    return f"{os.path.dirname(name)}/*{ending}" if ending and "/*" not in name else name
+
+
+def _of_folders(name: str) -> str:
+    ending = _ending(name)
+    return f"{os.path.dirname(os.path.dirname(name))}/*/*{ending}" if ending and "/*" not in name else name
+
+
+def _ending(name: str) -> str:
+    return os.path.splitext(name)[1]

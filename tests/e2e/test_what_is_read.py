@@ -134,6 +134,66 @@ def test_results_of_a_file_that_nobody_named_say_when_it_has_changed(
     assert f"1 stage read {read}, which had changed" in command(tmp_path, "trials", "last").stdout
 
 
+PICTURES = """
+import torch
+from pathlib import Path
+from torch.utils.data import DataLoader, Dataset
+from stagetree import Trainer
+
+class Numbers(Dataset):
+    def __init__(self, folder):
+        self.names = sorted(Path(folder).glob("*/*.txt"))
+
+    def __len__(self):
+        return len(self.names)
+
+    def __getitem__(self, index):
+        return float(self.names[index].read_text())
+
+class Number(Trainer):
+    name = "number"
+
+    def __init__(self, *, seed, device, data):
+        self.weight, self.data = torch.zeros(1), Numbers(data)
+
+    def setup(self, hp):
+        self.lr = hp["lr"]
+
+    def train(self):
+        for numbers in DataLoader(self.data, batch_size=8, num_workers=2):
+            self.weight = self.weight + self.lr * numbers.sum()
+
+    def evaluate(self):
+        return {"score": float(self.weight)}
+
+    def state_dict(self):
+        return {"weight": self.weight}
+
+    def load_state_dict(self, state):
+        self.weight = state["weight"].clone()
+"""
+
+
+@pytest.mark.slow
+def test_a_picture_that_joins_a_data_set_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of the loader read it, and close what they have read."""
+    monkeypatch.setenv("STAGETREE_PROOFS", "1")
+    (tmp_path / "trainer.py").write_text(PICTURES)
+    for number in range(20):
+        (tmp_path / "data" / f"{number % 2}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / f"{number % 2}" / f"{number}.txt").write_text("1")
+    (tmp_path / "study.json").write_text(json.dumps({**STUDY, "runtime_args": {"data": "data"}}))
+    run = ("run", "study.json", "--slots", "1", "-q")
+    assert stagetree(tmp_path, *run)["not_exact"] == []
+    (tmp_path / "data" / "1" / "20.txt").write_text("1")
+    [said] = stagetree(tmp_path, *run)["not_exact"]
+    data = tmp_path / "data"
+    assert said == (
+        f"{data}/*/*.txt has changed since shared results were trained: name {data} in `inputs` to train with what is "
+        "there now"
+    )
+
+
 LAUNCHED = """
 import torch, stagetree
 

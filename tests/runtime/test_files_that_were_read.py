@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 READER = """
 import json, os, sys
@@ -73,6 +76,63 @@ def test_files_are_told_that_a_library_or_a_process_of_a_loader_holds(tmp_path: 
     done = subprocess.run([sys.executable, "hold.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["copied.npy", "held.h5", "mapped.safetensors", "shard.arrow"]
+
+
+PICTURES = """
+import json, os, sys
+from pathlib import Path
+from torch.utils.data import DataLoader, Dataset
+from stagetree.runtime import reading
+
+class Files(Dataset):
+    def __init__(self, names):
+        self.names = names
+
+    def __len__(self):
+        return len(self.names)
+
+    def __getitem__(self, index):
+        return len(Path(self.names[index]).read_bytes())
+
+reading.watch()
+*names, out = sys.argv[2:]
+for size in DataLoader(Files(names), batch_size=4, num_workers=int(sys.argv[1])):
+    assert size.sum() == 4
+if out != "-":
+    Path(out).write_text("a picture of mine")
+print(json.dumps(sorted(reading.data_files())))
+"""
+
+
+def told_of(names: Sequence[Path], workers: int, written: Path | str = "-") -> list[str]:
+    """What a process with so many workers of a data loader is said to read, when it reads these and writes one."""
+    for name in names:
+        name.parent.mkdir(parents=True, exist_ok=True)
+        name.write_text("1")
+    command = [sys.executable, "-c", PICTURES, str(workers), *map(str, names), str(written)]
+    told: list[str] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return told
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_many_files_of_one_kind_are_a_pattern_whichever_process_reads_them(tmp_path: Path, workers: int) -> None:
+    """More files than a pipe holds, too: a few of them tell the pattern."""
+    train = [tmp_path / "train" / f"{number}-{'x' * 100}.png" for number in range(800)]
+    few = [tmp_path / "val" / f"{number}.png" for number in range(4)]
+    assert told_of([*few, *train], workers) == [f"{tmp_path}/train/*.png", *map(str, few)]
+
+
+def test_a_few_files_of_each_of_many_classes_are_told_as_one_pattern(tmp_path: Path) -> None:
+    classes = [tmp_path / "train" / f"class {number}" / f"{kind}.png" for number in range(20) for kind in ("a", "b")]
+    assert told_of(classes, 2) == [f"{tmp_path}/train/*/*.png"]
+    few = [tmp_path / "val" / f"class {number}" / f"{kind}.png" for number in range(4) for kind in range(8)]
+    assert told_of(few, 0) == [f"{tmp_path}/val/*/*.png"]
+
+
+def test_no_pattern_stands_for_files_that_were_written(tmp_path: Path) -> None:
+    names = [tmp_path / "cache" / f"{number}.npy" for number in range(20)]
+    assert told_of(names, 2, written=tmp_path / "cache" / "new.npy") == sorted(map(str, names))
+    assert told_of(names, 2, written=tmp_path / "cache" / "log.txt") == [f"{tmp_path}/cache/*.npy"]
 
 
 def test_only_data_files_are_told_by_their_whole_paths_in_the_order_in_which_they_were_read(tmp_path: Path) -> None:
