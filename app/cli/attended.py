@@ -31,7 +31,7 @@ def main(options: dict[str, Any]) -> int:
         with private_files():
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "trainers").mkdir(exist_ok=True)
-        stack = Embedded(folder, slots, options["trainers"], slots_per_gpu=per_gpu)
+        stack = Embedded(folder, slots, options["trainers"], slots_per_gpu=per_gpu, stays=True)
         with embedded(stack, await_slots=True):
             _say(url=stack.url, slots=slots)
             with study_sinks(stack.url, folder / "sinks", stack.environment().get("STAGETREE_SINKS", "")):

@@ -63,15 +63,16 @@ def _service(
 ) -> Iterator[Service[Documents]]:
     """A server, or slots of the command's own on the store that has the study."""
     from app.cli import stacks
-    from app.cli.finding import server_url
+    from app.cli.finding import served_here, server_url
 
     own = folder or slots or trainers
     if url and own:
         fail(
             "--server is for the slots of a server; --dir, --slots and --trainers are for slots of this command", USAGE
         )
-    if not own and (server_url(url) or not is_store(DEFAULT_DIR)):
-        with stacks.server(url) as service:
+    there = server_url(url) or served_here()
+    if not own and (there or not is_store(DEFAULT_DIR)):
+        with stacks.server(there) as service:
             yield service
         return
     files = stacks.trainer_files(trainers or [], folder=Path())

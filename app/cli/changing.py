@@ -111,12 +111,11 @@ def branch(
     Example:  stagetree branch last 3 --at 1000 --steps 1200 --set lr=0.01
     """
     from app.cli import stacks
-    from app.cli.finding import study_id
     from app.cli.specs import changes_of
 
     request = {"trial": trial, "at": at, "steps": steps, "hp": changes_of(set, "--set")}
-    with stacks.server(server) as service:
-        answer = service.client.branch_trial(study_id(service.client, id), request, preview=preview)
+    with stacks.server_of_study(server, id) as (service, study):
+        answer = service.client.branch_trial(study, request, preview=preview)
     if output is Format.json:
         print_json(answer)
         return
@@ -154,13 +153,12 @@ def soup(
     Example:  stagetree soup last --best 5
     """
     from app.cli import stacks
-    from app.cli.finding import study_id
     from app.cli.specs import changes_of
 
     request: dict[str, Any] = {"trials": _numbers(trials, int, "--trials"), "best": best, "last": last, "steps": steps}
     request |= {"weights": _numbers(weights, float, "--weights"), "hp": changes_of(set or [], "--set")}
-    with stacks.server(server) as service:
-        answer = service.client.average_trials(study_id(service.client, id), request, preview=preview)
+    with stacks.server_of_study(server, id) as (service, study):
+        answer = service.client.average_trials(study, request, preview=preview)
     if output is Format.json:
         print_json(answer)
         return
@@ -223,20 +221,16 @@ def stop(id: StudyId, trial: TrialNumber, server: Server = None) -> None:
     Example:  stagetree trials stop last 12
     """
     from app.cli import stacks
-    from app.cli.finding import study_id
 
-    with stacks.server(server) as service:
-        study = study_id(service.client, id)
+    with stacks.server_of_study(server, id) as (service, study):
         service.client.cancel_trial(study, trial)
     print(f"trial {trial} of {study} is cancelled")
 
 
 def _ask(request: dict[str, Any], id: str, server: str | None, output: Format) -> None:
     from app.cli import stacks
-    from app.cli.finding import study_id
 
-    with stacks.server(server) as service:
-        study = study_id(service.client, id)
+    with stacks.server_of_study(server, id) as (service, study):
         (answer,) = service.client.ask_trials(study, [request])
     if output is Format.json:
         print_json(answer)
@@ -246,10 +240,9 @@ def _ask(request: dict[str, Any], id: str, server: str | None, output: Format) -
 
 def _change(verb: str, id: str, server: str | None, output: Format, *arguments: Any) -> None:
     from app.cli import stacks
-    from app.cli.finding import study_id
 
-    with stacks.server(server) as service:
-        answer = getattr(service.client, verb)(study_id(service.client, id), *arguments)
+    with stacks.server_of_study(server, id) as (service, study):
+        answer = getattr(service.client, verb)(study, *arguments)
     if output is Format.json:
         print_json(answer)
     else:

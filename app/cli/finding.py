@@ -81,6 +81,33 @@ def reading(server: str | None, folder: Path | None) -> Iterator[Documents | Sto
             yield Documents(client)
 
 
+def url_for_studies(option: str | None) -> str | None:
+    """The server of the studies that commands list here, to change them: one that is named, or that of `.stagetree`.
+
+    None where there is no such folder. Ends with a message where no process serves it: others have other studies.
+    """
+    from app.embedded.folder_lock import is_at_work
+
+    url = server_url(option) or served_here()
+    if url is None and is_store(DEFAULT_DIR) and not is_at_work(DEFAULT_DIR):
+        fail(f"no process serves {DEFAULT_DIR}, and no --server is named. {_CHANGED_BY_A_SERVER}", UNREACHABLE)
+    return url
+
+
+def served_here(*, lasting: bool = False) -> str | None:
+    """Where the stack answers that is at work in `.stagetree` here. lasting: only one that outlives its own study."""
+    from app.embedded.folder_lock import serving
+
+    here = serving(DEFAULT_DIR)
+    return here.url if here is not None and (here.stays or not lasting) else None
+
+
+_CHANGED_BY_A_SERVER = (
+    f"The studies in {DEFAULT_DIR} are changed by way of a server: start one here with "
+    "`stagetree up --trainers FILE.py`"
+)
+
+
 @contextmanager
 def explained(*, is_named: bool) -> Iterator[None]:
     """Say of a server that nobody named, and that is not there, what else could be done."""
@@ -92,8 +119,7 @@ def explained(*, is_named: bool) -> Iterator[None]:
         if is_named:
             raise
         if is_store(DEFAULT_DIR):
-            start = "start one here with `stagetree up --trainers FILE.py`"
-            there = f"The studies in {DEFAULT_DIR} are changed by way of a server: {start}"
+            there = _CHANGED_BY_A_SERVER
         else:
             there = f"There is no {DEFAULT_DIR} here either: `stagetree run STUDY.yaml` makes one"
         fail(f"{error}\n{there}", UNREACHABLE)

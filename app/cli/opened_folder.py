@@ -1,8 +1,7 @@
-"""What reads the store in a folder, and whether a stack is at work there."""
+"""What reads the store in a folder."""
 
 from __future__ import annotations
 
-import fcntl
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,21 +18,6 @@ from app.service.trial_logs import LogFolder
 from app.settings import settings
 
 Made = TypeVar("Made", bound=Services)
-
-
-def is_at_work(folder: Path) -> bool:
-    """Whether a stack has locked its folder."""
-    lock = folder / "lock"
-    return lock.exists() and _is_held(lock)
-
-
-def _is_held(lock: Path) -> bool:
-    with lock.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def services_of(folder: Path, make: Callable[..., Made], stop_seconds: float = 0.0, **more: Any) -> Made:

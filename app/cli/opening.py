@@ -85,7 +85,7 @@ def _server(folder: Path) -> Server:
 
 def _studies(folder: Path) -> str:
     """What there is to see, and whether somebody works on it."""
-    from app.cli.opened_folder import is_at_work
+    from app.embedded.folder_lock import is_at_work
 
     if is_at_work(folder):
         return f"A stack is at work in {folder}, whose page can change things; this one shows its studies as they are."

@@ -169,7 +169,7 @@ def up(
     if insecure:
         os.environ["STAGETREE_ACCESS"] = "open"
     stack = stacks.OwnStack.of(dir, slots, slots_per_gpu, stacks.trainer_files(trainers or []))
-    with stacks.own_stack(replace(stack, host=host, port=port), await_slots=True) as service:
+    with stacks.own_stack(replace(stack, host=host, port=port, stays=True), await_slots=True) as service:
         url = service.client.url
         print(f"stagetree is up at {url} with {plural(stack.slots, 'slot')}; the log is in {service.folder}.")
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from app.cli.errors import USAGE, fail, said_if_interrupted
-from app.cli.finding import Documents, explained, server_url, study_id
+from app.cli.finding import Documents, explained, served_here, server_url, study_id, url_for_studies
 from app.cli.finding import reading as place_to_read
 from app.cli.options import DEFAULT_DIR
 from app.cli.sinks import study_sinks
@@ -55,13 +55,20 @@ class Service(Generic[Asked]):
 
 @contextmanager
 def server(url: str | None) -> Iterator[Service[Documents]]:
-    """The service at a URL, or else that of the environment, or of this machine."""
+    """The service at a URL, or else that of the environment, what stays up for `.stagetree`, or this machine."""
     from stagetree.client import Client
 
-    named = server_url(url)
+    named = server_url(url) or served_here(lasting=True)
     with Client(named) as client, explained(is_named=named is not None):
         documents = Documents(client)
         yield Service(documents, documents.check_work, place=documents.place)
+
+
+@contextmanager
+def server_of_study(url: str | None, meant: str) -> Iterator[tuple[Service[Documents], str]]:
+    """The server that can change a study, and the id of the study that is meant there."""
+    with server(url_for_studies(url)) as service:
+        yield service, study_id(service.client, meant)
 
 
 @contextmanager
@@ -82,7 +89,7 @@ def reading_study(meant: str, url: str | None, folder: Path | None) -> Iterator[
 class OwnStack:
     """The embedded stack that a command has for itself. folder: where it keeps what it makes; None for nowhere.
 
-    forking: what its trainers are forked from, where that has begun.
+    forking: what its trainers are forked from, where that has begun. stays: until the user ends it.
     """
 
     folder: Path | None
@@ -92,6 +99,7 @@ class OwnStack:
     host: str = "127.0.0.1"
     port: int = 0
     forking: Interpreter | None = None
+    stays: bool = False
 
     @classmethod
     def of(cls, folder: Path | None, slots: int | None, slots_per_gpu: int | None, trainers: Sequence[str]) -> OwnStack:
@@ -112,9 +120,8 @@ def own_stack(
     began = False
     try:
         say = partial(print, file=sys.stderr)
-        stack = Embedded(
-            folder, own.slots, own.trainers, own.port, own.host, own.slots_per_gpu, say=say, forking=own.forking
-        )
+        place = (own.port, own.host, own.slots_per_gpu)
+        stack = Embedded(folder, own.slots, own.trainers, *place, say=say, forking=own.forking, stays=own.stays)
         starting = embedded(stack, await_slots=await_slots, meanwhile=meanwhile)
         with ended_in_order(), starting, _client(stack.url) as client:
             began = True

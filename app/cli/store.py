@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.errors import FAILED, fail
-from app.cli.opened_folder import is_at_work, services_of
+from app.cli.opened_folder import services_of
 from app.domain.events import PlanOpened, Profile
 from app.domain.remarks import learned_text
 from app.domain.terms import StudyId, Unknown
+from app.embedded.folder_lock import is_at_work
 from app.events import Decide, StoredEvent, Write, last_profile, transact
 from app.object_store import open_store
 from app.service import changing, exporting, reading, searching, slot_use, submitting

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
@@ -14,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from app.embedded import machine
+from app.embedded.folder_lock import FolderLock, Serving, serving
 from app.embedded.interpreter import Interpreter, import_path
 from app.embedded.machine import (
     HOME,
@@ -57,6 +57,7 @@ class Embedded:
 
     say: gets a sentence for the user, who waits for its end. token: for its user, where other machines reach it.
     forking: what its trainers are forked from, where that has begun. processes: all others, by the names of their logs.
+    stays: until somebody ends it, so that other commands may send it studies.
     """
 
     folder: Path
@@ -69,7 +70,8 @@ class Embedded:
     token: str | None = None
     forking: Interpreter | None = None
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    _lock: IO[bytes] | None = None
+    stays: bool = False
+    _lock: FolderLock | None = None
     _reserved: Any = None  # the hold on the port
     _workers: socket.socket | None = None
 
@@ -99,6 +101,8 @@ class Embedded:
             with private_files():
                 self._let_workers_begin()
             self._await_ready(self.slots if await_slots else 0)
+            assert self._lock is not None
+            self._lock.tell(Serving(self.url, self.stays))
         except BaseException:
             self.stop()
             raise
@@ -168,14 +172,11 @@ class Embedded:
         self.folder = self.folder.resolve()
         try:
             (self.folder / "logs").mkdir(parents=True, exist_ok=True)
-            self._lock = (self.folder / "lock").open("wb")
+            self._lock = FolderLock(self.folder)
+        except BlockingIOError:
+            raise StackFailed(_taken(self.folder)) from None
         except OSError as error:
             raise StackFailed(f"the folder {self.folder} cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel opens it when this process ends
-        except BlockingIOError:
-            text = f"another stagetree is at work in {self.folder}; wait for it, or choose another folder with --dir"
-            raise StackFailed(text) from None
         remove_partial(self.folder / "checkpoints")
 
     def _spawn_all(self) -> None:
@@ -264,6 +265,15 @@ class Embedded:
 
     def _not_ready(self) -> StackFailed:
         return StackFailed(f"the stack was not ready after {START_SECONDS:.0f} seconds; see {self.folder / 'logs'}")
+
+
+def _taken(folder: Path) -> str:
+    """That another stack has the folder, and what to do about it."""
+    other = serving(folder)
+    here = f"another stagetree is at work in {folder}"
+    if other is not None and other.stays:
+        return f"{here}: send it the study with --server {other.url}, or choose another folder with --dir"
+    return f"{here}; wait for it, or choose another folder with --dir"
 
 
 @contextlib.contextmanager

@@ -1,0 +1,85 @@
+"""Commands that change a study find the server of the folder here, and no other one's studies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import Stagetree
+from stacks import TOYS, Service
+from toys import trials
+
+from app.embedded import Embedded
+from app.embedded.folder_lock import FolderLock, Serving, is_at_work, serving
+from stagetree.client import Client
+
+Write = Callable[[Any], Path]
+LONG = ({"rate": 0.1}, 100_000)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, and an environment that names no server."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("STAGETREE_URL", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def up_here(here: Path) -> Iterator[Service]:
+    """As `stagetree up --port 0` here."""
+    stack = Embedded(here / ".stagetree", 1, TOYS, stays=True)
+    stack.start()
+    with Client(stack.url) as client:
+        yield Service(client)
+    stack.stop()
+
+
+def test_studies_of_another_folder_are_not_changed(
+    stack: Service,
+    stagetree: Stagetree,
+    here: Path,
+    make_store: Callable[[Path], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`trials last` showed the study of the folder here, and `cancel last` cancelled one of a server elsewhere."""
+    monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", stack.url)
+    make_store(here / ".stagetree")
+    study = stack.submit(trials("of-another-folder", LONG))
+    for command in ("cancel last", "pause last", "trials stop last 0", "branch last 0 --at 1 --set lr=1 --steps 2"):
+        said = stagetree(*command.split())
+        assert (said.code, said.out) == (69, "") and "no process serves .stagetree" in said.err
+    assert stack.client.study(study, trials=False)["state"] == "running"
+    assert stagetree("cancel", study, "--server", stack.url).out == f"{study} is cancelled\n"
+
+
+def test_the_server_of_the_folder_is_found(
+    up_here: Service, stagetree: Stagetree, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With any port but 8000, `stagetree cancel` said that no server answers, and to start one here."""
+    monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", "http://127.0.0.1:9")
+    file = write(trials("here", LONG))
+    study = stagetree("submit", file).out.strip()
+    assert study == next(iter(up_here.client.studies()))["study"]
+    refused = stagetree("run", file, "--trainers", TOYS[0])
+    assert refused.code == 1 and f": send it the study with --server {up_here.url}, or choose" in refused.err
+    assert stagetree("pause", "last").out == f"{study} is paused\n", "what was refused left the address as it was"
+    assert stagetree("cancel", "last").out == f"{study} is cancelled\n"
+
+
+def test_where_a_stack_answers_is_known_while_it_is_at_work(tmp_path: Path) -> None:
+    there = Serving("http://127.0.0.1:7", stays=True)
+    assert not is_at_work(tmp_path) and serving(tmp_path) is None
+    lock = FolderLock(tmp_path)
+    assert is_at_work(tmp_path) and serving(tmp_path) is None, "it has not started yet"
+    lock.tell(there)
+    with pytest.raises(BlockingIOError):
+        FolderLock(tmp_path)
+    assert serving(tmp_path) == there
+    lock.close()
+    assert not is_at_work(tmp_path) and serving(tmp_path) is None
+    again = FolderLock(tmp_path)
+    assert serving(tmp_path) is None, "where the one before answered is no news"
+    again.close()
