@@ -29,6 +29,25 @@ def unfinished(service: Service[Documents], spec: Json) -> str | None:
     return None
 
 
+NAMED = 3
+"""Of the other studies that slots train, the newest."""
+
+
+def tell_others(service: Service[Documents], study: str | None = None) -> None:
+    """Say which other studies of the folder were interrupted, and get slots again: they train beside this one."""
+    running = [each["study"] for each in service.client.studies(state=("running",)) if each["study"] != study]
+    if not running or service.folder is None:
+        return
+    more = f" and {len(running) - NAMED} more" if len(running) > NAMED else ""
+    beside = f" beside {study}" if study else ""
+    example = running[0] if len(running) == 1 else "ID"
+    print(
+        f"Interrupted before, and resumed{beside}: {', '.join(running[:NAMED])}{more}; `stagetree cancel {example}` in "
+        f"another terminal ends a study, `stagetree pause {example}` keeps it for later.",
+        file=sys.stderr,
+    )
+
+
 def _is_the_same(written: StudySpec, document: Json) -> bool:
     """Whether a study on record is written so, and what it reads has not changed since."""
     from app import inputs

@@ -165,6 +165,7 @@ def up(
     Example:  stagetree up --slots 4 --trainers trainer.py
     """
     from app.cli import stacks
+    from app.cli.resuming import tell_others
 
     if insecure:
         os.environ["STAGETREE_ACCESS"] = "open"
@@ -177,6 +178,7 @@ def up(
             print(_said_to_others(service.url_for_others, service.token))
         print(f"Open {url} in a browser to watch; the API is described at {url}/docs.")
         print("Ctrl-C stops everything; nothing is lost.", flush=True)
+        tell_others(service)
         try:
             while True:
                 service.check()
@@ -285,9 +287,10 @@ def _until(timeout: float | None, service: AnyService) -> Any:
 
 def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
     from app.cli.following import Show
-    from app.cli.resuming import unfinished
+    from app.cli.resuming import tell_others, unfinished
 
     study = unfinished(service, spec) or submitted(service.client.submit(spec), is_quiet=show is Show.quiet)
     if show is not Show.quiet:
         print(f"In a browser: {without_secrets(service.client.url)}/#/studies/{study}", file=sys.stderr)
+        tell_others(service, study)
     return until_end(service, study, show)

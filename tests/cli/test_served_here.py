@@ -83,3 +83,18 @@ def test_where_a_stack_answers_is_known_while_it_is_at_work(tmp_path: Path) -> N
     again = FolderLock(tmp_path)
     assert serving(tmp_path) is None, "where the one before answered is no news"
     again.close()
+
+
+@pytest.mark.slow
+def test_what_was_interrupted_before_is_named_where_it_is_trained_again(
+    stagetree: Stagetree, here: Path, write: Write
+) -> None:
+    """Another study that was run in the folder shared slots with one that Ctrl-C had stopped: nothing said so."""
+    stack = Embedded(here / ".stagetree", 1, TOYS)
+    stack.start()
+    with Client(stack.url) as client:
+        before = client.submit(trials("before", LONG, seconds=0.05)).study
+    stack.stop()
+    said = stagetree("run", write(trials("after", ({}, 3))), "--slots", 1, "--trainers", TOYS[0], "--no-check")
+    assert said.code == 0
+    assert "resumed beside after-" in said.err and f": {before}; `stagetree cancel {before}` in another" in said.err
