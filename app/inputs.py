@@ -156,6 +156,8 @@ def _files(path: str) -> Iterator[tuple[str, os.stat_result]]:
         with os.scandir(os.path.join(path, folder)) as entries:
             for entry in entries:
                 name = os.path.join(folder, entry.name)
+                if entry.name == "__pycache__":
+                    continue  # Python makes it when it reads code in a folder
                 if not entry.is_dir():
                     files.append((name, _status(entry)))
                 elif not entry.is_symlink():

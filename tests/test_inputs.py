@@ -88,6 +88,16 @@ def test_a_folder_is_the_names_and_contents_in_it_wherever_it_lies(tmp_path: Pat
     assert changed(here)
 
 
+def test_what_python_compiles_in_a_folder_is_no_change(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("VALUE = 1")
+    seen = look(str(tmp_path))
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "code.pyc").touch()
+    assert not changed(seen)
+    (tmp_path / "code.py").write_text("VALUE = 2")
+    assert changed(seen)
+
+
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputMissing, match="none cannot be read: No such file or directory"):
         look(str(tmp_path / "none"))

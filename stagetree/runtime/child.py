@@ -9,7 +9,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -63,7 +62,6 @@ class Child:
         self._waiting: tuple[Message, list[int]] | None = None
         self._model: Model | None = None
         self._lanes, self._looks, self._said_at = Lanes(), Looks(), 0.0
-        self._modules, self._beyond = 0, list[str]()  # how many there were when it was looked last, and what was found
         self._hp: dict[str, Any] | None = None
         self._timeline, self._buffers, self._journal = HpTimeline({}), Buffers("cpu"), Journal()
         self._commands: dict[str, Callable[[Message, list[int]], Message]] = {
@@ -133,9 +131,7 @@ class Child:
             self._may_divide = not issubclass(trainer, DataTrainer) or message.get("parallel") == "fsdp"
             self._model = Model.build(trainer, message["args"], message["seed"], self._device)
         code = imports_of(Path(self._file).resolve())
-        if len(sys.modules) != self._modules:  # there are thousands, and few models import another one
-            self._modules, self._beyond = len(sys.modules), code.beyond()
-        return {"version": code.version, "beyond": self._beyond}
+        return {"version": code.version}
 
     def _begin(self, message: Message, fds: list[int]) -> Message:
         self._built.begin(fds[0], self._values(message["hp"]), is_whole=message["whole"])
@@ -236,7 +232,8 @@ class Child:
         return {}
 
     def _stray(self, message: Message, fds: list[int]) -> Message:
-        return self._looks.stray(message["first"], message["words"], self._built, self._timeline)
+        stray = self._looks.stray(message["first"], message["words"], self._built, self._timeline)
+        return stray | {"files": self._looks.files(self._built.trainer, self._file)}
 
     # ------------------------------------------------------------------------------------------------ their parts
 

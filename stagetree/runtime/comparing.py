@@ -127,10 +127,16 @@ class Looks:
     def __post_init__(self) -> None:
         reading.watch()
 
-    def data_files(self, trainer: object) -> list[str]:
-        """The data files that a trainer has read, here and in processes of its own."""
+    def files(self, trainer: object, file: str) -> list[str]:
+        """The data and code that a trainer has read beside its version, here and in processes of its own.
+
+        file: the trainer's. The code is left out where the trainer says itself what its version is.
+        """
+        code = imports_of(Path(file).resolve())
         others = trainer.read_elsewhere() if isinstance(trainer, Script) else []
-        return list(dict.fromkeys([*reading.data_files(), *others]))[: reading.MOST]
+        is_declared = getattr(trainer, "version", code.version) != code.version
+        own = [] if is_declared else reading.code_files(code)
+        return list(dict.fromkeys([*reading.data_files(), *own, *others]))
 
     def take(self, name: str, model: Model, file: str) -> None:
         self.looks[name] = Look.at(model, file)
@@ -164,7 +170,6 @@ class Looks:
             "stray": unseen | stray,
             "cause": plain(suspects.cause("used", False, {}, signs)),
             "unread": list(map(plain, unread(model.trainer))),
-            "files": self.data_files(model.trainer),
         }
 
 

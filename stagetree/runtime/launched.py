@@ -128,7 +128,7 @@ class LaunchedTrainer(Trainer, Script):
         return sorted(set.intersection(*(set(each["unread"]) for each in answers)))
 
     def read_elsewhere(self) -> list[str]:
-        answers = self._ranks.ask("data_files") if self._leads else []
+        answers = self._ranks.ask("files") if self._leads else []
         return list(dict.fromkeys(name for each in answers for name in each["files"]))
 
     def close(self) -> None:

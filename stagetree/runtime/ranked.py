@@ -40,19 +40,19 @@ class Rank:
 
     def __init__(self, number: int, world: int) -> None:
         self._number, self._world = number, world
-        self._device, self._looks = "cpu", Looks()
+        self._device, self._file, self._looks = "cpu", "", Looks()
         self._grant: Grant | None = None
         self._model: Model | None = None
         self.taken = 0  # steps of the command under way
 
     def begin(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
         """Run the script up to its loop."""
-        self._grant, device = Grant(files[0], self._world), message["device"]
+        self._grant, device, self._file = Grant(files[0], self._world), message["device"], message["file"]
         if device != "cpu":
             device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
         Machine(device, None, message["threads"], message["determinism"]).prepare()
         with user_code():
-            imports = imports_of(Path(message["file"]))
+            imports = imports_of(Path(self._file))
             if imports.version != message["version"]:
                 raise RuntimeError(f"{imports.path} has changed since this version of the trainer was loaded")
             kind = script_trainer(message["name"], imports)
@@ -97,8 +97,8 @@ class Rank:
     def unread(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
         return {"unread": unread(self._built.trainer)}, []
 
-    def data_files(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
-        return {"files": self._looks.data_files(self._built.trainer)}, []
+    def files(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
+        return {"files": self._looks.files(self._built.trainer, self._file)}, []
 
     def log(self, message: Message, files: list[int]) -> None:
         """From here on, print into these files."""

@@ -1,4 +1,4 @@
-"""Which data files a trainer has read, as far as it can be told: its study may have left some out of `inputs`.
+"""Which files a trainer has read, as far as it can be told: its study may have left some out of `inputs`.
 
 Python tells whenever it opens a file, here and in the processes of a data loader, which are forks. A library that opens
 one by itself, such as HDF5 or safetensors, mostly holds or maps it: Linux tells which files that are. Of a data set of
@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from stagetree.source.importing import Imports, installed_folders, is_installed
+
 MOST = 64
 """So many files and patterns are told, the first ones."""
 
@@ -25,7 +27,6 @@ MANY = 16
 MOST_NOTED = 4096
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/opt/conda")
 CODE = {".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link"}
 
 MOST_BYTES = 4096
@@ -82,9 +83,18 @@ def data_files() -> list[str]:
     and patterns of many."""
     for kind, name in (told for forks in _forks for told in forks.told()):
         _enter(kind, name)
-    packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    elsewhere = tuple(f"{folder.rstrip('/')}/" for folder in (*SYSTEM, sys.prefix, sys.base_prefix, *packages))
-    names = [name for name in dict.fromkeys((*_read, *_held())) if name not in _written and _may_be(name, elsewhere)]
+    installed = installed_folders()
+    names = [name for name in dict.fromkeys((*_read, *_held())) if name not in _written and _may_be(name, installed)]
+    return _told(names)
+
+
+def code_files(code: Imports) -> list[str]:
+    """The files of the user's modules that this process has imported and no version covers, such as modules of a
+    package that is installed in place; and patterns of many."""
+    return _told([name for name in code.beyond() if "/." not in name])
+
+
+def _told(names: Iterable[str]) -> list[str]:
     return list(islice((each for each in _by_pattern(names) if "/*" in each or os.path.isfile(each)), MOST))
 
 
@@ -147,11 +157,10 @@ def _words(path: Path) -> list[str]:
     return []
 
 
-def _may_be(name: str, elsewhere: tuple[str, ...]) -> bool:
-    """Whether it may be data, by its name. elsewhere: folders, each with a slash at its end."""
-    if not name.startswith("/") or "/." in name or name.startswith(elsewhere):
-        return False
-    return _ending(name) not in CODE
+def _may_be(name: str, installed: tuple[str, ...]) -> bool:
+    """Whether it may be data, by its name."""
+    is_hidden = not name.startswith("/") or "/." in name
+    return not is_hidden and _ending(name) not in CODE and not is_installed(name, installed)
 
 
 def _by_pattern(names: Iterable[str]) -> Iterable[str]:

@@ -18,6 +18,10 @@ from types import CodeType, ModuleType
 
 from stagetree.source.versions import PACKAGE, module_name, root, version_of
 
+SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/opt/conda")
+PACKAGES = {"site-packages", "dist-packages"}
+OURS = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "app")]
+
 
 @dataclass(frozen=True)
 class Imports:
@@ -46,12 +50,10 @@ class Imports:
         return self._under_another_name()
 
     def beyond(self) -> list[str]:
-        """The modules from below the folder that were imported so far and are not in `files`, as relative paths."""
-        below = self.base / self.name.split(".")[0] if "." in self.name else self.base
-        files = {_file(module) for module in list(sys.modules.values())}
-        inside = (Path(file) for file in files if file is not None and file.startswith(f"{below}{os.sep}"))
-        outside = {name for file in inside if (name := file.relative_to(self.base).as_posix()) not in self.files}
-        return sorted(name for name in outside if "site-packages" not in name)
+        """The files of the modules that were imported so far and are neither in `files` nor installed."""
+        covered, installed = {str(self.base / name) for name in self.files}, installed_folders()
+        files = {_file(module) for module in list(sys.modules.values())} - covered
+        return sorted(file for file in files if file is not None and not is_installed(file, installed))
 
     def _under_another_name(self) -> ModuleType:
         """A file called as a module that is there already, such as json.py: that one must stay what it is."""
@@ -127,13 +129,25 @@ def _spec(name: str, file: Path, content: bytes) -> ModuleSpec:
     return spec
 
 
+def installed_folders() -> tuple[str, ...]:
+    """Where the system, Python, packages and stagetree lie, each with a slash at its end."""
+    packages = [path for path in sys.path if Path(path).name in PACKAGES]
+    folders = [sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), *packages, *OURS]
+    return tuple({f"{folder.rstrip('/')}/": None for folder in (*SYSTEM, *folders, *map(os.path.realpath, folders))})
+
+
+def is_installed(file: str, folders: tuple[str, ...]) -> bool:
+    """folders: as of `installed_folders`."""
+    return file.startswith(folders) or not PACKAGES.isdisjoint(file.split("/"))
+
+
 def _is_at(module: ModuleType, path: Path) -> bool:
     return _file(module) == str(path)
 
 
 def _file(module: ModuleType) -> str | None:
     file = getattr(module, "__file__", None)
-    return _resolved(file) if isinstance(file, str) else None
+    return _resolved(file) if isinstance(file, str) and os.path.isabs(file) else None  # torch makes up some names
 
 
 def know_modules() -> None:

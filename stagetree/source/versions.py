@@ -5,8 +5,8 @@ import those very bytes.
 
 What is imported is read from the source: `import x`, `from x import y`, relative imports, wherever they stand, and
 `import_module("x")` with a literal name. The files that the `command` of a `CommandTrainer` names belong to it, too. A
-module whose name is computed, other data files and compiled extensions are out of reach; `Imports.beyond` tells which
-modules were imported and are not covered.
+module whose name is computed, a package that is installed in place, other data files and compiled extensions are out of
+reach; `Imports.beyond` tells which modules were imported and are not covered.
 """
 
 from __future__ import annotations

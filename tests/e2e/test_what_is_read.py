@@ -194,6 +194,37 @@ def test_a_picture_that_joins_a_data_set_is_said(tmp_path: Path, monkeypatch: py
     )
 
 
+LIBRARY = "class Base:\n    begin = {}\n"
+OF_LIBRARY = f"import sys\nsys.path.append(LIBRARY)\nfrom library.base import Base\n{TRAINER}".replace(
+    "else 0.0", "else Base.begin"
+)
+
+
+@pytest.mark.slow
+def test_code_beyond_the_trainers_version_is_seen_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that is installed in place, or in a folder of its own, is no part of the trainer's version."""
+    monkeypatch.setenv("STAGETREE_PROOFS", "1")
+    library, here = tmp_path / "src" / "library", tmp_path / "here"
+    library.mkdir(parents=True)
+    here.mkdir()
+    trainer = OF_LIBRARY.replace("LIBRARY", repr(str(tmp_path / "src")))
+    (library / "__init__.py").touch()
+    (here / "study.json").write_text(json.dumps(STUDY))
+    told = []
+    for begin, version in ((10.0, ""), (20.0, ""), (10.0, "1"), (20.0, "1")):
+        (library / "base.py").write_text(LIBRARY.format(begin))
+        declared = f'name = "number"\n    version = "{version}"' if version else 'name = "number"'
+        (here / "trainer.py").write_text(trainer.replace('name = "number"', declared))
+        study = stagetree(here, "run", "study.json", "--slots", "1", "-q")
+        told.append((study["best"]["value"], study["not_exact"]))
+    shared = f"{library / 'base.py'} has changed since shared results were trained"
+    assert told[0] == (11.0, []) and told[2:] == [(11.0, []), (11.0, [])], "the version says what is the same"
+    assert told[1][0] == 11.0 and told[1][1] == [f"{shared}: name it in `inputs` to train with the new one"]
+    (here / "study.json").write_text(json.dumps({**STUDY, "inputs": ["../src/library"]}))
+    (here / "trainer.py").write_text(trainer)
+    assert brief(stagetree(here, "run", "study.json", "--slots", "1", "-q"))[0] == 21.0
+
+
 LAUNCHED = """
 import torch, stagetree
 
