@@ -264,8 +264,6 @@ def _changes(drawn: list[dict[str, Sequence]], begin: int, end: int) -> list[int
 
 def num_trials(spec: StudySpec) -> int:
     """How many trials a tuner begins; as many as are drawn to look at, where it does not say."""
-    tuner: Any = spec.tuner
-    for field in ("num_trials", "population_size"):
-        if (number := getattr(tuner, field, None)) is not None:
-            return int(number)
-    return SAMPLES
+    asked, different = _asked_for(spec), different_configurations(spec)
+    number = getattr(spec.tuner, "population_size", SAMPLES) if asked is None else asked
+    return int(number if different is None else min(number, different))

@@ -103,7 +103,7 @@ def saving_lines(costs: Json) -> Iterator[str]:
         whole = f"of {costs['alone']} steps to every trial's end"
         yield f"{percent(costs['saved_by_stopping'])} by early stopping: {whole}"
     if costs["by_results"]:
-        yield "by equal results: those of a run decide otherwise, and its numbers are others"
+        yield "a guess, as if all results were equal: in a run they are not, and its numbers are others"
 
 
 def budget_lines(costs: Json) -> Iterator[str]:

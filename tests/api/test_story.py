@@ -202,6 +202,17 @@ def test_what_was_shared_and_stopped_is_told_with_its_time() -> None:
     )
 
 
+def test_what_only_other_studies_have_trained_is_said_to_be_shared_with_them() -> None:
+    """It read: no other trial shares its first steps; sharing saved 40 steps."""
+    simulated = simulator(slots=1)
+    spec = study_of([({"lr": 0.1}, 20), ({"lr": 0.2}, 20)]).to_json()
+    for _ in range(2):
+        study = submit(simulated, spec)
+        simulated.run()
+    line = told(simulated.plan, study.id)["lines"][1]
+    assert line == "No other trial shares its first steps; sharing with other studies saved 40 steps."
+
+
 def test_no_time_is_claimed_by_the_pace_of_a_process_that_begins() -> None:
     story = Story()
     study = story.submit(({"lr": 0.1}, 8), ({"lr": DECAY}, 8), ({"lr": 0.1}, 8))

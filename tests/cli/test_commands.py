@@ -332,10 +332,10 @@ def test_preview_needs_no_server_and_no_trainer(stagetree: Stagetree, write: Wri
 
 def test_preview_says_that_its_results_are_equal(stagetree: Stagetree, write: Write) -> None:
     """The numbers of the run were others, without a word."""
-    assert "by equal results" not in stagetree("preview", write(grid("adaptive"))).out
+    assert "a guess, as if all" not in stagetree("preview", write(grid("adaptive"))).out
     asha = {"kind": "asha", "num_trials": 8, "min_steps": 3, "max_steps": 12, "reduction_factor": 2}
     said = stagetree("preview", write(grid("adaptive", tuner=asha)))
-    assert "by equal results: those of a run decide otherwise, and its numbers are others" in said.out
+    assert "a guess, as if all results were equal: in a run they are not, and its numbers are others" in said.out
 
 
 def test_preview_refuses_a_trainer_that_is_in_no_file_that_is_named(stagetree: Stagetree, write: Write) -> None:

@@ -44,6 +44,13 @@ def test_several_are_drawn() -> None:
     assert "list 4 values each" in said and "have 16 beginnings" in said
 
 
+def test_it_counts_the_trials_that_the_tuner_will_begin() -> None:
+    """Of `hyperband`, whose trials are those of its brackets, it said 64."""
+    tuner = {"kind": "hyperband", "min_steps": 2, "max_steps": 18, "eta": 3}
+    [said] = advice(spec({"lr": uniform(0.1, 1)}, tuner=tuner))
+    assert said.endswith("17 trials then have 4 beginnings to train, not 17")
+
+
 @pytest.mark.parametrize(
     "quiet",
     [

@@ -40,13 +40,14 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     shared = _beginning(plan, study, ranked[0][0]) if ranked else Beginning()
     cost = accounting.cost(plan, study)
     pace = accounting.seconds_per_step(study)
+    ways = ("sharing" if cost.shared else "sharing with other studies", "early stopping")
     saved = [(cost.spared, pace * cost.spared), (cost.stopped_early, pace * cost.stopped_early)]
     won = _won(plan, study, ranked, beside, as_far)
     close = _close(plan, study, ranked)
     noise = _noise(plan, study, ranked, beside, close)
     lines = [
         won + _failed_too(ranked, len(order) - len(ranked)),
-        _saved(study, ranked, shared, saved),
+        _saved(study, ranked, shared, zip(ways, saved, strict=True)),
         *([noise] if noise else []),
     ]
     return StudyStory(
@@ -240,10 +241,9 @@ def _common(plan: SearchPlan, trial: Trial, ends: Mapping[NodeId, int]) -> int:
     return steps
 
 
-def _saved(study: Study, ranked: Ranked, shared: Beginning, saved: Sequence[tuple[int, float]]) -> str:
-    """The steps shared with the best trial, and the savings in both ways."""
-    named = zip(("sharing", "early stopping"), saved, strict=True)
-    ways = [(how, _amount(*amount)) for how, amount in named if amount[0]]
+def _saved(study: Study, ranked: Ranked, shared: Beginning, saved: Iterable[tuple[str, tuple[int, float]]]) -> str:
+    """The steps shared with the best trial, and the savings in both ways, by name."""
+    ways = [(how, _amount(*amount)) for how, amount in saved if amount[0]]
     sentences = [_shares(study, ranked[0][0], shared)] if ranked and len(study.trials) > 1 else []
     if ways:
         (how, much), *more = ways
