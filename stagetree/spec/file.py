@@ -21,6 +21,7 @@ from yaml.constructor import ConstructorError
 
 from stagetree.spec.errors import Problem, SpecError
 from stagetree.spec.tuners import KINDS
+from stagetree.spec.yaml_words import words
 
 __all__ = ["read"]
 
@@ -35,8 +36,8 @@ def read(path: Path) -> Any:
     try:
         value = _read_json(text) if path.suffix == ".json" else yaml.load(text, _Loader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
-        problem = ": ".join(filter(None, (error.context, error.problem)))
-        raise SpecError([Problem("", problem)], _at_line(path, error.problem_mark)) from None
+        wrong = words(error)
+        raise SpecError([Problem("", wrong.sentence)], f"{path}:{wrong.line}" if wrong.line else str(path)) from None
     except json.JSONDecodeError as error:
         raise SpecError([Problem("", f"is not JSON: {error.msg}")], f"{path}:{error.lineno}") from None
     except (yaml.YAMLError, ValueError) as error:
@@ -48,8 +49,7 @@ def read(path: Path) -> Any:
     return value
 
 
-def _at_line(path: Path, mark: Any) -> str:
-    return f"{path}:{mark.line + 1}" if mark else str(path)
+_NULL = "tag:yaml.org,2002:null"
 
 
 class _Loader(yaml.SafeLoader):
@@ -59,7 +59,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = set()
-        for key, _ in node.value:
+        for key, value in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
             if not isinstance(key.value, str) or key.tag != "tag:yaml.org,2002:str":
@@ -67,6 +67,9 @@ class _Loader(yaml.SafeLoader):
             if key.value in keys:
                 raise ConstructorError(None, None, f"the key {key.value!r} is written twice", key.start_mark)
             keys.add(key.value)
+            if ":" in key.value and key.style is None and value.value == "" and value.tag == _NULL:
+                spaced = key.value.replace(":", ": ")
+                raise ConstructorError(None, None, f"write {spaced}, with a space behind the colon", key.start_mark)
         return super().construct_mapping(node, deep)
 
 

@@ -36,7 +36,7 @@ WRONG = {
     "mode: must be": {"mode": "best"},
 }
 FILES = {
-    "study.yaml:3: ": "name: x\nspace: [1,\n",
+    "study.yaml:3: the file ends before a bracket that was opened is closed": "name: x\nspace: [1,\n",
     "must be an object with the fields of a study, got 'words'": "words",
     "is empty: a study has at least name, trainer, metric and mode": "",
 }

@@ -44,6 +44,18 @@ def test_several_are_drawn() -> None:
     assert "list 4 values each" in said and "have 16 beginnings" in said
 
 
+def test_texts_that_were_meant_as_numbers_are_named() -> None:
+    """`lr: ["1e-3"]` and `lr: [0.1 0.01]` are texts: the optimizer was the first to say so, from a traceback."""
+    values = {"family": "values", "values": ["3", 4], "milestones": [1]}
+    space = {"lr": ["1e-3", "0.1 0.01", 0.1], "wd": None, "bs": values, "opt": ["adam", "1st", "v2"]}
+    assert advice(spec(space, tuner={"kind": "grid", "max_steps": 3})) == [
+        "lr has the text '1e-3' among its values: 1e-3 is a number, without quotes",
+        "lr has the text '0.1 0.01' among its values: [0.1, 0.01] is a list, without quotes",
+        "wd is null, which trainers are given as None: write its values, or leave it out",
+        "bs has the text '3' among its values: 3 is a number, without quotes",
+    ]
+
+
 def test_it_counts_the_trials_that_the_tuner_will_begin() -> None:
     """Of `hyperband`, whose trials are those of its brackets, it said 64."""
     tuner = {"kind": "hyperband", "min_steps": 2, "max_steps": 18, "eta": 3}
