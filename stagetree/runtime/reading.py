@@ -1,8 +1,9 @@
 """Which files a trainer has read, as far as it can be told: its study may have left some out of `inputs`.
 
 Python tells whenever it opens a file, here and in the processes of a data loader, which are forks. A library that opens
-one by itself, such as HDF5 or safetensors, mostly holds or maps it: Linux tells which files that are. Of a data set of
-single pictures a check reads a few, so many files of one kind are told as a pattern, such as `/data/train/*/*.png`.
+one by itself, such as HDF5 or safetensors, mostly holds or maps it: Linux tells which files that are. Where a library
+closes it, the folder was mostly listed before: see `FolderWatch`. Of a data set of single pictures a check reads a few,
+so many files of one kind are told as a pattern, such as `/data/train/*/*.png`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from stagetree.runtime.folder_watch import FolderWatch
 from stagetree.source.importing import Imports, installed_folders, is_installed
 
 MOST = 64
@@ -26,6 +28,7 @@ MANY = 16
 
 MOST_NOTED = 4096
 
+EVENTS = {"open", "os.listdir", "os.scandir"}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 CODE = {".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link"}
 
@@ -37,7 +40,6 @@ class _Forks:
     """What the forks of this process read: each tells it through one pipe, and tells nothing once that is full."""
 
     def __init__(self) -> None:
-        self.owner = os.getpid()
         self._begin, self._end = os.pipe()
         os.set_blocking(self._begin, False)
         os.set_blocking(self._end, False)
@@ -62,18 +64,30 @@ class _Forks:
         return status.st_dev, status.st_ino
 
 
+class _Watch:
+    """Of one process and its forks."""
+
+    def __init__(self) -> None:
+        self.owner, self.installed = os.getpid(), installed_folders()
+        self.forks, self.folders = _Forks(), FolderWatch()
+
+    @property
+    def is_in_a_fork(self) -> bool:
+        return self.owner != os.getpid()
+
+
 READ, WRITTEN = "r", "w"
 
 _read: dict[str, None] = {}
 _written: set[str] = set()
-_forks: list[_Forks] = []  # one, of this process or of the one that it is a fork of
+_watch: list[_Watch] = []  # one, of this process or of the one that it is a fork of
 
 
 def watch() -> None:
     """From here on, note what this process and its forks open. A hook stays."""
-    is_first = not _forks
-    if is_first or _forks[0].owner != os.getpid():
-        _forks[:] = [_Forks()]
+    is_first = not _watch
+    if is_first or _watch[0].is_in_a_fork:
+        _watch[:] = [_Watch()]
     if is_first:
         sys.addaudithook(_note)
 
@@ -81,8 +95,11 @@ def watch() -> None:
 def data_files() -> list[str]:
     """The files that were read and not written, without code, hidden files, and files of the system and of packages;
     and patterns of many."""
-    for kind, name in (told for forks in _forks for told in forks.told()):
-        _enter(kind, name)
+    for watch in _watch:
+        for kind, name in watch.forks.told():
+            _enter(kind, name)
+        for is_written, name in watch.folders.closed():
+            _enter(WRITTEN if is_written else READ, name)
     installed = installed_folders()
     names = [name for name in dict.fromkeys((*_read, *_held())) if name not in _written and _may_be(name, installed)]
     return _told(names)
@@ -100,15 +117,20 @@ def _told(names: Iterable[str]) -> list[str]:
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook: an error here would be raised by the trainer's own `open`."""
-    if event != "open" or not isinstance(arguments[0], str | bytes):
+    if event not in EVENTS:
         return
     try:
-        name = os.path.abspath(os.fsdecode(arguments[0]))
-    except (OSError, ValueError):  # the working folder is gone, or this is no path
+        name = os.path.abspath(os.fsdecode(arguments[0] or "."))
+    except (OSError, TypeError, ValueError):  # the working folder is gone, or this is no path
+        return
+    watch = _watch[0]
+    if event != "open":
+        if not watch.is_in_a_fork and not _is_foreign(name, watch.installed):
+            watch.folders.add(name)
         return
     kind = WRITTEN if arguments[2] & WRITES else READ
-    if _enter(kind, name) and _forks[0].owner != os.getpid():
-        _forks[0].tell(kind, name)
+    if _enter(kind, name) and watch.is_in_a_fork:
+        watch.forks.tell(kind, name)
 
 
 def _enter(kind: str, name: str) -> bool:
@@ -159,8 +181,12 @@ def _words(path: Path) -> list[str]:
 
 def _may_be(name: str, installed: tuple[str, ...]) -> bool:
     """Whether it may be data, by its name."""
-    is_hidden = not name.startswith("/") or "/." in name
-    return not is_hidden and _ending(name) not in CODE and not is_installed(name, installed)
+    return _ending(name) not in CODE and not _is_foreign(name, installed)
+
+
+def _is_foreign(name: str, installed: tuple[str, ...]) -> bool:
+    """Whether it is hidden, none of the disk's, or installed."""
+    return not name.startswith("/") or "/." in name or is_installed(name, installed)
 
 
 def _by_pattern(names: Iterable[str]) -> Iterable[str]:
@@ -170,7 +196,7 @@ def _by_pattern(names: Iterable[str]) -> Iterable[str]:
 
 
 def _merged(names: Iterable[str], pattern_of: Callable[[str], str], part_of: Callable[[str], str]) -> dict[str, None]:
-    """The same, with a pattern for those that have many parts together, and none of which was written."""
+    """The same, with a pattern for many parts of it, unless a file of the pattern was written."""
     parts = defaultdict[str, set[str]](set)
     for name in names:
         parts[pattern_of(name)].add(part_of(name))

@@ -129,6 +129,29 @@ def test_a_few_files_of_each_of_many_classes_are_told_as_one_pattern(tmp_path: P
     assert told_of(few, 0) == [f"{tmp_path}/val/*/*.png"]
 
 
+LISTER = """
+import ctypes, json, os, sys
+from stagetree.runtime import reading
+
+reading.watch()
+library = ctypes.CDLL(None)
+names = [f"{folder}/{name}".encode() for folder, _, names in os.walk("data") for name in names]
+for name in (*names, b"elsewhere/unlisted.png"):
+    os.close(library.open(name, os.O_RDWR if b"out" in name else os.O_RDONLY))
+print(json.dumps(sorted(map(os.path.relpath, reading.data_files()))))
+"""
+
+
+def test_files_in_a_listed_folder_are_told_that_a_library_opens_and_closes(tmp_path: Path) -> None:
+    names = ["data/a.parquet", "data/cat/1.JPG", "data/cat/2.png", "data/out.npy", "data/notes.yaml"]
+    for name in (*names, "elsewhere/unlisted.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    command = [sys.executable, "-c", LISTER]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert json.loads(told) == names[:3]
+
+
 def test_no_pattern_stands_for_files_that_were_written(tmp_path: Path) -> None:
     names = [tmp_path / "cache" / f"{number}.npy" for number in range(20)]
     assert told_of(names, 2, written=tmp_path / "cache" / "new.npy") == sorted(map(str, names))
