@@ -88,7 +88,7 @@ def retry(
 
 Values = Annotated[
     list[str],
-    typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter, as JSON or a string; may be repeated."),
+    typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter, written as in a study file; may be repeated."),
 ]
 StepsInAll = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="The number of steps in all.")]
 

@@ -99,7 +99,7 @@ Given = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME=VALUE...]",
-        help="Hyper-parameters, or places inside the space such as lr.init; each value is JSON or a string.",
+        help="Hyper-parameters, or places inside the space such as lr.init; each value as in a study file.",
     ),
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import textwrap
@@ -56,16 +55,18 @@ def load_to_run(path: Path, changes: Sequence[str], *, is_here: bool, is_checked
 
 
 def changes_of(options: Sequence[str], option: str) -> Json:
-    """What `--set tuner.max_steps=20` says, by dotted path; values are JSON, or else strings."""
+    """What `--set tuner.max_steps=20` says, by dotted path; values are written as in a study file."""
+    from stagetree.spec.file import value_of
+
     changes: Json = {}
     for each in options:
         path, separator, value = each.partition("=")
         if not separator or not path:
             fail(f"{option}: must be FIELD=VALUE, such as tuner.max_steps=20, got {each!r}", USAGE)
         try:
-            changes[path] = json.loads(value)
-        except ValueError:
-            changes[path] = value
+            changes[path] = value_of(value)
+        except ValueError as error:
+            fail(f"{option} {path}={value}: {error}", USAGE)
     return changes
 
 

@@ -119,15 +119,45 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"numbers must be finite, got {constant}")
 
 
+def value_of(text: str) -> Any:
+    """A single value, read as a study file has it: `.01`, `1e-3`, `[0.1, .01]`, `{family: linear, ...}`, JSON, or text.
+
+    Raises `ValueError` for what begins as a list, an object or a quote, and is none.
+    """
+    try:
+        return _read_json(text)
+    except json.JSONDecodeError:
+        pass
+    if text[:1] not in _OPENING:
+        resolve: Any = _Loader("").resolve
+        tag = resolve(yaml.ScalarNode, text, (True, False))
+        return text if tag == _TEXT or not text else _made(yaml.ScalarNode(tag, text))
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        raise ValueError(words(error).sentence) from None
+
+
+_OPENING = ("[", "{", '"', "'")
+_TEXT = "tag:yaml.org,2002:str"
+
+
+def _made(node: yaml.ScalarNode) -> Any:
+    try:
+        return _Loader("").construct_object(node)
+    except ConstructorError as error:
+        raise ValueError(error.problem) from None
+
+
 def changed(spec: Any, changes: Mapping[str, Any]) -> Any:
     """The study file with the value at each dotted path replaced; None takes a field out. Raises `SpecError`.
 
     With another kind of tuner, the fields go that only the one before it had.
     """
     copy = deepcopy(spec)
-    kind = changes.get("tuner.kind")
-    if kind in KINDS and kind != copy["tuner"]["kind"]:
-        copy["tuner"] = {field: value for field, value in copy["tuner"].items() if field in KINDS[kind].model_fields}
+    kind, tuner = changes.get("tuner.kind"), copy.get("tuner")
+    if kind in KINDS and isinstance(tuner, dict) and kind != tuner.get("kind"):
+        copy["tuner"] = {field: value for field, value in tuner.items() if field in KINDS[kind].model_fields}
     for path, value in changes.items():
         *owners, last = path.split(".")
         owner = copy

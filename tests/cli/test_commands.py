@@ -179,7 +179,7 @@ def test_trials_of_ones_own(stagetree: Stagetree, served: Service, write: Write)
     assert "must be numbers" in stagetree("soup", study, "--trials", "a").err
     assert stagetree("branch", study, 0, "--at", 99, "--steps", 100, "--set", f"{name}=1").code == 2
     said = stagetree("branch", study, 0, "--at", 1, "--steps", 9, "--set", f"{name}=NaN")
-    assert (said.code, said.err) == (2, "stagetree: Numbers must be finite, and the body holds NaN.\n")
+    assert (said.code, said.err) == (2, f"stagetree: --set {name}=NaN: numbers must be finite, got NaN\n")
     assert stagetree("trials", "stop", study, 1).code == 4
     assert stagetree("trials", "extend", study, 0, "--steps", 9).code == 4
 
@@ -273,9 +273,23 @@ def test_fields_of_a_study_are_set(stagetree: Stagetree, write: Write) -> None:
         "tuner": "FIELD=VALUE",
         "name.x=1": "name.x: cannot be set",
         "tuner.max_steps=x": "got 'x'",
+        "space.lr=[0.1": "--set space.lr=[0.1: the [ that is opened here is not closed",
     }.items():
         said = stagetree("preview", write(grid("set")), "--set", wrong)
         assert said.code == 2 and sentence in said.err
+
+
+def test_a_value_that_is_set_is_read_as_in_a_study_file(stagetree: Stagetree, write: Write) -> None:
+    """`space.lr=[0.1, .01]` and `space.lr=.01` were texts, for which the trainer had no use."""
+    file = write(grid("set"))
+    ways = ("space.lr=[0.1, .01, 1e-3]", "space.momentum=.5")
+    found = stagetree("preview", file, "--set", ways[0], "--set", ways[1], "-o", "json").json
+    assert (found["trials"], found["advice"]) == (3, [])
+    drawn = "{family: exponential, init: .1, gamma: {choice: [.9, 1]}}"
+    assert stagetree("preview", file, "--set", f"space.lr={drawn}", "-o", "json").json["trials"] == 4
+    untuned = {name: value for name, value in grid("set").items() if name != "tuner"}
+    asked = ("--set", "tuner.kind=grid", "--set", "tuner.max_steps=3", "-o", "json")
+    assert stagetree("preview", write(untuned), *asked).json["trials"] == 8, "that was a KeyError"
 
 
 def test_configurations_stay_what_they_were(stagetree: Stagetree, served: Service, done: Json) -> None:
