@@ -77,11 +77,12 @@ class TrainerConnection:
     fault of ours. After `hang` and `crash` the process is gone. `TrainerKilled` when `kill` was called.
 
     pid: of the process, and of its process group. step: how many steps the model has been trained for, as far as was
-    heard.
+    heard. left: what others have left in the process where the model begins; see `stagetree.runtime.leftovers`.
     """
 
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
         self.pid, self.step = pid, 0
+        self.left = list[str]()
         self._connection, self._lifeline = connection, lifeline
         self._stacks = anonymous_file(0)
         self._number = 0
@@ -187,7 +188,7 @@ class TrainerConnection:
             if message["number"] < number:  # of a command that was given up
                 _close(fds)
                 continue
-            self.step = message["step"]
+            self.step, self.left = message["step"], message.get("left", self.left)
             if "failed" in message:
                 how = {"may_divide": message.get("may_divide", False)}
                 raise TrainerFailed(message["failed"], message["error"], self.step, message["signature"], **how)

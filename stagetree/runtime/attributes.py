@@ -67,16 +67,18 @@ def of_trainer(trainer: object) -> dict[str, Seen]:
 
 
 def of_code(trainer: object, modules: Sequence[ModuleType]) -> dict[str, Seen]:
-    """The globals of these modules, and the attributes of the classes in them, by names that say which they are.
-
-    And the generators among the variables of a script's functions that are being run.
-    """
-    seen, come_back = _of_all(trainer, list(_in_code(modules))), of_streams(_streamed(trainer))
+    """What `of_modules` says, and the generators among the variables of a script's functions that are being run."""
+    seen, come_back = of_modules(trainer, modules), of_streams(_streamed(trainer))
     for function, variables in (trainer.running() if isinstance(trainer, OpenScript) else {}).items():
         for name, value in variables.items():
             if name not in caches(trainer):
                 seen |= _generators_in(Inner(name, value, True), f" (a variable of {function}())", come_back)
     return seen
+
+
+def of_modules(trainer: object, modules: Sequence[ModuleType]) -> dict[str, Seen]:
+    """The globals of these modules, and the attributes of the classes in them, by names that say which they are."""
+    return _of_all(trainer, list(_in_code(modules)))
 
 
 def _in_code(modules: Sequence[ModuleType]) -> Iterator[Place]:
@@ -94,7 +96,7 @@ def _of_all(trainer: object, places: Sequence[Place]) -> dict[str, Seen]:
     known = come_back.union(id(value) for *_, value in places)
     for own, name, where, value in places:
         if own not in left_out and time.monotonic() < ends:
-            seen |= {} if id(value) in come_back else _seen(name, value, where)
+            seen |= {} if id(value) in come_back else seen_in(name, value, where)
             seen |= _generators_in(Inner(name, value), where, known)
     return seen
 
@@ -121,7 +123,7 @@ def _data(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _seen(name: str, value: Any, origin: str = "") -> dict[str, Seen]:
+def seen_in(name: str, value: Any, origin: str = "") -> dict[str, Seen]:
     """A value; of an object that cannot be compared as a whole, those in it."""
     if is_object(value) or isinstance(value, FunctionType):
         inside = {}

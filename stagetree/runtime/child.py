@@ -131,7 +131,8 @@ class Child:
             self._may_divide = not issubclass(trainer, DataTrainer) or message.get("parallel") == "fsdp"
             self._model = Model.build(trainer, message["args"], message["seed"], self._device)
         code = imports_of(Path(self._file).resolve())
-        return {"version": code.version}
+        left = [] if "names" in message else self._looks.leftovers.left(self._built.trainer, self._file)
+        return {"version": code.version, "left": left}
 
     def _begin(self, message: Message, fds: list[int]) -> Message:
         self._built.begin(fds[0], self._values(message["hp"]), is_whole=message["whole"])
@@ -143,14 +144,17 @@ class Child:
             print(f"--- not exact: {reason}")
         if "weight" in message:
             saved = self._built.averaging.add(saved, message["weight"], message["left"])
-        if not message.get("left"):
-            self._built.load(saved, self._values(message["hp"]), message["step"])
-        return {"not_exact": reasons}
+        if message.get("left"):
+            return {"not_exact": reasons, "left": []}
+        before = self._looks.leftovers.before(self._built.trainer, self._file)
+        self._built.load(saved, self._values(message["hp"]), message["step"])
+        return {"not_exact": reasons, "left": self._looks.leftovers.left(self._built.trainer, self._file, before)}
 
     def _train(self, message: Message, fds: list[int]) -> Message:
         model, timeline, until = self._built, self._values(message["hp"]), message["until"]
         end, say = until, partial(self._say, message["number"])
         model.expect(timeline, until, *message["ahead"])
+        self._looks.leftovers.is_used = True
         while model.step < (until := ranks.here().agree(until)):
             model.advance_some(timeline, until, say)
             self._journal.look(model, time.monotonic())

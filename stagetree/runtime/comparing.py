@@ -7,18 +7,18 @@ that training sets is changed before a state is loaded, and must have the state'
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 from stagetree.runtime import attributes, inexact, reading, state_format, suspects
 from stagetree.runtime.attributes import OURS, Seen, caches
 from stagetree.runtime.failures import plain
-from stagetree.runtime.loading import imports_of
+from stagetree.runtime.leftovers import Leftovers
+from stagetree.runtime.loading import code_modules, imports_of
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.scripted import Script
 from stagetree.trainer.parted import Parted, map_parted
@@ -112,15 +112,19 @@ class Look:
     @classmethod
     def at(cls, model: Model, file: str) -> Look:
         trainer = model.trainer
-        fingerprints = attributes.of_trainer(trainer) | attributes.of_code(trainer, _modules(file))
+        fingerprints = attributes.of_trainer(trainer) | attributes.of_code(trainer, code_modules(file))
         return cls(fingerprints, suspects.modes(trainer))
 
 
 @dataclass(slots=True)
 class Looks:
-    """Those at the trainer of one process, by names that the slot gives them. Files that it reads are noted."""
+    """The looks at the trainer of one process, by names that the slot gives them. Files that it reads are noted.
+
+    leftovers: of all models that were trained in it.
+    """
 
     looks: dict[str, Look] = field(default_factory=dict)
+    leftovers: Leftovers = field(default_factory=Leftovers)
     changed: set[str] = field(default_factory=set)  # modules whose mode evaluations have changed
     forgotten: list[str] | None = None  # numbers of its one model; None as long as nobody has looked
 
@@ -195,11 +199,3 @@ def _words(now: Seen, before: Seen, where: str) -> str:
     is_told = now.shown and before.shown and now.shown != before.shown
     values = f": {now.shown} in a used object, {before.shown} {where}" if is_told else ""
     return f"does not come back with the state{values}"
-
-
-def _modules(file: str) -> list[ModuleType]:
-    """Those of the user's code that are imported."""
-    imports = imports_of(Path(file).resolve())
-    files = {str(imports.base / name) for name in imports.files}
-    nothing: dict[str, Any] = {}
-    return [each for each in list(sys.modules.values()) if getattr(each, "__dict__", nothing).get("__file__") in files]

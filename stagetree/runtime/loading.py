@@ -23,6 +23,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from stagetree.runtime import launched
@@ -75,6 +76,14 @@ def imports_of(file: Path) -> Imports:
     if sys.path[:1] != [str(imports.base)]:
         sys.path.insert(0, str(imports.base))
     return imports
+
+
+def code_modules(file: str) -> list[ModuleType]:
+    """Those of the user's code that are imported."""
+    imports = imports_of(Path(file).resolve())
+    files = {str(imports.base / name) for name in imports.files}
+    nothing: dict[str, Any] = {}
+    return [each for each in list(sys.modules.values()) if getattr(each, "__dict__", nothing).get("__file__") in files]
 
 
 def _launched_trainer(

@@ -22,6 +22,8 @@ Json = dict[str, Any]
 FOLDER = Path(__file__).parent
 WRONG = ("wrong_state", "wrong_chance", "wrong_process", "wrong_modules")
 RIGHT = ("right", "right_modules")
+LEFT = ("wrong_left",)
+"""What these leave in a process would make the next trial in it wrong; none of it reaches one."""
 SAVED = ("saving-rounds", "saving-counts")
 """A trial alone is saved where its hyper-parameters change, too: what that changes is marked, and not undone."""
 
@@ -40,7 +42,7 @@ def file_of(kind: type[Trainer]) -> str:
 
 @cache
 def sources() -> dict[str, TrainerSource]:
-    return {name: TrainerSource(file_of(kind), "1") for name, kind in trainers(WRONG + RIGHT)}
+    return {name: TrainerSource(file_of(kind), "1") for name, kind in trainers(WRONG + RIGHT + LEFT)}
 
 
 def grid(trainer: str, **more: Any) -> Json:
@@ -73,7 +75,14 @@ def changes(trainer: str, **more: Any) -> Json:
     return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
 
 
-STUDIES = {"grid": grid, "halving": halving, "changes": changes}
+def one_by_one(trainer: str, **more: Any) -> Json:
+    """Trials that share nothing; and two that part from the first one before what is left behind by it is."""
+    rates = [(0.1, 20), (0.2, 16), (switch(0.1, 0.3, 8), 16), (switch(0.1, 0.2, 9), 16), (0.4, 16)]
+    trials = [{"hp": {"lr": rate, "wd": 0.5}, "steps": steps} for rate, steps in rates]
+    return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
+
+
+STUDIES = {"grid": grid, "halving": halving, "changes": changes, "one-by-one": one_by_one}
 
 
 def spec(trainer: str, **more: Any) -> Json:

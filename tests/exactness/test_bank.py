@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from alone import Alone
-from bank import RIGHT, SAVED, WRONG, changes, file_of, held, hold, sources, trainers
+from bank import LEFT, RIGHT, SAVED, WRONG, changes, file_of, held, hold, sources, trainers
 from causes import is_true
 from cluster import Cluster
 
@@ -74,6 +74,21 @@ def test_no_right_trainer_is_refused(file: str, start: Start, alone: Alone) -> N
     assert {name: each for name, each in shown.items() if each.other or each.errors} == {}
     assert {name: each.isolated for name, each in shown.items() if each.isolated or each.verdict == "inexact"} == {}
     assert {name for name, each in shown.items() if each.state != "completed"} == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("proofs", [True, False], ids=["proven", "unproven"])
+def test_what_training_leaves_in_a_process_reaches_no_other_trial(start: Start, alone: Alone, proofs: bool) -> None:
+    kinds = dict(trainers(LEFT))
+    shown = held(start(proofs), kinds, alone)
+    assert {name: each.other for name, each in shown.items() if each.other} == {}
+    assert {name for name, each in shown.items() if each.isolated or each.state != "completed"} == set()
+
+
+def test_a_process_is_used_on_where_training_leaves_nothing_in_it(start: Start, alone: Alone) -> None:
+    cluster = start(False)
+    shown = held(cluster, {"cached-function": dict(trainers(RIGHT))["cached-function"]}, alone)
+    assert shown["cached-function"].state == "completed" and sum(cluster.processes.values()) <= len(cluster.slots)
 
 
 def test_a_trial_that_goes_on_behind_a_change_is_not_proven_by_one_that_never_changes(

@@ -33,6 +33,7 @@ class InProcess:
         self.resident = self.shards = 0
         self.machine: dict[str, Any] = {"torch": "2.12.0"}
         self.not_exact: tuple[str, ...] = ()
+        self.left: list[str] = []
 
     def log(self, path: Path, rows: Path | None = None) -> None:
         self.do("log")

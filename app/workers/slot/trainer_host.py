@@ -3,7 +3,7 @@
 The process that trains, and the one model in it: the next stage goes on with it, and no checkpoint is read.
 
 A fresh process is started for another trainer file or version, after any failure, when asked, and between two chains
-if the one before has kept more and more memory.
+if the one before has kept more and more memory, or has left something in the process that the next one would find.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from app.domain.assignment import ChainAssignment, Lent, ResumePoint
 from app.registry import TrainerSource
+from app.workers.slot.beginnings import Built, ModelMisplaced, arguments, beginning, source_of
+from app.workers.slot.beginnings import Place as Place
 from app.workers.slot.claim import NoRanks, NoTrainerProcess, OtherVersion, Stopped
 from app.workers.slot.retry import Clock, Instant
 from app.workers.state import State
@@ -29,32 +30,9 @@ from stagetree.runtime.inexact import used
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-Place = tuple[str, str, int]
-"""Plan, node and step."""
 
 CLOSE_SECONDS = 1.0
 """A process that is not wanted any more has so long to end by itself."""
-
-
-class ModelMisplaced(Exception):
-    """The model in memory is not where the stage begins, which can only be our own fault."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Built:
-    """What a model was built from: it fits wherever all of that is equal.
-
-    names: of the hyper-parameters that it was set up with, since one cannot be taken back.
-    """
-
-    source: TrainerSource
-    plan: str
-    args: str
-    names: frozenset[str]
-
-    @classmethod
-    def of(cls, source: TrainerSource, work: ChainAssignment) -> _Built:
-        return cls(source, work.plan, repr(_arguments(work)), frozenset(work.hp))
 
 
 class TrainerHost:
@@ -81,7 +59,7 @@ class TrainerHost:
         self._process: TrainerProcess | None = None
         self._source: TrainerSource | None = None  # of what the process has imported
         self._lent: Lent = ()  # the slots that are lent to it
-        self._built: _Built | None = None
+        self._built: Built | None = None
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
         self._deadlines: dict[str, Deadline] = {}
         self.busy_since: Instant | None = None
@@ -106,18 +84,18 @@ class TrainerHost:
         A chain goes on with the code that it began with, whatever becomes of the files meanwhile.
         Raises `OtherVersion`, `NoTrainerProcess`, `ModelMisplaced`, `TrainerFailed`, and what `read` does.
         """
-        source = (index > 0 and self._source) or self._source_of(work)
-        built = _Built.of(source, work)
+        source = (index > 0 and self._source) or source_of(work, self._sources())
+        built = Built.of(source, work)
         place, self._place = self._place, None
         self.inexact_reasons = ()
         if index == 0:
             self._replace_if_grown(work.alone)
         self._end_another(built.source, work.lent)
         fits = self._built == built
-        if fits and place is not None and place == _beginning(work, index):
+        if fits and place is not None and place == beginning(work, index):
             self.print_to(log)
         elif index > 0:
-            raise ModelMisplaced(f"the model in memory is at {place}, not at {_beginning(work, index)}")
+            raise ModelMisplaced(f"the model in memory is at {place}, not at {beginning(work, index)}")
         else:
             self._renew(work, built, fits, read, log)
 
@@ -126,7 +104,7 @@ class TrainerHost:
 
         Raises `OtherVersion`, `NoTrainerProcess`, `TrainerFailed`.
         """
-        built = _Built.of(self._source_of(work), work)
+        built = Built.of(source_of(work, self._sources()), work)
         self._place = None
         self._end_another(built.source)
         if self._process is None:
@@ -206,33 +184,39 @@ class TrainerHost:
 
     # ------------------------------------------------------------------------------------------------ a model anew
 
-    def _source_of(self, work: ChainAssignment) -> TrainerSource:
-        source = self._sources().get(work.trainer)
-        if source is None or source.version != work.trainer_version:
-            has = "none" if source is None else f"version {source.version}"
-            needed = f"trainer {work.trainer!r} in version {work.trainer_version}"
-            raise OtherVersion(f"the chain needs {needed}; this slot has {has}")
-        return source
-
     def _renew(
         self,
         work: ChainAssignment,
-        built: _Built,
+        built: Built,
         fits: bool,
         read: Callable[[ResumePoint], State],
         log: StageFiles | None,
     ) -> None:
         if self._process is None:
             self._fresh_process()
+        self._begin_anew(work, built, fits, read, log)
+        if work.proof is None and self.call(lambda process: process.left):  # alone, it would not find that there
+            self.end_process()
+            self._fresh_process()
+            self._begin_anew(work, built, False, read, log)
+
+    def _begin_anew(
+        self,
+        work: ChainAssignment,
+        built: Built,
+        fits: bool,
+        read: Callable[[ResumePoint], State],
+        log: StageFiles | None,
+    ) -> None:
         self.print_to(log)
         if work.resume is None or not fits:
             self._build(work, built)
         self.load(work, read)
 
-    def _build(self, work: ChainAssignment, built: _Built, tolerated: Container[str] = (), **lane: Any) -> None:
+    def _build(self, work: ChainAssignment, built: Built, tolerated: Container[str] = (), **lane: Any) -> None:
         self._built, self._source = None, built.source
         self._deadlines.clear()  # another model takes its own time
-        path, args, deadline = built.source.path, _arguments(work), self.deadline("build")
+        path, args, deadline = built.source.path, arguments(work), self.deadline("build")
         how = {"deadline": deadline, "determinism": work.determinism, **lane}
         how |= {"shards": work.shards, "parallel": work.parallel} if work.shards or work.parallel != "tree" else {}
         self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how), tolerated)
@@ -287,14 +271,3 @@ class TrainerHost:
     def deadline(self, kind: str) -> Deadline:
         """What is learnt of one kind of call is kept as long as the process."""
         return self._deadlines.setdefault(kind, Deadline(self._silence_seconds))
-
-
-def _arguments(work: ChainAssignment) -> dict[str, Any]:
-    return {**work.trainer_args, **work.runtime_args}
-
-
-def _beginning(work: ChainAssignment, index: int) -> Place | None:
-    """Where a stage begins; None at step 0."""
-    if index > 0:
-        return (work.plan, work.stages[index - 1].node, work.stages[index].start)
-    return (work.plan, work.resume.node, work.resume.step) if work.resume else None

@@ -1,0 +1,60 @@
+"""Runs on: the thread that trains.
+
+Where the model of a chain begins, and from which code and arguments it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain.assignment import ChainAssignment
+from app.registry import TrainerSource
+from app.workers.slot.claim import OtherVersion
+
+Place = tuple[str, str, int]
+"""Plan, node and step."""
+
+
+class ModelMisplaced(Exception):
+    """The model in memory is not where the stage begins, which can only be our own fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a model was built from: it fits wherever all of that is equal.
+
+    names: of the hyper-parameters that it was set up with, since one cannot be taken back.
+    """
+
+    source: TrainerSource
+    plan: str
+    args: str
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, source: TrainerSource, work: ChainAssignment) -> Built:
+        return cls(source, work.plan, repr(arguments(work)), frozenset(work.hp))
+
+
+def arguments(work: ChainAssignment) -> dict[str, Any]:
+    """What the trainer is constructed with, beside seed and device."""
+    return {**work.trainer_args, **work.runtime_args}
+
+
+def beginning(work: ChainAssignment, index: int) -> Place | None:
+    """Where a stage begins; None at step 0."""
+    if index > 0:
+        return (work.plan, work.stages[index - 1].node, work.stages[index].start)
+    return (work.plan, work.resume.node, work.resume.step) if work.resume else None
+
+
+def source_of(work: ChainAssignment, sources: Mapping[str, TrainerSource]) -> TrainerSource:
+    """The trainer that a chain needs, of those that a slot has, by name. Raises `OtherVersion`."""
+    source = sources.get(work.trainer)
+    if source is None or source.version != work.trainer_version:
+        has = "none" if source is None else f"version {source.version}"
+        needed = f"trainer {work.trainer!r} in version {work.trainer_version}"
+        raise OtherVersion(f"the chain needs {needed}; this slot has {has}")
+    return source
