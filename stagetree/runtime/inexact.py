@@ -10,7 +10,14 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-WORDS = {"torch": "torch", "cuda": "CUDA", "nccl": "NCCL", "device_name": "device", "threads": "number of threads"}
+WORDS = {
+    "torch": "torch",
+    "cuda": "CUDA",
+    "nccl": "NCCL",
+    "device_name": "device",
+    "processor": "processor",
+    "threads": "number of threads",
+}
 """What is told of a machine, in the order in which a difference is; see `stagetree.runtime.machine.Machine`."""
 
 UNREPEATABLE = (

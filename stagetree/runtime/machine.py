@@ -7,8 +7,10 @@ import ctypes
 import gc
 import logging
 import os
+import platform
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,7 +48,7 @@ class Machine:
         set_recorded(self.cuda_graphs)
         if self.device == "cpu":
             _keep_freed_memory()
-            return {"torch": torch.__version__, "device_name": "cpu"}
+            return {"torch": torch.__version__, "device_name": "cpu", "processor": processor()}
         name = self._start_device()
         return {"torch": torch.__version__, "cuda": torch.version.cuda, "device_name": name}
 
@@ -75,6 +77,21 @@ class Machine:
             torch.cuda.set_per_process_memory_fraction(self.memory_fraction, self.device)
         (torch.ones(8, 8, device=self.device) @ torch.ones(8, 8, device=self.device)).sum().item()
         return torch.cuda.get_device_name(self.device)
+
+
+def processor() -> str:
+    """The processor's name, its microarchitecture and instructions, by which kernels and the order of their sums go."""
+    about = dict[str, str]()
+    with contextlib.suppress(OSError):  # no Linux
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            about.setdefault(name.strip(), value.strip())
+    x86, arm = (
+        {"model name": "", "cpu family": "family ", "model": "model "},
+        {"CPU implementer": "of ", "CPU part": "part "},
+    )
+    words = [f"{word}{about[name]}" for name, word in (x86 | arm).items() if about.get(name)]
+    return ", ".join([*(words or [platform.machine()]), torch.backends.cpu.get_cpu_capability()])
 
 
 def set_determinism(mode: str) -> None:

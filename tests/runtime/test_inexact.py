@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from typing import Any
+
 from moods import Start, moody, train
 
 from app.workers.trainer_connection import Deadline
@@ -9,14 +14,28 @@ from stagetree.runtime.inexact import changes, operation_in
 
 
 def test_a_difference_of_machines_is_told_in_words() -> None:
-    there = {"torch": "2.12.0", "cuda": "12.6", "device_name": "A", "threads": 2}
+    there = {"torch": "2.12.0", "cuda": "12.6", "device_name": "A", "processor": "P", "threads": 2}
     assert changes(there, there) == []
-    assert changes(there, {"torch": "2.13.0", "cuda": "13.0", "device_name": "B", "threads": 4}) == [
+    here = {"torch": "2.13.0", "cuda": "13.0", "device_name": "B", "processor": "Q", "threads": 4}
+    assert changes(there, here) == [
         "went on under another torch (2.13.0 after 2.12.0)",
         "went on under another CUDA (13.0 after 12.6)",
         "went on under another device (B after A)",
+        "went on under another processor (Q after P)",
         "went on under another number of threads (4 after 2)",
     ]
+
+
+def test_other_instructions_are_another_processor() -> None:
+    """Kernels are chosen by them, and add in another order."""
+    code = "from stagetree.runtime.machine import processor; print(processor())"
+    told = []
+    for more in ({}, {"ATEN_CPU_CAPABILITY": "default"}):
+        how: dict[str, Any] = {"env": {**os.environ, **more}, "capture_output": True, "text": True, "check": True}
+        told.append(subprocess.run([sys.executable, "-c", code], **how).stdout)
+    here, plain = told
+    assert here.partition(",")[0] == plain.partition(",")[0] and plain.strip().endswith(", DEFAULT")
+    assert changes({"processor": here}, {"processor": plain}) or here == plain
 
 
 def test_what_an_older_checkpoint_does_not_tell_is_no_difference() -> None:
