@@ -19,6 +19,7 @@ from stagetree.sequences.base import (
     check_count,
     did_you_mean,
     end_of,
+    families_with,
     parse,
     with_ends,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "check_count",
     "did_you_mean",
     "end_of",
+    "families_with",
     "first_parts",
     "has_fraction",
     "is_fraction",

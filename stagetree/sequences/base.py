@@ -210,6 +210,8 @@ def parse_text(text: str) -> Sequence:
 def _family(value: Mapping[str, Any]) -> type[Sequence]:
     """The class that `value` names, after a look at the names of its fields."""
     name = value.get("family")
+    if name is None and (meant := families_with(value)):
+        raise SequenceError("family", f"is missing: {meant} has these fields")
     if name is None and (hint := _meant(value)):
         raise SequenceError("", f"must be a sequence, which names its family, or a distribution: {hint}")
     if not isinstance(name, str) or name not in FAMILIES:
@@ -236,6 +238,18 @@ def _meant(value: Mapping[str, Any]) -> str:
         is_mix_meant = "mix" in value or (value and all(isinstance(each, int | float) for each in value.values()))
         return "a mix of streams is {mix: {web: 0.7, code: 0.3}}, with nothing beside it" if is_mix_meant else ""
     return f"write {{{'loguniform' if value.get('log') else 'uniform'}: [low, high]}}"
+
+
+def families_with(value: Mapping[str, Any]) -> str:
+    """The families whose fields these are, where `family` was left out; empty if there is none, or it is not clear."""
+    named = [
+        name
+        for name, family in FAMILIES.items()
+        if name != "constant"
+        and value.keys() <= {field.name for field in fields(family)}  # type: ignore[arg-type]
+        and all(field.name in value for field in fields(family) if field.default is MISSING)  # type: ignore[arg-type]
+    ]
+    return " or ".join(named)
 
 
 def _listed(expected: tuple[Field[Any], ...]) -> str:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stagetree.sequences import did_you_mean, is_fraction, is_mix
+from stagetree.sequences import did_you_mean, families_with, is_fraction, is_mix
 from stagetree.space.distributions import (
     TAILS,
     Choice,
@@ -116,7 +116,46 @@ def canonical(entry: Any, path: str = "") -> Any:
         return {"mix": {name: canonical(item, f"{_at(path, 'mix')}.{name}") for name, item in entry["mix"].items()}}
     literal = {"when"} if "value" in entry else set()
     inside = {name: item if name in literal else canonical(item, _at(path, name)) for name, item in entry.items()}
+    if entry.keys() == {"value"}:  # a constant of W&B's
+        return inside["value"]
+    if "distribution" in inside:
+        inside = _of_wandb(inside, path)
+    if not isinstance(inside, dict):
+        return inside
     return inside if "family" in inside or is_fraction(inside) else _renamed(inside, path)
+
+
+_OF_WANDB = {
+    "uniform": ("uniform", "min", "max"),
+    "q_uniform": ("uniform", "min", "max"),
+    "int_uniform": ("randint", "min", "max"),
+    "log_uniform_values": ("loguniform", "min", "max"),
+    "q_log_uniform_values": ("loguniform", "min", "max"),
+    "normal": ("normal", "mu", "sigma"),
+    "q_normal": ("normal", "mu", "sigma"),
+    "categorical": ("choice", "values"),
+    "categorical_w_probabilities": ("choice", "values"),
+    "constant": ("value", "value"),
+}
+"""The distributions of W&B's sweeps: what each is here, and where its arguments stand."""
+
+
+def _of_wandb(value: dict[str, Any], path: str) -> Any:
+    """`{distribution: log_uniform_values, min: 1e-4, max: 0.1}` as the one form. Raises `SpaceError`."""
+    kind = value["distribution"]
+    if kind not in _OF_WANDB:
+        known = f"must be one of {', '.join(_OF_WANDB)}, got {kind!r}{did_you_mean(kind, _OF_WANDB)}"
+        raise SpaceError(_at(path, "distribution"), known)
+    name, *places = _OF_WANDB[kind]
+    if missing := [place for place in places if place not in value]:
+        raise SpaceError(_at(path, missing[0]), f"is missing: {kind} needs {' and '.join(places)}")
+    if name == "value":
+        return value["value"]
+    rest = {
+        "step" if other == "q" else other: value[other] for other in value if other not in {*places, "distribution"}
+    }
+    arguments = [value[place] for place in places]
+    return {name: arguments[0] if name == "choice" else arguments, **rest}
 
 
 def _renamed(value: dict[str, Any], path: str) -> dict[str, Any]:
@@ -131,6 +170,8 @@ def _renamed(value: dict[str, Any], path: str) -> dict[str, Any]:
 
 def _between(value: dict[str, Any], path: str) -> dict[str, Any]:
     """`min` and `max` as two bounds: of whole numbers where both are, as in W&B's sweeps."""
+    if meant := families_with(value):
+        raise SpaceError(_at(path, "family"), f"is missing: {meant} has these fields")
     if not {"min", "max"} <= value.keys():
         raise SpaceError(path, f"must have both min and max, got {value!r}")
     bounds = [value["min"], value["max"]]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.tuning.samplers import sampler_of
 from app.tuning.tuners.explore import perturbed
-from stagetree.sequences import Constant
+from stagetree.sequences import Constant, SequenceError
 from stagetree.space import (
     Choice,
     LogRandInt,
@@ -96,6 +96,18 @@ def test_steps_do_not_add_up_to_errors() -> None:
             {"family": "cosine", "init": {"min": 0.1, "max": 0.5}, "min": 0, "period": 9},
             {"family": "cosine", "init": {"uniform": [0.1, 0.5]}, "min": 0, "period": 9},
         ),
+        ({"value": 0.9}, 0.9),
+        ({"distribution": "constant", "value": 0.9}, 0.9),
+        ({"distribution": "uniform", "min": 0, "max": 1}, {"uniform": [0, 1]}),
+        ({"distribution": "q_uniform", "min": 0, "max": 1, "q": 0.1}, {"uniform": [0, 1], "step": 0.1}),
+        ({"distribution": "int_uniform", "min": 1, "max": 8}, {"randint": [1, 8]}),
+        ({"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1}, {"loguniform": [1e-4, 0.1]}),
+        ({"distribution": "normal", "mu": 0, "sigma": 2}, {"normal": [0, 2]}),
+        ({"distribution": "categorical", "values": [1, 2]}, {"choice": [1, 2]}),
+        (
+            {"distribution": "categorical_w_probabilities", "values": [1, 2], "probabilities": [0.7, 0.3]},
+            {"choice": [1, 2], "weights": [0.7, 0.3]},
+        ),
         ({"value": {"min": 1, "max": 2}, "when": {"int": 3}}, {"value": {"randint": [1, 2]}, "when": {"int": 3}}),
     ],
 )
@@ -111,6 +123,13 @@ WEIGHED = {"choice": [1, 2], "weights": [1, 1]}
     ("written", "problem"),
     [
         ({"min": 0.1}, "x: must have both min and max, got {'min': 0.1}"),
+        ({"init": 0.1, "min": 0, "period": 4}, "x.family: is missing: cosine has these fields"),
+        ({"distribution": "log_uniform", "min": -9, "max": 0}, "x.distribution: must be one of uniform, q_uniform"),
+        ({"distribution": "q_uniform", "min": 1}, "x.max: is missing: q_uniform needs min and max"),
+        (
+            {"distribution": "uniform", "min": 0, "max": 1, "mu": 1},
+            "x.mu: must be left out: beside uniform there may be",
+        ),
         ({"min": 2, "max": 1}, "x.randint: must be [lowest, highest], but 2 is more than 1"),
         ({"uniform": [0, 1], "min": 0}, "x.min: must be left out: beside uniform there may be step"),
         ({"uniform": [0, 1], "log": True}, "x.loguniform: must have bounds above 0, since"),
@@ -130,6 +149,12 @@ def test_what_cannot_be_meant(written: Any, problem: str) -> None:
     with pytest.raises(SpaceError) as caught:
         Space({"x": written})
     assert f"{caught.value.field}: {caught.value.problem}".startswith(problem)
+
+
+def test_a_sequence_without_its_family_is_told_which_have_its_fields() -> None:
+    """It was asked whether it was a mix of streams."""
+    with pytest.raises(SequenceError, match=r"^x\.family: is missing: exponential has these fields$"):
+        Space({"x": {"init": 0.1, "gamma": 0.9}})
 
 
 def test_weights_are_chances() -> None:
