@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from glob import glob
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,6 @@ SMALL = 64 * 2**20
 
 PART = 2**20
 
-SAMPLES, SAMPLE_PART = 64, 2**16
-"""Of a pattern's files so many are looked at, and so much of both ends of each."""
-
 
 class InputMissing(Exception):
     """A path cannot be read; the message says which and why."""
@@ -34,7 +30,7 @@ def look(path: str, *, is_hashed: bool = True) -> Json:
 
     Raises `InputMissing`.
     """
-    with _readable(path):
+    with readable(path):
         files = list(_files(path))
         size = sum(status.st_size for _, status in files)
         stamp = sha256()
@@ -48,84 +44,20 @@ def look(path: str, *, is_hashed: bool = True) -> Json:
     return stamped
 
 
-def look_at_found(paths: Iterable[str]) -> list[Json]:
-    """The same of files that no study names, but a trainer was seen to read; without files that are gone.
-
-    paths: of files, and patterns of many, such as `/data/train/*.png`. Nobody has promised that they stay as they are,
-    so a copy with other times must not count as another one: of files that are large together, both `ends` tell.
-    Their records say that they were `found`.
-    """
-    records, left = list[Json](), SMALL
-    for path in paths:
-        with suppress(InputMissing):
-            if _is_pattern(path):
-                records.append({**_look_at_many(path), "ends": _hash_of_samples(path), "found": True})
-                continue
-            seen = look(path, is_hashed=False)
-            is_small = seen["bytes"] <= left
-            left -= seen["bytes"] if is_small else 0
-            content = {"sha256": hash_of(path)} if is_small else {"ends": _hash_of_ends(path)}
-            records.append({**seen, **content, "found": True})
-    return records
-
-
 def changed(record: Mapping[str, Any]) -> bool:
     """Whether there is something else now than what was seen. Costs a look at the folder if nothing was changed.
 
     Raises `InputMissing`.
     """
-    path, is_many = record["path"], "found" in record and _is_pattern(record["path"])
-    seen = _look_at_many(path) if is_many else look(path, is_hashed=False)
-    if seen["stamp"] == record["stamp"]:
+    path = record["path"]
+    if look(path, is_hashed=False)["stamp"] == record["stamp"]:
         return False
-    if "ends" in record:
-        return (_hash_of_samples(path) if is_many else _hash_of_ends(path)) != str(record["ends"])
     return "sha256" not in record or look(path).get("sha256") != record["sha256"]
-
-
-def _is_pattern(path: str) -> bool:
-    return "/*" in path and not os.path.exists(path)
-
-
-def _look_at_many(pattern: str) -> Json:
-    """How many files there are, and a stamp of their names, and of sizes and times of samples. It costs what a trainer
-    needs to list its data set: sizes of a million files, on a network's disk, would take minutes."""
-    folder, names = _matching(pattern)
-    stamp = sha256("\0".join(names).encode("utf-8", "surrogateescape"))
-    for path in _samples(folder, names):
-        with _readable(path):
-            status = os.stat(path)
-        stamp.update(f"{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return {"path": pattern, "files": len(names), "stamp": stamp.hexdigest()}
-
-
-def _hash_of_samples(pattern: str) -> str:
-    """Of the names of all its files, and of both ends of samples. Raises `InputMissing`."""
-    folder, names = _matching(pattern)
-    whole = sha256("\0".join(names).encode("utf-8", "surrogateescape"))
-    for path in _samples(folder, names):
-        whole.update(_hash_of_ends(path, SAMPLE_PART).encode())
-    return whole.hexdigest()
-
-
-def _matching(pattern: str) -> tuple[str, list[str]]:
-    """The folder of a pattern, and the names in it. Raises `InputMissing`."""
-    folder, _, rest = pattern.partition("/*")
-    names = sorted(glob(f"*{rest}", root_dir=folder or "/"))
-    if not names:
-        raise InputMissing(f"{pattern} is the name of no file")
-    return folder, names
-
-
-def _samples(folder: str, names: list[str]) -> Iterator[str]:
-    """Some from all over, the same ones each time."""
-    number = min(len(names), SAMPLES)
-    return (f"{folder}/{names[index * len(names) // number]}" for index in range(number))
 
 
 def hash_of(path: str) -> str:
     """The SHA-256 of a file. Raises `InputMissing`."""
-    with _readable(path):
+    with readable(path):
         return _hash(path)
 
 
@@ -136,7 +68,7 @@ def may_be_read(path: str, folders: Iterable[str]) -> bool:
 
 
 @contextmanager
-def _readable(path: str) -> Iterator[None]:
+def readable(path: str) -> Iterator[None]:
     """Raises `InputMissing` where a path cannot be read."""
     try:
         yield
@@ -189,16 +121,6 @@ def _content(path: str, names: Iterable[str]) -> str:
 def _hash_of_link(path: str) -> str:
     """Of a file in a folder; a link that leads nowhere is what it says."""
     return _hash(path) if os.path.exists(path) else f"-> {os.readlink(path)}"
-
-
-def _hash_of_ends(path: str, part: int = PART) -> str:
-    """Of the size of a file, and its first and last part. Raises `InputMissing`."""
-    with _readable(path), Path(path).open("rb") as file:
-        digest = sha256(file.read(part))
-        end = file.seek(0, os.SEEK_END)
-        file.seek(max(end - part, 0))
-        digest.update(file.read(part) + str(end).encode())
-    return digest.hexdigest()
 
 
 def _hash(path: str) -> str:

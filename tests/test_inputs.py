@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app import inputs
-from app.inputs import InputMissing, changed, look, look_at_found, may_be_read
+from app.inputs import InputMissing, changed, look, may_be_read
 
 
 def test_a_small_file_is_its_content(tmp_path: Path) -> None:
@@ -29,50 +29,6 @@ def test_a_large_file_is_its_size_and_time(tmp_path: Path, monkeypatch: pytest.M
     assert "sha256" not in seen and not changed(seen)
     os.utime(tmp_path / "a", (5, 5))
     assert changed(seen)
-
-
-def test_a_large_file_that_nobody_named_is_its_size_and_its_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever copied it anew would be told of other results each time."""
-    monkeypatch.setattr(inputs, "SMALL", 2)
-    monkeypatch.setattr(inputs, "PART", 4)
-    file = tmp_path / "a"
-    file.write_bytes(b"one, two, three")
-    [seen] = look_at_found([str(file), str(tmp_path / "gone")])
-    os.utime(file, (5, 5))
-    assert not changed(seen)
-    for other in (b"One, two, three", b"one, two, threE", b"one, two,  three"):
-        file.write_bytes(other)
-        assert changed(seen), other
-
-
-@pytest.mark.parametrize("pattern", ["*.png", "*/*.png"])
-def test_many_files_that_nobody_named_are_their_names_and_the_ends_of_some(tmp_path: Path, pattern: str) -> None:
-    folder = tmp_path / "a" if pattern == "*.png" else tmp_path
-    names = [tmp_path / "a" / f"{number:03}.png" for number in range(200)]
-    names[0].parent.mkdir()
-    for name in names:
-        name.write_bytes(b"1")
-    [seen] = look_at_found([f"{folder}/{pattern}"])
-    assert seen["found"] and seen["files"] == 200 and "sha256" not in seen
-    (tmp_path / "a" / "log.txt").touch()
-    os.utime(names[0], (5, 5))
-    assert not changed(seen)
-    names[0].write_bytes(b"2")
-    assert changed(seen)
-    names[0].write_bytes(b"1")
-    (tmp_path / "a" / "another.png").touch()
-    assert changed(seen)
-    (tmp_path / "a" / "another.png").unlink()
-    assert not changed(seen)
-    names[1].unlink()
-    assert changed(seen)
-    for name in names[2:] + names[:1]:
-        name.unlink()
-    with pytest.raises(InputMissing):
-        changed(seen)
-    assert look_at_found([f"{folder}/{pattern}"]) == []
 
 
 def test_a_folder_is_the_names_and_contents_in_it_wherever_it_lies(tmp_path: Path) -> None:

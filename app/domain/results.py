@@ -249,11 +249,13 @@ def inputs_of(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ...]:
 def changed_file_text(path: str) -> str:
     """That a study reads a file which changed, and may have results of the one before, in a sentence.
 
-    path: or a pattern of many files, such as `/data/train/*.png`.
+    path: or a pattern of many files, such as `/data/train/*.png`, or a variable of the environment, such as `$DATA`.
     """
     folder, star, _ = path.partition("/*")
-    named, new = (folder or "/", "what is there now") if star else ("it", "the new one")
-    return f"{path} has changed since shared results were trained: name {named} in `inputs` to train with {new}"
+    named, new = (f"{folder or '/'} in `inputs`", "what is there now") if star else ("it in `inputs`", "the new one")
+    if path.startswith("$"):
+        named = "it in `trainer_args`"
+    return f"{path} has changed since shared results were trained: name {named} to train with {new}"
 
 
 def _inputs(plan: SearchPlan, study: Study) -> Iterator[str]:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.domain.results import changed_file_text, files_left_out
-from app.inputs import InputMissing, changed, look, may_be_read
+from app.found import has_changed
+from app.inputs import InputMissing, look, may_be_read
 from app.service.services import Services
 from stagetree.spec import Problem, SpecError, StudySpec
 
@@ -56,6 +57,6 @@ def advice_on_files(use: Services, stream: str, spec: StudySpec) -> list[str]:
 
 def _has_changed(record: Mapping[str, Any]) -> bool:
     try:
-        return changed(record)
+        return has_changed(record)
     except InputMissing:  # it is on another machine, or the trainer reads another path now
         return False

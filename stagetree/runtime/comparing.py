@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from stagetree.runtime import attributes, inexact, reading, state_format, suspects
+from stagetree.runtime import attributes, inexact, reading, state_format, suspects, variables
 from stagetree.runtime.attributes import OURS, Seen, caches
 from stagetree.runtime.failures import plain
 from stagetree.runtime.leftovers import Leftovers
@@ -132,7 +132,8 @@ class Looks:
         reading.watch()
 
     def files(self, trainer: object, file: str) -> list[str]:
-        """The data and code that a trainer has read beside its version, here and in processes of its own.
+        """The data and code that a trainer has read beside its version, here and in processes of its own; and variables
+        of the environment, as `$DATA`.
 
         file: the trainer's. The code is left out where the trainer says itself what its version is.
         """
@@ -140,7 +141,7 @@ class Looks:
         others = trainer.read_elsewhere() if isinstance(trainer, Script) else []
         is_declared = getattr(trainer, "version", code.version) != code.version
         own = [] if is_declared else reading.code_files(code)
-        return list(dict.fromkeys([*reading.data_files(), *own, *others]))
+        return list(dict.fromkeys([*reading.data_files(), *own, *variables.variables_read(), *others]))
 
     def take(self, name: str, model: Model, file: str) -> None:
         self.looks[name] = Look.at(model, file)

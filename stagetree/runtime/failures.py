@@ -41,7 +41,6 @@ KEPT: tuple[str, ...] = (
     "XDG_*",
     "LD_*",
     "PYTHON*",
-    "MKL_*",
 )
 KEPT += (
     "CUDA_*",

@@ -225,6 +225,25 @@ def test_code_beyond_the_trainers_version_is_seen_to_change(tmp_path: Path, monk
     assert brief(stagetree(here, "run", "study.json", "--slots", "1", "-q"))[0] == 21.0
 
 
+OF_ENVIRONMENT = TRAINER.replace("import torch\n", "import os, torch\n").replace(
+    "float(open(data).read()) if data else 0.0", 'float(os.environ.get("BEGIN", 0))'
+)
+
+
+@pytest.mark.slow
+def test_a_variable_that_the_trainer_reads_is_seen_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGETREE_PROOFS", "1")
+    (tmp_path / "trainer.py").write_text(OF_ENVIRONMENT)
+    told = []
+    for value, steps in ((10.0, 1), (20.0, 1), (20.0, 2)):
+        monkeypatch.setenv("BEGIN", str(value))
+        (tmp_path / "study.json").write_text(json.dumps({**STUDY, "tuner": {"kind": "grid", "max_steps": steps}}))
+        told.append(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"])
+    shared = "$BEGIN has changed since shared results were trained: name it in `trainer_args` to train with the new one"
+    trained = "2 stages read $BEGIN, which had changed since this trainer was first seen to read it"
+    assert told == [[], [shared], [trained, shared]]
+
+
 LAUNCHED = """
 import torch, stagetree
 

@@ -19,7 +19,7 @@ from typing import Any
 from app.domain.assignment import ProofOrder
 from app.domain.objectives import problem_of
 from app.domain.terms import FailureKind
-from app.inputs import look_at_found
+from app.found import look_at_found
 from app.workers.slot.bench import OFF, Bench, last_line
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed

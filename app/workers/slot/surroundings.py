@@ -23,6 +23,7 @@ from app.domain import events as e
 from app.domain.assignment import ChainAssignment
 from app.domain.results import is_unseen
 from app.domain.terms import StudyId
+from app.found import has_changed
 from app.inputs import InputMissing, changed, look
 from app.registry import TrainerSource
 from app.workers.slot.claim import Claim
@@ -105,8 +106,10 @@ def _change(record: Mapping[str, Any]) -> str:
         if "stamp" not in record:
             look(record["path"], is_hashed=False)  # it was missing, or nobody saw it
             return f"read {record['path']}, which was not there when it was looked at first"
-        since = "this trainer was first seen to read it" if "found" in record else "the study was submitted"
-        return f"read {record['path']}, which had changed since {since}" if changed(record) else ""
+        is_found = "found" in record
+        since = "this trainer was first seen to read it" if is_found else "the study was submitted"
+        is_other = has_changed(record) if is_found else changed(record)
+        return f"read {record['path']}, which had changed since {since}" if is_other else ""
     except InputMissing as problem:
         if "missing" in record or "found" in record:  # on another machine a trainer may read another path
             return ""

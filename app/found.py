@@ -1,0 +1,131 @@
+"""Looks at what a trainer was seen to read and no study names: data, code, and variables of the environment.
+
+Nobody has promised that it stays as it is, so a copy of a file with other times must not count as another one. Each has
+a path: of a file, a pattern of many, such as `/data/train/*.png`, or `$DATA`. `stagetree.runtime.reading` tells them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from glob import glob
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from app.inputs import PART, SMALL, InputMissing, hash_of, look, readable
+
+Json = dict[str, Any]
+
+SAMPLES, SAMPLE_PART = 64, 2**16
+"""Of a pattern's files so many are looked at, and so much of both ends of each."""
+
+
+def look_at_found(paths: Iterable[str]) -> list[Json]:
+    """A record of each, with a stamp that is cheap to compare; files that are gone have none.
+
+    Files that are small together are known by their content, others by both `ends`.
+    """
+    records, left = list[Json](), SMALL
+    for path in paths:
+        with suppress(InputMissing):
+            seen = _look(path)
+            if is_small := seen.get("bytes", left + 1) <= left:
+                left -= seen["bytes"]
+            records.append({**seen, **_content(path, is_small=is_small), "found": True})
+    return records
+
+
+def has_changed(record: Mapping[str, Any]) -> bool:
+    """Whether there is something else now than a look had found, as far as this machine can tell.
+
+    Raises `InputMissing`.
+    """
+    path, seen = record["path"], _look(record["path"])
+    if seen["stamp"] == record["stamp"] or seen.get("host") != record.get("host"):
+        return False
+    now = _content(path, is_small="sha256" in record)
+    return not now or any(record[name] != value for name, value in now.items())
+
+
+def _look(path: str) -> Json:
+    if path.startswith("$"):
+        return _look_at_variable(path)
+    return _look_at_many(path) if _is_pattern(path) else look(path, is_hashed=False)
+
+
+def _content(path: str, *, is_small: bool) -> Json:
+    """What tells whether it is the same in spite of another stamp; of a variable, nothing."""
+    if path.startswith("$"):
+        return {}
+    if _is_pattern(path):
+        return {"ends": _hash_of_samples(path)}
+    return {"sha256": hash_of(path)} if is_small else {"ends": _hash_of_ends(path, PART)}
+
+
+# ------------------------------------------------------------------------------------------------------ the kinds
+
+
+def _look_at_variable(path: str) -> Json:
+    """Each machine may have values of its own."""
+    value = os.environ.get(path.removeprefix("$"))
+    told = "unset" if value is None else f"set {value}"
+    stamp = sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+    return {"path": path, "host": platform.node(), "stamp": stamp}
+
+
+def _is_pattern(path: str) -> bool:
+    return "/*" in path and not os.path.exists(path)
+
+
+def _look_at_many(pattern: str) -> Json:
+    """How many files there are, and a stamp of their names, and of sizes and times of samples. It costs what a trainer
+    needs to list its data set: sizes of a million files, on a network's disk, would take minutes."""
+    folder, names = _matching(pattern)
+    stamp = _hash_of_names(names)
+    for path in _samples(folder, names):
+        with readable(path):
+            status = os.stat(path)
+        stamp.update(f"{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return {"path": pattern, "files": len(names), "stamp": stamp.hexdigest()}
+
+
+def _hash_of_samples(pattern: str) -> str:
+    """Of the names of all its files, and of both ends of samples. Raises `InputMissing`."""
+    folder, names = _matching(pattern)
+    whole = _hash_of_names(names)
+    for path in _samples(folder, names):
+        whole.update(_hash_of_ends(path, SAMPLE_PART).encode())
+    return whole.hexdigest()
+
+
+def _matching(pattern: str) -> tuple[str, list[str]]:
+    """The folder of a pattern, and the names in it. Raises `InputMissing`."""
+    folder, _, rest = pattern.partition("/*")
+    names = sorted(glob(f"*{rest}", root_dir=folder or "/"))
+    if not names:
+        raise InputMissing(f"{pattern} is the name of no file")
+    return folder, names
+
+
+def _hash_of_names(names: Iterable[str]) -> hashlib._Hash:
+    return sha256("\0".join(names).encode("utf-8", "surrogateescape"))
+
+
+def _samples(folder: str, names: list[str]) -> Iterator[str]:
+    """Some from all over, the same ones each time."""
+    number = min(len(names), SAMPLES)
+    return (f"{folder}/{names[index * len(names) // number]}" for index in range(number))
+
+
+def _hash_of_ends(path: str, part: int) -> str:
+    """Of the size of a file, and its first and last part. Raises `InputMissing`."""
+    with readable(path), Path(path).open("rb") as file:
+        digest = sha256(file.read(part))
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - part, 0))
+        digest.update(file.read(part) + str(end).encode())
+    return digest.hexdigest()

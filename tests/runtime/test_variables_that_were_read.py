@@ -1,0 +1,49 @@
+"""Variables of the environment that the user's own code asks for are noted, and no others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRAINER = """
+import os, tempfile
+
+def read():
+    os.environ.get("THERE"), os.getenv("MISSING"), "ASKED" in os.environ, os.environ.setdefault("SET", "1")
+    try:
+        os.environ["NONE"]
+    except KeyError:
+        pass
+    os.environ.get("HOME"), os.environ.get("API_KEY"), os.environ.get("SLURM_JOB_ID")
+    tempfile.gettempdir()
+
+def read_all():
+    return dict(os.environ)
+"""
+READ = """
+import importlib, json, os, sys
+from stagetree.runtime import variables
+
+variables.watch()
+sys.path.append(sys.argv[1])
+getattr(importlib.import_module("mine"), sys.argv[2])()
+os.environ.get("NOT_BY_A_FILE"), importlib.import_module("torch")
+print(json.dumps(variables.variables_read()))
+"""
+
+
+@pytest.mark.parametrize("how, told", [("read", ["$THERE", "$MISSING", "$ASKED", "$SET", "$NONE"]), ("read_all", [])])
+def test_what_the_trainer_asks_for_is_told_unless_it_is_the_machines_or_secret(
+    tmp_path: Path, how: str, told: list[str]
+) -> None:
+    """Whoever reads all of them passes them on."""
+    (tmp_path / "mine.py").write_text(TRAINER)
+    many = {**os.environ, "THERE": "1", **{f"A_{number}": "1" for number in range(20)}}
+    command = [sys.executable, "-c", READ, str(tmp_path), how]
+    done = subprocess.run(command, env=many, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == told

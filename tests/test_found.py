@@ -1,0 +1,69 @@
+"""What is seen of files, patterns and variables that no study names, and what counts as another one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from app import found
+from app.found import has_changed, look_at_found
+from app.inputs import InputMissing
+
+
+def test_a_large_file_that_nobody_named_is_its_size_and_its_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever copied it anew would be told of other results each time."""
+    monkeypatch.setattr(found, "SMALL", 2)
+    monkeypatch.setattr(found, "PART", 4)
+    file = tmp_path / "a"
+    file.write_bytes(b"one, two, three")
+    [seen] = look_at_found([str(file), str(tmp_path / "gone")])
+    os.utime(file, (5, 5))
+    assert not has_changed(seen)
+    for other in (b"One, two, three", b"one, two, threE", b"one, two,  three"):
+        file.write_bytes(other)
+        assert has_changed(seen), other
+
+
+@pytest.mark.parametrize("pattern", ["*.png", "*/*.png"])
+def test_many_files_that_nobody_named_are_their_names_and_the_ends_of_some(tmp_path: Path, pattern: str) -> None:
+    folder = tmp_path / "a" if pattern == "*.png" else tmp_path
+    names = [tmp_path / "a" / f"{number:03}.png" for number in range(200)]
+    names[0].parent.mkdir()
+    for name in names:
+        name.write_bytes(b"1")
+    [seen] = look_at_found([f"{folder}/{pattern}"])
+    assert seen["found"] and seen["files"] == 200 and "sha256" not in seen
+    (tmp_path / "a" / "log.txt").touch()
+    os.utime(names[0], (5, 5))
+    assert not has_changed(seen)
+    names[0].write_bytes(b"2")
+    assert has_changed(seen)
+    names[0].write_bytes(b"1")
+    (tmp_path / "a" / "another.png").touch()
+    assert has_changed(seen)
+    (tmp_path / "a" / "another.png").unlink()
+    assert not has_changed(seen)
+    names[1].unlink()
+    assert has_changed(seen)
+    for name in names[2:] + names[:1]:
+        name.unlink()
+    with pytest.raises(InputMissing):
+        has_changed(seen)
+    assert look_at_found([f"{folder}/{pattern}"]) == []
+
+
+def test_a_variable_that_nobody_named_is_its_value_on_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("A_SIZE", raising=False)
+    monkeypatch.setenv("A_FOLDER", "/data/1")
+    size, folder = look_at_found(["$A_SIZE", "$A_FOLDER"])
+    assert "/data/1" not in str(folder) and not has_changed(size) and not has_changed(folder)
+    monkeypatch.setenv("A_SIZE", "")
+    monkeypatch.setenv("A_FOLDER", "/data/2")
+    assert has_changed(size) and has_changed(folder)
+    assert not has_changed({**folder, "host": "another"})
+    monkeypatch.delenv("A_FOLDER")
+    assert has_changed(folder)
