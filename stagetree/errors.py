@@ -79,7 +79,8 @@ class TrialFailed(StagetreeError):
     """There will be no result: the trial failed, or was stopped or cancelled."""
 
     def __init__(self, trial: int, state: str, error: str) -> None:
-        super().__init__(f"trial {trial} is {state}" + (f": {error}" if error else ""))
+        ended = "has failed" if state == "failed" else f"is {state}"
+        super().__init__(f"trial {trial} {ended}" + (f": {error}" if error else ""))
         self.trial, self.state, self.error = trial, state, error
 
 

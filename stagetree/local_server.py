@@ -107,7 +107,7 @@ class LocalServer:
         return Study.create(spec, url=self.url, **(fields if trainer is None else {**fields, "trainer": trainer}))
 
     def open(self, study: str) -> Study:
-        """Open a study by its id, also one of an earlier run. Raises `NotFound`."""
+        """Open a study by its id, its name or as `last`, also one of an earlier run. Raises `NotFound`."""
         return Study.open(study, url=self.url)
 
     def register(self, trainer: type[Trainer]) -> str:

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stagetree.client.asking import Asker, Hp, Known, Result
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator, chained, wait_all, wait_any
-from stagetree.client.client import AsyncClient, Folder, Holds
+from stagetree.client.client import AsyncClient, Holds
 from stagetree.client.composing import MadeOfTrials
-from stagetree.client.http import Json, body_of, path_of
-from stagetree.errors import StudyOver, TrialFailed
+from stagetree.client.http import Json, path_of
+from stagetree.client.written import Folder, named, study_body
+from stagetree.errors import NotFound, StudyOver, TrialFailed
 from stagetree.models import Event, StudyAnswer
 from stagetree.notebook.live import Showing, StudyView
 from stagetree.results import Results
-from stagetree.space.distributions import plain
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -74,7 +74,7 @@ class AsyncStudy(StudyView, MadeOfTrials):
         **fields: Any,
     ) -> AsyncStudy:
         """Submit a study, as a spec or by its fields. Without a tuner, it trains only the trials that you ask for."""
-        body = {"tuner": {"kind": "external"}, **(body_of(spec) if spec is not None else {}), **body_of(fields)}
+        body = study_body(spec, fields)
         client = AsyncClient(url, timeout, retries=retries, transport=transport)
         try:
             return cls(client, await client.http.post("/studies", body))
@@ -84,19 +84,17 @@ class AsyncStudy(StudyView, MadeOfTrials):
 
     @classmethod
     async def open(
-        cls,
-        study: str,
-        *,
-        url: str | None = None,
-        timeout: float = 30.0,
-        retries: int = 4,
-        transport: Any = None,
+        cls, study: str, *, url: str | None = None, timeout: float = 30.0, retries: int = 4, transport: Any = None
     ) -> AsyncStudy:
-        """Open a study by its id. Raises `NotFound`."""
+        """Open a study by its id, its name (the newest of that name), or as `last`. Raises `NotFound`."""
         client = AsyncClient(url, timeout, retries=retries, transport=transport)
         opened = cls(client, {"study": study})
         try:
-            await opened.refresh()
+            try:
+                await opened.refresh()
+            except NotFound:
+                opened = cls(client, {"study": await named(client.http, study)})
+                await opened.refresh()
         except BaseException:
             await client.close()
             raise
@@ -206,7 +204,7 @@ class AsyncStudy(StudyView, MadeOfTrials):
 
     async def eval(self, hp: Hp, step: int) -> Result:
         """Train a configuration to step `step`, and return its result there. Raises `TrialFailed`, `StudyOver`."""
-        return await asyncio.shield(self._asker.ask(hp, plain(step)).result)
+        return await asyncio.shield(self._asker.ask(hp, step).result)
 
     async def eval_all(self, evaluations: Iterable[tuple[Hp, int]]) -> list[Result]:
         """As `eval`, for many (configuration, step) in one call; the results are in the same order."""
@@ -234,7 +232,7 @@ class Study(Blocking, StudyView):
 
     @classmethod
     def open(cls, study: str, *, url: str | None = None, timeout: float = 30.0, retries: int = 4) -> Study:
-        """Open a study by its id. Raises `NotFound`."""
+        """Open a study by its id, its name (the newest of that name), or as `last`. Raises `NotFound`."""
         return cls(lambda: AsyncStudy.open(study, url=url, timeout=timeout, retries=retries))
 
     def __enter__(self) -> Study:

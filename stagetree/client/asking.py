@@ -56,6 +56,7 @@ class Asker:
     def ask(self, hp: Hp, step: int) -> PendingAsk:
         """A configuration at a step, asked for already or from now on. Raises `SequenceError`."""
         configuration = {name: parse(plain(value), name).to_json() for name, value in hp.items()}
+        step = plain(step)
         place = key_of(configuration), step
         if place not in self._wanted:
             self._wanted[place] = PendingAsk(place[0], configuration, step, asyncio.get_running_loop().create_future())

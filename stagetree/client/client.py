@@ -11,20 +11,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stagetree import models
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator
 from stagetree.client.composing import MakesTrials, TakesRemarks
-from stagetree.client.http import API, Http, Json, body_of, path_of
+from stagetree.client.http import API, Http, Json, path_of
+from stagetree.client.written import Folder, body_of
 from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
 
 if TYPE_CHECKING:
     from stagetree.spec import StudySpec
 
-Folder = str | PathLike[str]
 Holds = Literal["weights", "state"]
 """What a file holds: a model's weights by their own names, or all that was in a checkpoint."""
 

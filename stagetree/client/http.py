@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from itertools import count
 from pathlib import Path
@@ -24,7 +24,6 @@ from stagetree.whole_file import whole_file
 if TYPE_CHECKING:
     import httpx2
 
-    from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 
@@ -270,17 +269,3 @@ def pause_after(failures: int) -> float:
 def path_of(study: str) -> str:
     """Where a study is."""
     return f"/studies/{quote(study, safe='')}"
-
-
-def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
-    """The JSON of a study, its paths absolute: relative ones begin in the folder of this process.
-
-    Raises `SpecError` for a function in the place of a trainer, which is no JSON.
-    """
-    from stagetree.space.distributions import plain
-    from stagetree.spec.errors import Problem, SpecError, no_trainer
-    from stagetree.spec.reading import absolute
-
-    if isinstance(spec, Mapping) and (problem := no_trainer(spec.get("trainer"))):
-        raise SpecError([Problem("trainer", problem)])
-    return absolute(plain(spec) if isinstance(spec, Mapping) else spec.to_json(), Path.cwd())

@@ -219,13 +219,13 @@ def plain(value: Any) -> Any:
     """The JSON of what was written in Python: sequences and distributions as objects, tuples and arrays as lists."""
     if isinstance(value, Sequence | Distribution):
         return value.to_json()
-    if hasattr(value, "model_dump"):  # of a tuner
+    if hasattr(value, "model_dump") and not isinstance(value, type):  # of a tuner
         return value.model_dump(mode="json", exclude_none=True)
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
     if hasattr(value, "tolist"):  # of NumPy and torch, scalars and arrays
         value = value.tolist()
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+    return [plain(item) for item in value] if isinstance(value, list | tuple | range) else value
 
 
 _CLOSE = 1e-9

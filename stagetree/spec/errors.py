@@ -71,6 +71,9 @@ def no_trainer(given: Any) -> str:
     """What to do instead with a function, or a class, in the place of a trainer's name; empty for anything else."""
     if isinstance(given, type):
         return f"must be the name of a trainer, got the class {given.__name__}: `stagetree.local()` takes classes"
+    if hasattr(given, "train") and hasattr(given, "state_dict"):
+        kind = type(given).__name__
+        return f"must be the name of a trainer, got an object of the class {kind}: `stagetree.local()` takes the class"
     if not callable(given):
         return ""
     name = getattr(given, "__name__", "objective")

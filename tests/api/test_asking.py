@@ -120,7 +120,7 @@ def test_an_external_study_is_completed_by_hand(http: TestClient, external: str,
     busy = http.post(f"/studies/{external}:complete")
     assert (busy.status_code, busy.json()["detail"]) == (
         409,
-        f"study {external} is still training (1 trials) and cannot be completed",
+        f"study {external} is still training (1 trial) and cannot be completed",
     )
     workers.finish(external, workers.assign(external, 0), {"accuracy": 0.5})
     for _ in range(2):

@@ -163,8 +163,8 @@ async def test_a_trial_that_fails_ends_its_own_eval_only(server: str, workers: W
         await train(workers, study, 3, 0.5)
         found = await wait_all(evals, return_exceptions=True)
         assert [str(each) for each in found[:3]] == [
-            "trial 0 is failed: ValueError: no, after step 3",
-            "trial 1 is failed: accuracy is not a finite number, after step 5",
+            "trial 0 has failed: ValueError: no, after step 3",
+            "trial 1 has failed: accuracy is not a finite number, after step 5",
             "trial 2 is cancelled",
         ]
         assert isinstance(found[3], Result)

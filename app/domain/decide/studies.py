@@ -119,7 +119,8 @@ def complete(study: Study, at: float) -> Iterator[e.Event]:
     if study.kind != "external":
         raise StateConflict(f"study {study.id} has a tuner of its own, which says when it is completed")
     if study.is_final or study.active:
-        standing = study.state if study.is_final else f"still training ({study.active} trials)"
+        active = f"{study.active} {'trial' if study.active == 1 else 'trials'}"
+        standing = study.state if study.is_final else f"still training ({active})"
         raise StateConflict(f"study {study.id} is {standing} and cannot be completed")
     yield from close(study, at)
 
