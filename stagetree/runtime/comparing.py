@@ -130,6 +130,7 @@ class Looks:
 
     def __post_init__(self) -> None:
         reading.watch()
+        variables.watch()
 
     def files(self, trainer: object, file: str) -> list[str]:
         """The data and code that a trainer has read beside its version, here and in processes of its own; and variables

@@ -22,11 +22,15 @@ MOST = 16
 """A program that reads more reads all of them, to pass them on."""
 
 _read: dict[str, None] = {}
+_watched: list[bool] = []
 _users: dict[str, bool] = {}  # by the name of a source file, whether it is the user's
 
 
 def watch() -> None:
     """From here on, note which variables this process asks for, whether they are there or not."""
+    if _watched:
+        return
+    _watched.append(True)
     encoded = os.environ.encodekey  # which asking begins with
 
     def noted(key: str) -> str:
