@@ -13,7 +13,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.failures import last_line
-from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.search_plan import ProvenSpan, SearchPlan, Study, Trial, covered_to
 from app.domain.terms import NodeId, ProofKind, Verdict
 
 MOST_IN_VAIN = 3
@@ -38,7 +38,7 @@ class Judgement:
     reason: str = ""
     stray: tuple[str, ...] = ()
     behind: int = 0
-    spans: tuple[tuple[tuple[int, int], ...], ...] = ()
+    spans: tuple[tuple[ProvenSpan, ...], ...] = ()
     alone: Mapping[NodeId, Sequence[int]] = field(default_factory=dict)
 
 
@@ -152,15 +152,17 @@ def compared_to(plan: SearchPlan, trial: Trial, device: str) -> int:
     return _reach_on(plan, trial, plan.spans.get(device, ()), trial.steps)
 
 
-def _reach_on(plan: SearchPlan, trial: Trial, spans: Sequence[tuple[int, int]], most: int) -> int:
-    """As far as spans follow the trial's first break without a gap, where an epoch may end; `most` if there is none."""
+def _reach_on(plan: SearchPlan, trial: Trial, spans: Sequence[ProvenSpan], most: int) -> int:
+    """As far as spans follow the trial's first break without a gap, where an epoch may end, and its values are such as
+    they were compared under; `most` if there is none.
+    """
     broke = min((plan.nodes[name].broke for name in trial.path if plan.nodes[name].broke), default=trial.steps)
     if broke >= trial.steps:
         return most
     reach = broke
-    for begin, step in sorted(spans):
-        reach = max(reach, step) if begin <= reach else reach
-    return min(most, reach)
+    for each in sorted(spans, key=lambda each: (each.begin, each.step)):
+        reach = max(reach, each.step) if each.begin <= reach else reach
+    return min(most, reach, covered_to(plan.way(trial.path[-1], trial.steps), broke, spans))
 
 
 def _mark(judgement: Judgement, reach: int, steps: int) -> str:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from small import Counting, Forgetful
+from small import Counting, Forgetful, Small
 
 
 class WrongFrom(Forgetful):
@@ -52,3 +52,28 @@ class WrongEpochs(Counting):
     def take(self, state: dict[str, Any]) -> None:
         super().take(state)
         self.drawn = state["drawn"]
+
+
+class WrongOption(Small):
+    """Counts where nobody sees, and reads that with one of two optimizers only, as if the state lacked its memory."""
+
+    name = "wrong-option"
+    optimizer = "sgd"
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.updates = self.count_updates()
+
+    def count_updates(self) -> Iterator[int]:
+        number = 0
+        while True:
+            number += 1
+            yield number
+
+    def setup(self, hp: dict[str, Any]) -> None:
+        super().setup(hp)
+        self.optimizer = hp.get("optimizer", self.optimizer)
+
+    def push(self) -> float:
+        number = next(self.updates)
+        return 1.0 / number if self.optimizer == "adam" else 0.5

@@ -11,7 +11,18 @@ from dataclasses import replace
 from app.domain import awaiting
 from app.domain import events as e
 from app.domain.objectives import problem_of
-from app.domain.search_plan import CachedState, Chain, Checkpoint, KeptAt, Node, SearchPlan, Study, Witness
+from app.domain.search_plan import (
+    CachedState,
+    Chain,
+    Checkpoint,
+    KeptAt,
+    Node,
+    ProvenSpan,
+    SearchPlan,
+    Study,
+    Witness,
+    span_on,
+)
 from app.domain.terms import FailureKind, ProofKind, TrialState, digest
 
 MOST_WITNESSES = 16
@@ -35,7 +46,7 @@ def broke(plan: SearchPlan, node: Node, step: int) -> int:
     return here.state_at(step).broke or step if here is not None and here.is_at_hand(step) else step
 
 
-def span(plan: SearchPlan, test: e.ExactnessTested) -> tuple[int, int] | None:
+def span(plan: SearchPlan, test: e.ExactnessTested) -> ProvenSpan | None:
     """From which break to which step this shows that training comes out as it does without one.
 
     None where it shows a difference, or nothing; where both ways broke: they may be wrong alike; and where only metrics
@@ -48,7 +59,9 @@ def span(plan: SearchPlan, test: e.ExactnessTested) -> tuple[int, int] | None:
         return None
     again = chain.broke if chain is not None else test.begin
     before = checkpoint.broke if checkpoint.since == test.since else test.since
-    return None if before and again else (before or again, test.step)
+    if before and again:
+        return None
+    return span_on(plan.way(test.node, test.step), before or again, max(test.begin, test.since))
 
 
 def note(plan: SearchPlan, node: Node, step: int) -> None:

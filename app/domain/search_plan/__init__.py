@@ -7,10 +7,10 @@ that are only ever added. `app.domain.evolve` makes it from events, and nothing 
 from __future__ import annotations
 
 from app.domain.search_plan.chain import NO_PROGRESS, Chain, ChainProgress, ChainsUnderWay, Progresses
+from app.domain.search_plan.coverage import ProvenSpan, Witness, covered_to, span_on
 from app.domain.search_plan.node import MAX_LOST, MOST_FAILURES, CachedState, Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.plan import (
     SearchPlan,
-    Witness,
     open_study_of,
     speed_up,
     study_of,
@@ -34,6 +34,7 @@ __all__ = [
     "Node",
     "Note",
     "Progresses",
+    "ProvenSpan",
     "Raised",
     "SearchPlan",
     "Study",
@@ -41,7 +42,9 @@ __all__ = [
     "TrialEvent",
     "TrialRun",
     "Witness",
+    "covered_to",
     "open_study_of",
+    "span_on",
     "speed_up",
     "still_open",
     "study_of",

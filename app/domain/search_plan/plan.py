@@ -10,30 +10,12 @@ from typing import Any
 from app.domain import events as e
 from app.domain.means import MeanShare
 from app.domain.search_plan.chain import ChainsUnderWay
+from app.domain.search_plan.coverage import ProvenSpan, Witness
 from app.domain.search_plan.node import MAX_LOST, Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.study import Study, still_open
 from app.domain.search_plan.trial import Trial
 from app.domain.terms import NodeId, Place, ProofKind, StudyId, TrialKey, Unknown
 from stagetree.text import means
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Witness:
-    """The state of `node` after `step` steps was trained without a break from step `since` on.
-
-    begin: where else its training can begin, with a state that is kept or, at 0, with none. Trained from there it must
-    come out the same: either `since` or `begin` is then a hand-over that lies inside the other way. cost: the steps
-    from `begin` on. draw: between 0 and 1, the same for everyone, by which audits are chosen. is_behind: whether one of
-    the two breaks lies behind a change of a hyper-parameter, where values come back otherwise than they came.
-    """
-
-    cost: int
-    node: NodeId
-    step: int
-    since: int
-    begin: int
-    draw: float = 0.0
-    is_behind: bool = False
 
 
 @dataclass(slots=True)
@@ -51,7 +33,7 @@ class SearchPlan:
     the kinds of GPU that were given any stages. means: of each average, its states; it has no parent, and only here the
     tree is a graph. averages: the other way round, of each node's states, by step. packing_reason: why it was chosen
     so. measurements: how many chains were assigned before, each to find that out. tests: what comparing states has
-    shown. spans: by kind of device, from which break to which step training came out as it does without a break.
+    shown. spans: by kind of device, where training came out as it does without a break.
     proofs_in_vain: how many chains of each kind ended before they could tell. check_failures: why the user's code
     failed when it was tried, by the root whose values it had; unreported: by the study whose metric was missing then.
     witnesses: the states that are cheapest to train again in another way; audits: those that began with a state that
@@ -80,7 +62,7 @@ class SearchPlan:
     packing_reason: str = ""
     measurements: int = 0
     tests: list[e.ExactnessTested] = field(default_factory=list)
-    spans: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    spans: dict[str, list[ProvenSpan]] = field(default_factory=dict)
     proofs_in_vain: dict[ProofKind, int] = field(default_factory=dict)
     check_failures: dict[NodeId, Mapping[str, Any]] = field(default_factory=dict)
     unreported: dict[StudyId, Mapping[str, Any]] = field(default_factory=dict)
