@@ -20,7 +20,7 @@ from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.comparing import Looks, compare
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
-from stagetree.runtime.loading import imports_of, load_trainer
+from stagetree.runtime.loading import imports_of, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
 from stagetree.runtime.model import HpTimeline, Journal, LaunchedTrainer, Model
 from stagetree.runtime.packed import Lanes
@@ -130,7 +130,8 @@ class Child:
                 trainer = load_trainer(self._file, message["name"])
             self._may_divide = not issubclass(trainer, DataTrainer) or message.get("parallel") == "fsdp"
             self._model = Model.build(trainer, message["args"], message["seed"], self._device)
-        code = imports_of(Path(self._file).resolve())
+        code = imports_of(file := Path(self._file).resolve())
+        self._machine["packages"] = package_versions(file)
         left = [] if "names" in message else self._looks.leftovers.left(self._built.trainer, self._file)
         return {"version": code.version, "left": left}
 

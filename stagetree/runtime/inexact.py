@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 WORDS = {
+    "python": "Python",
     "torch": "torch",
     "cuda": "CUDA",
     "nccl": "NCCL",
@@ -114,17 +115,20 @@ def used(operation: str) -> str:
 
 def changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """The reasons that there are when a state made `there` goes on `here`; of what either does not tell, none."""
-    differing = _told(there, here)
-    return [f"went on under another {WORDS[name]} ({here[name]} after {there[name]})" for name in differing]
+    return [f"went on under another {name} ({now} after {before})" for name, before, now in _told(there, here)]
 
 
 def others(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """The same as what goes on after "made under": another torch (2.12.0, and 2.13.0 here)."""
-    return [f"another {WORDS[name]} ({there[name]}, and {here[name]} here)" for name in _told(there, here)]
+    return [f"another {name} ({before}, and {now} here)" for name, before, now in _told(there, here)]
 
 
-def _told(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    return [name for name in WORDS if name in there and name in here and there[name] != here[name]]
+def _told(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """The words for each difference, with the value before and now; packages have their own names."""
+    named = [(word, there[name], here[name]) for name, word in WORDS.items() if name in there and name in here]
+    before, now = there.get("packages", {}), here.get("packages", {})
+    packages = [(name, before[name], now[name]) for name in sorted(before.keys() & now.keys())]
+    return [each for each in (*named, *packages) if each[1] != each[2]]
 
 
 def other_metrics(

@@ -22,6 +22,7 @@ import importlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -129,9 +130,36 @@ def modules_for(trainers: Iterable[str]) -> list[str]:
     return [name for name in modules if name.partition(".")[0] in PACKAGES - own]
 
 
+@cache
+def package_versions(file: Path) -> dict[str, str]:
+    """The version of each package that a trainer's files import, by its name, if it tells one.
+
+    torch and Python have places of their own where machines are compared. Raises `TrainerFileError`.
+    """
+    imports = imports_of(file)
+    names = {name.partition(".")[0] for name in _imported(imports.files)} - {"stagetree", "torch"}
+    found = {name: _version_of(name) for name in sorted(names - sys.stdlib_module_names) if not _is_own(name, imports)}
+    return {name: version for name, version in found.items() if version}
+
+
+def _is_own(name: str, imports: Imports) -> bool:
+    return any(each.split("/")[0].removesuffix(".py") == name for each in imports.files)
+
+
+def _version_of(name: str) -> str:
+    """As the module says, if it is imported, or else as the distribution of that name does."""
+    told = getattr(sys.modules.get(name), "__version__", None)
+    if isinstance(told, str):
+        return told
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 def _imported(files: Mapping[str, bytes]) -> Iterator[str]:
     """The modules that files name in their imports, wherever these stand."""
-    for content in files.values():
+    for content in (content for name, content in files.items() if name.endswith(".py")):
         for node in ast.walk(ast.parse(content)):
             match node:
                 case ast.Import(names=names):

@@ -46,11 +46,11 @@ class Machine:
         self._set_threads()
         set_determinism(self.determinism)
         set_recorded(self.cuda_graphs)
+        software = {"python": "{}.{}".format(*sys.version_info), "torch": torch.__version__}
         if self.device == "cpu":
             _keep_freed_memory()
-            return {"torch": torch.__version__, "device_name": "cpu", "processor": processor()}
-        name = self._start_device()
-        return {"torch": torch.__version__, "cuda": torch.version.cuda, "device_name": name}
+            return software | {"device_name": "cpu", "processor": processor()}
+        return software | {"cuda": torch.version.cuda, "device_name": self._start_device()}
 
     def _set_environment(self) -> None:
         if self.visible_devices is not None:

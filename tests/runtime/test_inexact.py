@@ -24,6 +24,11 @@ def test_a_difference_of_machines_is_told_in_words() -> None:
         "went on under another processor (Q after P)",
         "went on under another number of threads (4 after 2)",
     ]
+    packages = {"python": "3.11", "packages": {"numpy": "2.1", "timm": "1.0", "gone": "1"}}
+    assert changes(packages, {"python": "3.12", "packages": {"numpy": "2.1", "timm": "1.1", "new": "1"}}) == [
+        "went on under another Python (3.12 after 3.11)",
+        "went on under another timm (1.1 after 1.0)",
+    ]
 
 
 def test_other_instructions_are_another_processor() -> None:

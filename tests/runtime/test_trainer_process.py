@@ -260,3 +260,24 @@ def test_going_on_under_other_circumstances_leaves_a_line_in_the_log(
     assert (tmp_path / "same").read_text() == ""
     line = "--- not exact: went on under another number of threads (2 after 1)\n"
     assert (tmp_path / "other").read_text() == line
+
+
+def test_going_on_with_another_package_leaves_a_line_in_the_log(
+    start: Start, deadline: Deadline, tmp_path: Path
+) -> None:
+    """Of those that the trainer imports."""
+    text = f"import json, sys\nsys.path.append({str(tmp_path / 'packages')!r})\nimport layers\n"
+    (tmp_path / "trainer.py").write_text(text + Path(TOY).read_text().replace("from __future__ import annotations", ""))
+    (tmp_path / "packages").mkdir()
+    told, state = [], None
+    for version in ("1.0", "1.10"):
+        (tmp_path / "packages" / "layers.py").write_text(f"__version__ = {version!r}")
+        process = start()
+        process.log(tmp_path / version)
+        process.build(str(tmp_path / "trainer.py"), "toy", {}, 3, deadline=deadline)
+        if state is not None:
+            process.load(state, HP, 2, deadline=deadline)
+        process.train(HP, 2 if state is None else 3, deadline=deadline)
+        state = process.save(deadline=deadline)
+        told.append((tmp_path / version).read_text())
+    assert told == ["", "--- not exact: went on under another layers (1.10 after 1.0)\n"]
