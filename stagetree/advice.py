@@ -41,6 +41,7 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
     has_cooldowns = getattr(tuner, "rung_value", None) is not None
     return [
         *_texts_like_numbers(spec.to_json().get("space") or {}),
+        *_best_without_its_state(spec),
         *of_the_tuner(spec),
         *(tuner.rung_value.fallen(spec, tuner.max_steps or tuner.min_steps) if has_cooldowns else ()),
         *_trained_at_zero(spec, count_steps),
@@ -72,6 +73,16 @@ def _texts(entry: Any) -> Iterator[str]:
     elif isinstance(entry, Mapping | list):
         for each in entry.values() if isinstance(entry, Mapping) else entry:
             yield from _texts(each)
+
+
+def _best_without_its_state(spec: StudySpec) -> Iterator[str]:
+    """Where the best step of a trial is one after which its state is kept only by chance."""
+    every, kept = spec.eval_every, spec.keep_every
+    if spec.value == "best" and spec.keep_best and every and not (kept and every % kept == 0):
+        yield (
+            f"with value: best a trial's weights are those of its best step, and a state on the way is kept only by "
+            f"chance: keep_every: {every} keeps one at each evaluation"
+        )
 
 
 def _trained_at_zero(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:

@@ -62,6 +62,9 @@ def _pairs(metrics: Mapping[str, float | None]) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(metrics.items()))
 
 
+_HOW_BEST_STATES_ARE_KEPT = "; with value: best, keep_every in the study file has states kept at evaluations on the way"
+
+
 def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | None) -> KeptState:
     """The state of a trial after a step; by default of the best trial, where its value was measured.
 
@@ -74,12 +77,13 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
         trial = winner[0].number
     of = trial_of(study, trial)
     there = keeping.states_of(plan, of)
+    how = _HOW_BEST_STATES_ARE_KEPT if step is None and study.value == "best" else ""
     if step is None:
         result = results.result(plan, study, of)
         step = result.step if result else max(there, default=0)
     if step not in there:
         steps = ", ".join(map(str, there)) or "none"
-        raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}")
+        raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}{how}")
     metrics = dict(plan.nodes[there[step].node].metrics.get(step) or {})
     has_failed, repeats = of.state == TrialState.FAILED, len(plan.nodes_of(of, step))
     return KeptState(trial, step, there[step].checkpoint, metrics, has_failed, repeats, plan.metrics(of, step) or {})

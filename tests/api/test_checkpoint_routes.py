@@ -12,13 +12,15 @@ from fastapi.testclient import TestClient
 from safetensors.torch import load, load_file
 
 from app.domain import events as e
-from app.domain.terms import StudyId
+from app.domain.terms import StudyId, Unknown
 from app.object_store import PART, open_store
+from app.service.files import kept_state
 from app.service.services import Services
 from app.workers.state import State
 from stagetree import AsyncStudy, Client, Conflict, NotFound, Study, load_state
 from stagetree.runtime import state_format
 from tests.api.world import Workers
+from tests.plans import METRIC, Story
 
 WEIGHTS = {"weight": torch.arange(12.0).reshape(3, 4), "bias": torch.ones(3)}
 
@@ -68,6 +70,17 @@ def test_a_trial_and_a_step_can_be_named(http: TestClient, trained: str) -> None
     assert refused.status_code == 404
     assert refused.json()["detail"].startswith("the state of trial 0 after step 7 is not kept; the steps that are: ")
     assert http.get(f"/studies/{trained}/checkpoint?holds=all").status_code == 422
+
+
+def test_where_the_best_step_has_no_state_it_is_said_what_keeps_one() -> None:
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 10), value="best", eval_every=5)
+    for step, value in ((5, 0.9), (10, 0.1)):
+        story.happen(e.Evaluated(node=story.path(study, 0)[-1].id, step=step, metrics={METRIC: value}))
+    with pytest.raises(Unknown, match=r"after step 5 is not kept; .*; with value: best, keep_every in the study file"):
+        kept_state(story.plan, story.plan.studies[study], None, None)
+    with pytest.raises(Unknown, match=r"after step 7 is not kept; the steps that are: none$"):
+        kept_state(story.plan, story.plan.studies[study], None, 7)
 
 
 def test_what_is_damaged_or_gone_is_refused_before_anything_is_sent(
