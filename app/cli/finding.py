@@ -146,6 +146,16 @@ def study_id(client: Documents | Store, meant: str) -> str:
     return str(matches[0])
 
 
+def trial_number(client: Documents | Store, study: str, number: int | None) -> int:
+    """The number that was given, or else that of the best trial. Ends with a message where there is none."""
+    if number is not None:
+        return number
+    best = client.study(study, trials=False)["best"]
+    if best is None:
+        fail(f"no trial of {study} has a result yet: give the number of one", NOT_FOUND)
+    return int(best["trial"])
+
+
 def _newest(ids: list[str], name: str) -> str:
     if len(ids) > 1:
         print(f"{ids[0]} is the newest of {len(ids)} studies named {name}.", file=sys.stderr)

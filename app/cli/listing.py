@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -121,10 +122,15 @@ def check_states(states: list[str] | None, names: tuple[str, ...]) -> None:
             fail(f"--state: must be one of {', '.join(names)}, got {state}{did_you_mean(state, names)}", USAGE)
 
 
-def check_sort(sort: str) -> None:
-    """End with a message where trials cannot be sorted so."""
-    from app.service.views.ordering import KEYS
+def check_sort(sort: str, trials: Sequence[Json] | None = None) -> None:
+    """End with a message where trials cannot be sorted so. trials: tell which hyper-parameters there are."""
+    from app.service.views.ordering import KEYS, PARAMETER, flat
     from stagetree.sequences import did_you_mean
 
-    if (key := sort.removeprefix("-")) not in KEYS:
-        fail(f"--sort: must be one of {', '.join(KEYS)}, got {sort}{did_you_mean(key, KEYS)}", USAGE)
+    key = sort.removeprefix("-")
+    if trials is None and key.startswith(PARAMETER):
+        return
+    names = [*KEYS, *sorted({name for trial in trials or () for name in flat(trial["hp"], PARAMETER)})]
+    if key not in names:
+        also = "" if trials else f", or a hyper-parameter such as {PARAMETER}lr"
+        fail(f"--sort: must be one of {', '.join(names)}{also}, got {sort}{did_you_mean(key, names)}", USAGE)

@@ -9,9 +9,10 @@ from typing import Annotated, Any, get_args
 import typer
 
 from app.cli.errors import DONE, FAILED
+from app.cli.finding import trial_number
 from app.cli.listing import Limit, States, check_sort, check_states
 from app.cli.listing import studies as studies
-from app.cli.options import DEFAULT_DIR, ListOutput, Output, Server, Store, StudyId, TrialNumber
+from app.cli.options import DEFAULT_DIR, ListOutput, OrBest, Output, Server, Store, StudyId
 from app.cli.output import (
     Format,
     ListFormat,
@@ -38,7 +39,8 @@ Release = Annotated[
 def trials(
     id: StudyId,
     sort: Annotated[
-        str, typer.Option("--sort", metavar="KEY", help=f"Sort by {', '.join(KEYS)}; -KEY reverses the order.")
+        str,
+        typer.Option("--sort", metavar="KEY", help=f"Sort by {', '.join(KEYS)}, or hp.NAME; -KEY reverses the order."),
     ] = "trial",
     state: States = None,
     limit: Limit = None,
@@ -59,6 +61,7 @@ def trials(
     with stacks.reading_study(id, server, dir) as (service, name):
         study = service.client.study(name, trials=False)
         every = list(service.client.trials(name))
+    check_sort(sort, every)
     shown = [trial for trial in every if not state or trial["state"] in state]
     shown = ordered(shown, sort, study["mode"])[:limit]
     print_list(shown, output, *_table(study, shown, every))
@@ -108,9 +111,11 @@ def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str
 
 
 def trial(
-    id: StudyId, number: TrialNumber, server: Server = None, dir: Store = None, output: Output = Format.table
+    id: StudyId, number: OrBest = None, server: Server = None, dir: Store = None, output: Output = Format.table
 ) -> None:
     """Show one trial: its standing, why it was promoted or stopped, its curve and, if it failed, the traceback.
+
+    By default it is the best one.
 
     \b
     Example:  stagetree trial last 3
@@ -118,12 +123,12 @@ def trial(
     from app.cli import stacks
 
     with stacks.reading_study(id, server, dir) as (service, name):
-        document = service.client.trial(name, number)
+        document = service.client.trial(name, trial_number(service.client, name, number))
     print_json(document) if output is Format.json else print_trial(name, document)
 
 
-def logs(id: StudyId, number: TrialNumber, server: Server = None, dir: Store = None) -> None:
-    """Print the output of a trial's training.
+def logs(id: StudyId, number: OrBest = None, server: Server = None, dir: Store = None) -> None:
+    """Print the output of a trial's training, by default of the best one's.
 
     The output of a shared stage is in the log of the trial that the stage was run for.
 
@@ -133,7 +138,7 @@ def logs(id: StudyId, number: TrialNumber, server: Server = None, dir: Store = N
     from app.cli import stacks
 
     with stacks.reading_study(id, server, dir) as (service, name):
-        print(harmless(service.client.trial_log(name, number)).rstrip("\n"))
+        print(harmless(service.client.trial_log(name, trial_number(service.client, name, number))).rstrip("\n"))
 
 
 def slots(

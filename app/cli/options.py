@@ -26,6 +26,9 @@ StudyId = Annotated[
     str, typer.Argument(metavar="ID", help="The study: its id, the beginning of it, its name, or `last`.")
 ]
 TrialNumber = Annotated[int, typer.Argument(metavar="N", min=0, help="The trial's number.")]
+OrBest = Annotated[
+    int | None, typer.Argument(metavar="[N]", min=0, help="The trial's number; by default the best trial.")
+]
 Output = Annotated[Format, typer.Option("-o", "--output", help="Print a table, or one JSON document.")]
 ListOutput = Annotated[ListFormat, typer.Option("-o", "--output", help="Print a table, one JSON document, or CSV.")]
 Server = Annotated[

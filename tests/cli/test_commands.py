@@ -292,6 +292,21 @@ def test_a_value_that_is_set_is_read_as_in_a_study_file(stagetree: Stagetree, wr
     assert stagetree("preview", write(untuned), *asked).json["trials"] == 8, "that was a KeyError"
 
 
+def test_the_best_trial_needs_no_number(stagetree: Stagetree, served: Service, done: Json) -> None:
+    study, best = done["study"], done["best"]["trial"]
+    assert stagetree("trial", study).out == stagetree("trial", study, best).out
+    assert stagetree("logs", study).out == stagetree("logs", study, best).out
+
+
+def test_trials_are_sorted_by_a_hyper_parameter(stagetree: Stagetree, served: Service, done: Json) -> None:
+    """REST did, and the command line refused it."""
+    listed = stagetree("trials", done["study"], "--sort", "-hp.momentum", "-o", "json").json
+    values = [trial["hp"]["momentum"]["value"] for trial in listed if "value" in trial["hp"]["momentum"]]
+    assert values == sorted(values, reverse=True)
+    said = stagetree("trials", done["study"], "--sort", "hp.momentun")
+    assert said.code == 2 and said.err.endswith("got hp.momentun; did you mean hp.momentum?\n")
+
+
 def test_configurations_stay_what_they_were(stagetree: Stagetree, served: Service, done: Json) -> None:
     said = stagetree("replay", done["study"], "--what-if", "space.lr=0.1")
     assert said.code == 2
