@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
+
+MOST_READ = 8
 
 WAYS = {
     "again": "trained once more        ",
@@ -64,6 +67,7 @@ def check(
         fail("the study names no hyper-parameters to check with: give it a space", USAGE)
     worlds = _worlds(ranks, job["parallel"])
     report = _report({**job, "steps": steps, "broken": steps // 2, "ranks": worlds}, spec.to_json())
+    report["reads"] = [each for each in report["reads"] if not _is_named(each, spec.inputs)]
     if output is Format.json:
         print_json(report)
     else:
@@ -87,10 +91,28 @@ def lines(report: Json) -> list[str]:
     report_lines += [f"not exact         {operation} has no deterministic form" for operation in report["not_exact"]]
     for name in report["unread"]:
         report_lines.append(f"not read          {name}: the script read it in none of the {report['steps']} steps")
+    report_lines += _reads(report["reads"])
     for way, words in WAYS.items():
         if way != "again" or way in report["differences"]:
             report_lines.append(f"{words}  {report['differences'].get(way, 'the same, bit for bit')}")
     return report_lines
+
+
+def _reads(paths: Sequence[str]) -> list[str]:
+    """What a trainer reads and its study does not name: files, patterns of many, and variables."""
+    told = [f"reads             {_unnamed(path)}" for path in paths[:MOST_READ]]
+    return told + ([f"                  and {len(paths) - MOST_READ} more"] if len(paths) > MOST_READ else [])
+
+
+def _unnamed(path: str) -> str:
+    if path.startswith("$"):
+        return f"{path}, which is no part of the study: use `trainer_args`, if it matters"
+    path = min(path, os.path.relpath(path), key=len)
+    return f"{path}, which is no part of the study: `inputs: [{path.partition('/*')[0]}]` makes it one"
+
+
+def _is_named(path: str, inputs: Iterable[str]) -> bool:
+    return any(Path(path).is_relative_to(os.path.abspath(each)) for each in inputs)
 
 
 def _worlds(text: str, parallel: str) -> list[int]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from stagetree.runtime import inexact, machine, state_format, suspects
-from stagetree.runtime.comparing import Look, unread
+from stagetree.runtime.comparing import Look, Looks, unread
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.forks import Way, forked, forked_ranks, warned_once
 from stagetree.runtime.loading import load_trainer, script_of
@@ -35,7 +35,7 @@ from stagetree.trainer.parted import Parted, map_parted
 
 RANKED = "Likely: train() reads something that depends on its rank, or adds up in another order than self.ranks.sum"
 _MEASURED = (
-    *("metrics", "not_exact", "unread", "first_step_seconds", "step_seconds", "evaluate_seconds"),
+    *("metrics", "not_exact", "unread", "reads", "first_step_seconds", "step_seconds", "evaluate_seconds"),
     *("checkpoint_bytes", "save_seconds"),
 )
 
@@ -69,7 +69,8 @@ class Report:
     2 `ranks` (`ranks 2`), without a break or on from the state of one process; or a metric where no leaf differs.
 
     failed: the trainer's own error, with which nothing could be compared. not_exact: what has no deterministic form.
-    unread: hyper-parameters that a script has not read. first_step_seconds: with what happens once, such as compiling.
+    unread: hyper-parameters that a script has not read. reads: data, code and variables beside its version.
+    first_step_seconds: with what happens once, such as compiling.
     save_seconds: for `checkpoint_bytes`.
     """
 
@@ -79,6 +80,7 @@ class Report:
     differences: dict[str, str] = field(default_factory=dict)
     not_exact: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    reads: list[str] = field(default_factory=list)
     first_step_seconds: float = 0.0
     step_seconds: float = 0.0
     evaluate_seconds: float = 0.0
@@ -107,7 +109,9 @@ def check(job: Job) -> Report:
 def _compare(ways: _Ways, report: Report) -> None:
     forked = ways.forked
     first = forked(ways.first)
-    whole = _take(forked(ways.whole), report)
+    whole = forked(ways.whole)
+    for name in _MEASURED:
+        setattr(report, name, whole[name])
     others = {"split": forked(ways.split), "watched": forked(ways.watched), "used": whole["used"]}
     report.load_seconds = others["split"]["load_seconds"]
     wrong = {way: text for way in others if (text := ways.difference(way))}
@@ -135,13 +139,6 @@ def _compare_metrics(report: Report, first: Mapping[str, Any], others: Mapping[s
             report.differences[way] = f"{text}. {suspects.cause_of_metrics(first, result)}"
 
 
-def _take(whole: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Report what was measured of the training without a break."""
-    for name in _MEASURED:
-        setattr(report, name, whole[name])
-    return whole
-
-
 class _Ways:
     """The trainings, each for a process of its own. States are left in `folder`, by the name of the way."""
 
@@ -167,7 +164,7 @@ class _Ways:
         """Without a break; and then, in the same object, from the break on."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            model = self._built()
+            looks, model = Looks(), self._built()
             seconds = self._train(model, self._job.broken)
             seconds += self._train(model, self._job.steps)
         modes = suspects.modes(model.trainer)
@@ -178,6 +175,7 @@ class _Ways:
             "evaluate_seconds": time.monotonic() - begun_at,
             "not_exact": sorted({name for each in caught if (name := inexact.operation_in(str(each.message)))}),
             "unread": unread(model.trainer),
+            "reads": looks.files(model.trainer, self._job.file),
             "first_step_seconds": seconds[0],
             "step_seconds": sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2],
             "checkpoint_bytes": size,

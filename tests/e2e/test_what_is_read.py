@@ -320,3 +320,18 @@ def test_a_tuned_example_begins_from_another_over_rest(stack: Service, tmp_path:
     assert abs(study["best"]["value"] - first["best"]["value"]) < 0.05
     assert stack.run(tuned)["best"]["value"] < first["best"]["value"] - 0.2
     assert stack.client.replay(study["study"])["identical"]
+
+
+@pytest.mark.slow
+def test_a_check_names_what_the_study_leaves_out(tmp_path: Path) -> None:
+    (tmp_path / "trainer.py").write_text(
+        OF_ENVIRONMENT.replace("torch.tensor([", "torch.tensor([len(open('a.csv').read()) + ")
+    )
+    (tmp_path / "a.csv").touch()
+    left_out = "reads             a.csv, which is no part of the study: `inputs: [a.csv]` makes it one"
+    variable = "reads             $BEGIN, which is no part of the study: use `trainer_args`, if it matters"
+    for fields, told in (({}, [left_out, variable]), ({"inputs": ["a.csv"]}, [variable])):
+        (tmp_path / "study.json").write_text(json.dumps({**STUDY, **fields}))
+        done = command(tmp_path, "check", "study.json", "--steps", "2")
+        assert done.returncode == 0, done.stderr
+        assert [line for line in done.stdout.splitlines() if line.startswith("reads")] == told
