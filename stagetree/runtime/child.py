@@ -45,10 +45,12 @@ def run(wire: Wire) -> int:
     machine.refuse_breakpoints()
     machine.prefer_for_killing()
     inexact.watch()
+    held = machine.spread_addresses()
     try:
         Child(wire).serve()
     except (EOFError, ConnectionError):
         return 1
+    held.clear()
     return 0
 
 

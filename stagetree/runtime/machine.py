@@ -20,6 +20,9 @@ from stagetree.packing.recordings import set_recorded
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's malloc.h."""
 
+MOST_HELD, SMALL_BYTES, BYTES_OF_EMPTY = 251, 512, sys.getsizeof(b"")
+"""Of each size, at most so many; up to so many bytes Python keeps memory of its own."""
+
 BLAS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads")
 """How OpenBLAS, which NumPy comes with, is told its threads; it reads the environment only once."""
 
@@ -145,6 +148,21 @@ def _libraries(name: str) -> set[str]:
     except OSError:
         return set()
     return {path for path in paths if path.startswith("/") and ".so" in path}
+
+
+def spread_addresses() -> list[object]:
+    """Small objects to hold as long as the process lives: how many of each size there are follows from its id.
+
+    Processes are forked from one interpreter, so equal objects would lie at equal addresses in all of them. Then a
+    trainer that goes by addresses, as by the order of a set of modules, would come out the same wherever it is
+    compared, and otherwise on the next machine. Arrays are too large for the memory that this moves in.
+    """
+    number = os.getpid()
+    held: list[object] = [object() for _ in range(number % MOST_HELD)]
+    held += [float(each) for each in range(number * 7 % MOST_HELD)]
+    for size in range(48, SMALL_BYTES + 1, 16):
+        held += [bytes(size - BYTES_OF_EMPTY) for _ in range(number * size % MOST_HELD)]
+    return held
 
 
 def peak_bytes(device: str) -> int:

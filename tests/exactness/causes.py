@@ -59,6 +59,7 @@ OTHERS = {
     "race": CHANCE,
     "process-id": CHANCE,
     "age": CHANCE,
+    "set-of-parts": CHANCE,
     "addresses": (
         *CHANCE,
         *MEASURING,

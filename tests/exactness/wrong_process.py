@@ -117,6 +117,27 @@ class Addresses(Small):
         return (id(object()) // 16) % 1009 / 1009
 
 
+class Part:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+PARTS = {Part(number) for number in range(12)}
+
+
+class SetOfParts(Small):
+    """Goes through a set of objects, as of modules, whose order follows from where they lie."""
+
+    name = "set-of-parts"
+    is_repeatable = False
+
+    def push(self) -> float:
+        value = self.weight
+        for part in PARTS:
+            value = math.sin(value + part.number)
+        return value
+
+
 class Age(Small):
     """Seconds since it was built."""
 
