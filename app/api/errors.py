@@ -69,6 +69,13 @@ def _is_command_read(request: Request, error: RequestValidationError) -> bool:
     return is_in_path and ":" in request.url.path and ":" not in getattr(request.scope.get("route"), "path", "")
 
 
+_PATTERNS = {
+    r"^[\x21-\x7e]{1,255}$": "1 to 255 visible ASCII characters, without spaces",
+    r"\S": "text, and not only spaces",
+}
+"""Regular expressions in words."""
+
+
 def _problems(error: Mapping[str, Any]) -> list[dict[str, str]]:
     """What pydantic found: a parameter that is wrong, or all that is wrong in a body."""
     cause = error.get("ctx", {}).get("error")
@@ -95,7 +102,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
         case "literal_error":
             return f"must be {limits['expected']}{got}"
         case "string_pattern_mismatch":
-            return f"must be written as {limits['pattern']}{got}"
+            return f"must be {_PATTERNS.get(limits['pattern'], 'written as ' + limits['pattern'])}{got}"
         case "string_too_long":
             return f"must have {limits['max_length']} characters at most{got}"
     return str(error["msg"])

@@ -38,7 +38,8 @@ def trainer_here(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSo
         known = Catalogue(stacks.trainer_files(trainers, folder=study.parent)).describe()
         source = known.get(spec.trainer)
         if trainers and source is None:
-            text = f"is in none of the files that are named, which have {', '.join(sorted(known)) or 'none'}"
+            names = ", ".join(sorted(known)) or "none"
+            text = f"is in none of the files that are named, which have {names}, got {spec.trainer!r}"
             raise SpecError([Problem("trainer", text + did_you_mean(spec.trainer, known))])
         why = f"it is not in {stacks.ENTRY} beside the study file; --trainers names another file"
     except TrainerFileError as error:

@@ -251,7 +251,7 @@ def _metrics(metrics: Any) -> dict[str, float | None]:
 def _finite(name: str, value: Any) -> float | None:
     try:
         number = float(value.detach() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last of a whole number that is no float
         raise TypeError(f"evaluate must return a dict of numbers, got {value!r} for {name}") from None
     return number if math.isfinite(number) else None
 

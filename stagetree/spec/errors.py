@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from reprlib import Repr
 from typing import Any
 
-from stagetree.sequences import SequenceError
+from stagetree.sequences import SequenceError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +80,31 @@ def no_trainer(given: Any) -> str:
     name = getattr(given, "__name__", "objective")
     how = "stagetree.function_trainer(name, build, step, measure) makes a trainer of three functions"
     return f"must be the name of a trainer, got the function {name}: {how}"
+
+
+_ELSEWHERE = {
+    "space": ("parameters", "search_space", "param_space", "params", "hyperparameters", "hyper_parameters"),
+    "tuner": ("method", "scheduler", "search_alg", "algorithm", "strategy", "pruner", "early_terminate"),
+    "trainer": ("program", "command", "script", "trainable"),
+    "metric": ("objective", "monitor"),
+    "max_steps": ("epochs", "max_epochs", "num_epochs", "n_epochs", "iterations", "max_iter"),
+    "min_steps": ("grace", "min_iter"),
+    "num_trials": ("run_cap", "max_trials", "max_evals"),
+}
+"""What other tools call a field of a study or of a tuner, where its value is written otherwise."""
+
+_MOST_NAMED = 20
+"""So many fields are named beside the one that was probably meant."""
+
+
+def no_field(name: str, fields: Sequence[str]) -> str:
+    """What is there instead of a field that is not."""
+    if meant := next((field for field, names in _ELSEWHERE.items() if name in names), ""):
+        if meant in fields:
+            return f"is not a field here: {meant} is what it is called"
+        if "tuner" in fields:
+            return f"is not a field here: {meant} of the tuner is meant for that"
+    hint = did_you_mean(name, fields)
+    if hint and len(fields) > _MOST_NAMED:
+        return f"is not a field here{hint}"
+    return f"is not a field here{f'{hint} There' if hint else ': there'} are {', '.join(fields)}"

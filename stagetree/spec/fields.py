@@ -26,10 +26,10 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from stagetree.limits import LANES, MOST_LANES
-from stagetree.sequences import SequenceError, did_you_mean, needs_length, parse
+from stagetree.sequences import SequenceError, needs_length, parse
 from stagetree.space import canonical, plain, read_entry
 from stagetree.space.where import WhereError
-from stagetree.spec.errors import FieldError, Problem, SpecError, joined, no_trainer, shown
+from stagetree.spec.errors import FieldError, Problem, SpecError, joined, no_field, no_trainer, shown
 
 MOST_LISTED = 1000
 """So many steps a study may list."""
@@ -275,8 +275,7 @@ def sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
         case "extra_forbidden" if field := next((field for field in fields if name in OTHER_NAMES.get(field, ())), ""):
             return f"is another name for {field}, which is there already"
         case "extra_forbidden":
-            hint = did_you_mean(name, fields)
-            return f"is not a field here{f'{hint} There' if hint else ': there'} are {', '.join(fields)}"
+            return no_field(name, fields)
         case "missing":
             return f"is missing: {_description(owner, name)}"
         case "model_type" if name == "trials":

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from stagetree import TorchTrainer
+from stagetree import TorchTrainer, function_trainer
 from stagetree.runtime.failures import LONGEST, TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.model import HpTimeline, Model
 
@@ -69,6 +69,15 @@ def test_everything_out_of_the_users_code_is_theirs() -> None:
         with pytest.raises(TrainerFailed) as failed, user_code():
             raise error
         assert failed.value.kind == "exception" and type(error).__name__ in failed.value.error
+
+
+def test_a_metric_that_no_float_can_be_is_said_in_a_sentence() -> None:
+    """It was a traceback through our own files."""
+    huge = function_trainer("huge", lambda seed, device: {}, lambda state, hp: None, lambda state: {"loss": 10**400})
+    model = Model.build(huge, {}, 0, "cpu")
+    with pytest.raises(TrainerFailed) as failed:
+        model.evaluate()
+    assert failed.value.error.startswith("TypeError: evaluate must return a dict of numbers, got 1000")
 
 
 def test_text_is_bounded_and_can_be_stored_anywhere() -> None:

@@ -435,3 +435,23 @@ def test_several_metrics_as_others_write_them_are_answered_with_ours(fields: dic
     with pytest.raises(SpecError) as wrong:
         StudySpec.from_dict(study | fields)
     assert str(wrong.value).endswith("write metrics: [{name: val_acc, mode: max}, {name: seconds, mode: min}]")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"parameters": {"lr": 0.1}}, "parameters: is not a field here: space is what it is called"),
+        ({"method": "bayes"}, "method: is not a field here: tuner is what it is called"),
+        ({"epochs": 9}, "epochs: is not a field here: max_steps of the tuner is meant for that"),
+        (
+            {"tuner": {**GRID["tuner"], "epochs": 9}},
+            "tuner.epochs: is not a field here: max_steps is what it is called",
+        ),
+        ({"metrik": "loss"}, "metrik: is not a field here; did you mean metric?"),
+    ],
+)
+def test_a_field_of_another_tool_is_answered_with_ours(changes: dict[str, Any], problem: str) -> None:
+    """For `method` it asked whether mode was meant, and listed 45 fields."""
+    with pytest.raises(SpecError) as caught:
+        StudySpec.from_dict({**GRID, **changes})
+    assert str(caught.value).splitlines()[-1] == problem
