@@ -269,6 +269,8 @@ def part_of(owner: type[BaseModel], name: str) -> type[BaseModel] | None:
 def sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
     """What would be right for the field `name` of a model."""
     got = shown(detail["input"])
+    if detail["type"] == "int_type" and isinstance(detail["input"], float) and detail["input"].is_integer():
+        got = f"{got}: write {int(detail['input'])}"
     own_first = sorted(owner.model_fields, key=lambda field: field not in owner.__annotations__)
     fields = [field for field in own_first if field != "kind"]
     match detail["type"]:

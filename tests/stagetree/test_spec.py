@@ -437,11 +437,16 @@ def test_several_metrics_as_others_write_them_are_answered_with_ours(fields: dic
     assert str(wrong.value).endswith("write metrics: [{name: val_acc, mode: max}, {name: seconds, mode: min}]")
 
 
+STEPS = "must be the number of steps to train each trial for, at least 1"
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
         ({"parameters": {"lr": 0.1}}, "parameters: is not a field here: space is what it is called"),
         ({"method": "bayes"}, "method: is not a field here: tuner is what it is called"),
+        ({"tuner": {"kind": "grid", "max_steps": 1e4}}, f"tuner.max_steps: {STEPS}, got 10000.0: write 10000"),
+        ({"tuner": {"kind": "grid", "max_steps": 4.5}}, f"tuner.max_steps: {STEPS}, got 4.5"),
         ({"epochs": 9}, "epochs: is not a field here: max_steps of the tuner is meant for that"),
         (
             {"tuner": {**GRID["tuner"], "epochs": 9}},
@@ -450,7 +455,7 @@ def test_several_metrics_as_others_write_them_are_answered_with_ours(fields: dic
         ({"metrik": "loss"}, "metrik: is not a field here; did you mean metric?"),
     ],
 )
-def test_a_field_of_another_tool_is_answered_with_ours(changes: dict[str, Any], problem: str) -> None:
+def test_what_was_probably_meant_is_said(changes: dict[str, Any], problem: str) -> None:
     """For `method` it asked whether mode was meant, and listed 45 fields."""
     with pytest.raises(SpecError) as caught:
         StudySpec.from_dict({**GRID, **changes})
