@@ -8,9 +8,7 @@ decide on the results they asked for, whatever `value` says. A trial that cooldo
 these: each of them is ranked, and it is not.
 
 A sentence on exactness: 2 stages went on under another torch (2.13.0 after 2.12.0). Inputs count as well: results may
-be of other inputs than it seems. A record of an input is a JSON object with its `path` and, once a slot has seen it,
-`files`, `bytes`, a `stamp` of sizes and times and, where it is small, the `sha256` of its content; `missing` where it
-was not there.
+be of other inputs than it seems, see `app.domain.inputs`.
 """
 
 from __future__ import annotations
@@ -18,11 +16,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import hypot, sqrt
-from os.path import normpath
-from pathlib import PurePath
 from statistics import stdev
 from typing import Any, NamedTuple
 
+from app.domain import inputs
 from app.domain.events import Stage
 from app.domain.fronts import best_first, front_of
 from app.domain.objectives import ResultScore, Scored
@@ -174,7 +171,8 @@ def is_without_pack(plan: SearchPlan, stage: Stage) -> bool:
 
 def inexact_in_study(plan: SearchPlan, study: Study) -> list[str]:
     """Of all stages that its trials pass, whoever they were trained for."""
-    return [*_sentences(plan, study.max_step_by_node.items()), *_alike(plan, study.trials), *_inputs(plan, study)]
+    stages = _sentences(plan, study.max_step_by_node.items())
+    return [*stages, *_alike(plan, study.trials), *inputs.why_others(plan, study)]
 
 
 def inexact_in_trial(plan: SearchPlan, trial: Trial) -> list[str]:
@@ -184,7 +182,7 @@ def inexact_in_trial(plan: SearchPlan, trial: Trial) -> list[str]:
 
 def inexact_in_trials(plan: SearchPlan, study: Study) -> Callable[[Trial], list[str]]:
     """The same of each trial of a study."""
-    of_all, is_noted = list(_inputs(plan, study)), any(node.not_exact for node in plan.nodes.values())
+    of_all, is_noted = list(inputs.why_others(plan, study)), any(node.not_exact for node in plan.nodes.values())
 
     def of(trial: Trial) -> list[str]:
         stages = _sentences(plan, plan.sources(trial)) if is_noted else []
@@ -215,60 +213,3 @@ def _sentences(plan: SearchPlan, ends: Iterable[tuple[NodeId, int]]) -> list[str
 
 def _up_to(plan: SearchPlan, name: NodeId, end: int) -> Iterable[tuple[int, str]]:
     return ((step, reason) for step, reason in plan.nodes[name].not_exact if step <= end)
-
-
-def mark(record: Mapping[str, Any]) -> Json:
-    """What tells an input from another: its content, or else its sizes and times, wherever it lies; else its path."""
-    if "sha256" in record:
-        return {"sha256": record["sha256"]}
-    if "stamp" in record:
-        return {"stamp": record["stamp"]}
-    return {"path": record["path"]}
-
-
-def is_unseen(records: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether there are inputs, and nobody has looked at them yet: they are looked at together."""
-    return bool(records) and not any(name in record for record in records for name in ("stamp", "missing"))
-
-
-def files_left_out(plan: SearchPlan, inputs: Iterable[Mapping[str, Any]]) -> list[Json]:
-    """The first records of the data files that the plan's trainer reads and `inputs` do not name."""
-    named, found = [PurePath(normpath(each["path"])) for each in inputs], dict[str, Json]()
-    for record in (record for test in plan.tests for record in test.files):
-        if not any(PurePath(record["path"]).is_relative_to(path) for path in named):
-            found.setdefault(record["path"], record)
-    return list(found.values())
-
-
-def inputs_of(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ...]:
-    """The files a slot looks at before it trains for a study: its inputs and, once these were seen, files left out."""
-    left_out = [] if is_unseen(study.inputs) else files_left_out(plan, study.inputs)
-    return (*study.inputs, *left_out)
-
-
-def changed_file_text(path: str) -> str:
-    """That a study reads a file which changed, and may have results of the one before, in a sentence.
-
-    path: or a pattern of many files, such as `/data/train/*.png`, or a variable of the environment, such as `$DATA`.
-    """
-    folder, star, _ = path.partition("/*")
-    named, new = (f"{folder or '/'} in `inputs`", "what is there now") if star else ("it in `inputs`", "the new one")
-    if path.startswith("$"):
-        named = "it in `trainer_args`"
-    return f"{path} has changed since shared results were trained: name {named} to train with {new}"
-
-
-def _inputs(plan: SearchPlan, study: Study) -> Iterator[str]:
-    """Why results of a study may be of other inputs than it seems, in sentences."""
-    for path in study.other_files:
-        yield changed_file_text(path)
-    if is_unseen(study.inputs):
-        yield "what it reads was not looked at: the server does not see it, and no slot has trained for it yet"
-        return
-    for path in study.other_inputs:
-        yield f"{path} was not the same on all slots, or at all times"
-    for other in plan.studies.values() if study.inputs else ():  # of a plan with many studies most name none
-        if other.id != study.id and not is_unseen(other.inputs):
-            for mine, theirs in zip(study.inputs, other.inputs, strict=False):
-                if mark(mine) != mark(theirs):
-                    yield f"{mine['path']} was another when study {other.id} read it, with which it shares what it can"

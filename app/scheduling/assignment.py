@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.domain import keeping, results
+from app.domain import inputs, keeping
 from app.domain.accounting import steps_left
 from app.domain.assignment import (
     ChainAssignment,
@@ -101,7 +101,7 @@ def assign(
         begin=None if mean else work.begin,
         mean=mean,
         packing=plan.packing or 0,
-        inputs=results.inputs_of(plan, plan.studies[trial.study]),
+        inputs=inputs.looked_at(plan, plan.studies[trial.study]),
         intermediate_bytes=0 if is_alone else intermediate_bytes,
         keep_for_good=tuple(
             step for span in spans for step in keeping.kept_on_purpose(plan, span.node, span.start, span.end)

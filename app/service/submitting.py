@@ -19,7 +19,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
 from app.domain.decide import decide
-from app.domain.results import mark
+from app.domain.inputs import mark
 from app.domain.terms import ANYBODY, LAUNCHED, PlanId, Principal, StudyId, Unknown, plan_id
 from app.inputs import may_be_read
 from app.object_store import PART, StoreUnavailable
@@ -205,7 +205,7 @@ def submit(
         at=use.clock(),
         begin=begin,
         inputs=inputs,
-        other_files=changed_files(use, stream, inputs),
+        other_files=changed_files(use, stream, inputs, spec.runtime_args),
         has_new_weights=is_new,
         by=who.name,
         learned=learned(use, spec, study, who),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.domain.results import changed_file_text, files_left_out
+from app.domain.inputs import changed_file_text, left_out
 from app.found import has_changed
 from app.inputs import InputMissing, look, may_be_read
 from app.service.services import Services
@@ -35,16 +35,16 @@ def inputs_seen(use: Services, paths: Sequence[str]) -> list[Json]:
     return inputs
 
 
-def changed_files(use: Services, stream: str, inputs: Sequence[Json]) -> list[str]:
+def changed_files(use: Services, stream: str, inputs: Sequence[Json], arguments: Mapping[str, Any]) -> list[str]:
     """The files that a plan's trainer reads and these inputs leave out, which had changed since they were seen first.
 
-    Of one that this server may not look at, the slots say so.
+    arguments: the study's `runtime_args`. Of one that this server may not look at, the slots say so.
     """
     if stream not in use.log.versions():
         return []
     with use.plans.holding(stream) as plan:
-        left_out = files_left_out(plan, inputs)
-    ours = [each for each in left_out if may_be_read(each["path"], use.study_files)]
+        records = left_out(plan, inputs, arguments)
+    ours = [each for each in records if may_be_read(each["path"], use.study_files)]
     return [each["path"] for each in ours if _has_changed(each)]
 
 
@@ -52,7 +52,7 @@ def advice_on_files(use: Services, stream: str, spec: StudySpec) -> list[str]:
     """Sentences on a study that is not submitted yet. stream: of its plan, if that has neither inputs nor weights."""
     if spec.inputs or spec.begin_from:
         return []
-    return [changed_file_text(path) for path in changed_files(use, stream, ())]
+    return [changed_file_text(path) for path in changed_files(use, stream, (), spec.runtime_args)]
 
 
 def _has_changed(record: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from torch.distributed import checkpoint
 
 from app.domain import events as e
 from app.domain.terms import ChainId, NodeId, ProofKind, StudyId
-from app.inputs import look_at_found
+from app.found import look_at_found
 from app.object_store import open_store
 from app.service.services import Services
 from stagetree import load_weights

@@ -225,6 +225,25 @@ def test_code_beyond_the_trainers_version_is_seen_to_change(tmp_path: Path, monk
     assert brief(stagetree(here, "run", "study.json", "--slots", "1", "-q"))[0] == 21.0
 
 
+@pytest.mark.slow
+def test_another_path_among_the_arguments_is_another_file_unless_it_is_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`runtime_args` are no part of the plan: results of the file before are shared."""
+    monkeypatch.setenv("STAGETREE_PROOFS", "1")
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    told = []
+    for name, value, steps in (("1.txt", 10.0, 1), ("copy.txt", 10.0, 1), ("2.txt", 20.0, 1), ("2.txt", 20.0, 2)):
+        (tmp_path / name).write_text(str(value))
+        fields = {"runtime_args": {"data": name}, "tuner": {"kind": "grid", "max_steps": steps}}
+        (tmp_path / "study.json").write_text(json.dumps({**STUDY, **fields}))
+        told.append(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"])
+    read = tmp_path / "2.txt"
+    shared = f"{read} has changed since shared results were trained: name it in `inputs` to train with the new one"
+    trained = f"2 stages read {read}, which had changed since this trainer was first seen to read it"
+    assert told == [[], [], [shared], [trained, shared]]
+
+
 OF_ENVIRONMENT = TRAINER.replace("import torch\n", "import os, torch\n").replace(
     "float(open(data).read()) if data else 0.0", 'float(os.environ.get("BEGIN", 0))'
 )

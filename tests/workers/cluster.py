@@ -19,7 +19,7 @@ from in_process import InProcess
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.results import mark
+from app.domain.inputs import mark
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import StudyId, plan_id
 from app.events.database import Database

@@ -7,8 +7,8 @@ from typing import assert_never
 
 from app.domain import awaiting
 from app.domain import events as e
+from app.domain.inputs import is_unseen, mark
 from app.domain.remarks import Remark, ResultsLearned, SuggestionWithdrawn
-from app.domain.results import is_unseen, mark
 from app.domain.search_plan import Checkpoint, Note, SearchPlan, Study
 from app.domain.terms import ProofKind, StudyId, StudyState, TrialState
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
-from app.domain.results import is_unseen
+from app.domain.inputs import is_unseen
 from app.domain.terms import StudyId
 from app.found import has_changed
 from app.inputs import InputMissing, changed, look

@@ -1,0 +1,98 @@
+"""What studies read: their inputs, and what their trainer was seen to read besides.
+
+A record of an input is a JSON object with its `path` and, once a slot has seen it, `files`, `bytes`, a `stamp` of sizes
+and times and, where it is small, the `sha256` of its content; `missing` where it was not there. Of a path that no study
+names, `app.found` makes a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os.path import isabs, normpath
+from pathlib import PurePath
+from typing import Any
+
+from app.domain.search_plan import SearchPlan, Study
+
+Json = dict[str, Any]
+
+
+def mark(record: Mapping[str, Any]) -> Json:
+    """What tells an input from another: its content, or else its sizes and times, wherever it lies; else its path."""
+    if "sha256" in record:
+        return {"sha256": record["sha256"]}
+    if "stamp" in record:
+        return {"stamp": record["stamp"]}
+    return {"path": record["path"]}
+
+
+def is_unseen(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there are inputs, and nobody has looked at them yet: they are looked at together."""
+    return bool(records) and not any(name in record for record in records for name in ("stamp", "missing"))
+
+
+def left_out(plan: SearchPlan, inputs: Iterable[Mapping[str, Any]], arguments: Mapping[str, Any]) -> list[Json]:
+    """The first records of what the plan's trainer reads and `inputs` do not name, each with its path for a study.
+
+    arguments: the study's `runtime_args`. A path among them is no part of the plan: another study had another one.
+    """
+    found = dict[str, Json]()
+    for record in (record for test in plan.tests for record in test.files):
+        found.setdefault(record["path"], record)
+    named = [PurePath(normpath(each["path"])) for each in inputs]
+    moves = _moves(plan, arguments) if found else []
+    there = (record | {"path": _moved(path, moves)} for path, record in found.items())
+    return [each for each in there if not any(PurePath(each["path"]).is_relative_to(path) for path in named)]
+
+
+def _moves(plan: SearchPlan, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Texts among the arguments of the plan's studies, the longest first, and this study's in their place."""
+    given = (
+        (each, arguments.get(name)) for study in plan.studies.values() for name, each in study.runtime_args.items()
+    )
+    texts = {(old, new) for old, new in given if isinstance(old, str) and isinstance(new, str) and old != new}
+    return sorted(texts, key=lambda each: (-len(each[0]), *each))
+
+
+def _moved(path: str, moves: Iterable[tuple[str, str]]) -> str:
+    """The path with a new text for an old one, where that is the path, a folder above it, or the end of either."""
+    for old, new in ((normpath(old), normpath(new)) for old, new in moves):
+        head, found, rest = f"{path}/".partition(f"{old}/" if isabs(old) else f"/{old}/")
+        if found and not (head and isabs(old)):
+            return normpath("/".join([new if isabs(new) else f"{head}/{new}", rest]))
+    return path
+
+
+def looked_at(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ...]:
+    """The files a slot looks at before it trains for a study: its inputs and, once these were seen, files left out."""
+    if is_unseen(study.inputs):
+        return tuple(study.inputs)
+    return (*study.inputs, *left_out(plan, study.inputs, study.runtime_args))
+
+
+def changed_file_text(path: str) -> str:
+    """That a study reads a file which changed, and may have results of the one before, in a sentence.
+
+    path: or a pattern of many files, such as `/data/train/*.png`, or a variable of the environment, such as `$DATA`.
+    """
+    folder, star, _ = path.partition("/*")
+    named, new = (f"{folder or '/'} in `inputs`", "what is there now") if star else ("it in `inputs`", "the new one")
+    if path.startswith("$"):
+        named = "it in `trainer_args`"
+    return f"{path} has changed since shared results were trained: name {named} to train with {new}"
+
+
+def why_others(plan: SearchPlan, study: Study) -> Iterator[str]:
+    """Why results of a study may be of other inputs than it seems, in sentences."""
+    for path in study.other_files:
+        yield changed_file_text(path)
+    if is_unseen(study.inputs):
+        yield "what it reads was not looked at: the server does not see it, and no slot has trained for it yet"
+        return
+    for path in study.other_inputs:
+        yield f"{path} was not the same on all slots, or at all times"
+    for other in plan.studies.values() if study.inputs else ():  # of a plan with many studies most name none
+        if other.id != study.id and not is_unseen(other.inputs):
+            for mine, theirs in zip(study.inputs, other.inputs, strict=False):
+                if mark(mine) != mark(theirs):
+                    yield f"{mine['path']} was another when study {other.id} read it, with which it shares what it can"
