@@ -111,6 +111,7 @@ _CHANGED_BY_A_SERVER = (
 @contextmanager
 def explained(*, is_named: bool) -> Iterator[None]:
     """Say of a server that nobody named, and that is not there, what else could be done."""
+    from app.embedded.folder_lock import is_at_work
     from stagetree.client import Unreachable
 
     try:
@@ -118,7 +119,9 @@ def explained(*, is_named: bool) -> Iterator[None]:
     except Unreachable as error:
         if is_named:
             raise
-        if is_store(DEFAULT_DIR):
+        if is_at_work(DEFAULT_DIR):
+            there = f"A stack is at work in {DEFAULT_DIR}, and takes no studies yet, or only its own: try again later"
+        elif is_store(DEFAULT_DIR):
             there = _CHANGED_BY_A_SERVER
         else:
             there = f"There is no {DEFAULT_DIR} here either: `stagetree run STUDY.yaml` makes one"

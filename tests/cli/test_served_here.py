@@ -69,6 +69,18 @@ def test_the_server_of_the_folder_is_found(
     assert stagetree("cancel", "last").out == f"{study} is cancelled\n"
 
 
+def test_a_stack_that_is_starting_is_not_started_a_second_time(
+    stagetree: Stagetree, here: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`submit` said to start one here, which was refused then."""
+    monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", "http://127.0.0.1:9")
+    (here / ".stagetree").mkdir()
+    lock = FolderLock(here / ".stagetree")
+    said = stagetree("submit", write(trials("early", LONG)))
+    lock.close()
+    assert said.code == 69 and "A stack is at work in .stagetree, and takes no studies yet" in said.err
+
+
 def test_where_a_stack_answers_is_known_while_it_is_at_work(tmp_path: Path) -> None:
     there = Serving("http://127.0.0.1:7", stays=True)
     assert not is_at_work(tmp_path) and serving(tmp_path) is None
