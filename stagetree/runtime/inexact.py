@@ -27,6 +27,7 @@ UNREPEATABLE = (
 )
 LOST = "Likely: train() reads something that load_state_dict() and setup() do not bring back as it was"
 WATCHED = "Likely: evaluate() or state_dict() changes what train() reads"
+LEAVING = "Likely: evaluate() changes the state and does not put it back, as where it swaps averages of the weights in"
 SAVING = "Likely: saving changes what train() reads: state_dict() does, or train() reads addresses or times"
 
 MEASURING = (

@@ -22,8 +22,8 @@ Json = dict[str, Any]
 FOLDER = Path(__file__).parent
 WRONG = ("wrong_state", "wrong_chance", "wrong_process", "wrong_modules")
 RIGHT = ("right", "right_modules")
-LEFT = ("wrong_left",)
-"""What these leave in a process would make the next trial in it wrong; none of it reaches one."""
+LEFT, TRACES = ("wrong_left",), ("leaves_traces",)
+"""What the first leave in a process would make the next trial in it wrong; none of it reaches one."""
 SAVED = ("saving-rounds", "saving-counts")
 """A trial alone is saved where its hyper-parameters change, too: what that changes is marked, and not undone."""
 
@@ -42,7 +42,7 @@ def file_of(kind: type[Trainer]) -> str:
 
 @cache
 def sources() -> dict[str, TrainerSource]:
-    return {name: TrainerSource(file_of(kind), "1") for name, kind in trainers(WRONG + RIGHT + LEFT)}
+    return {name: TrainerSource(file_of(kind), "1") for name, kind in trainers(WRONG + RIGHT + LEFT + TRACES)}
 
 
 def grid(trainer: str, **more: Any) -> Json:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from alone import Alone
-from bank import LEFT, RIGHT, SAVED, WRONG, changes, file_of, held, hold, sources, trainers
+from bank import LEFT, RIGHT, SAVED, TRACES, WRONG, changes, file_of, held, hold, sources, trainers
 from causes import is_true
 from cluster import Cluster
 
@@ -83,6 +83,12 @@ def test_what_training_leaves_in_a_process_reaches_no_other_trial(start: Start, 
     shown = held(start(proofs), kinds, alone)
     assert {name: each.other for name, each in shown.items() if each.other} == {}
     assert {name for name, each in shown.items() if each.isolated or each.state != "completed"} == set()
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_leaves_a_trace_in_the_state_is_named(start: Start, alone: Alone) -> None:
+    [shown] = held(start(True), dict(trainers(TRACES)), alone).values()
+    assert "Likely: evaluate() changes the state and does not put it back" in shown.isolated and not shown.other
 
 
 def test_a_process_is_used_on_where_training_leaves_nothing_in_it(start: Start, alone: Alone) -> None:

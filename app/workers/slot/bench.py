@@ -183,6 +183,13 @@ class Bench:
             self.load(state, self.step)
         return inexact.MEASURING_LOADED if other_metrics(once, self.evaluate()) else ""
 
+    def is_changed_by_measuring(self) -> bool:
+        """Whether the state is another one after an evaluation at this step."""
+        with closing(self.save()) as before:
+            self.evaluate()
+            with closing(self.save()) as after:
+                return bool(self.compare(after, before).difference)
+
     def stray_after_reloading(self, words: str) -> Stray:
         """Load the state that the work begins with once more: what does not come back with it. words: as of `stray`."""
         assert self._work.resume is not None

@@ -21,7 +21,7 @@ from app.workers.slot.lane import Lane, Stage
 from app.workers.slot.outbox import End, Finish, RowChange
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.inexact import LOST, in_words_of_scripts, is_of_metrics, of_metrics
+from stagetree.runtime.inexact import LEAVING, LOST, in_words_of_scripts, is_of_metrics, of_metrics
 
 NEW = "in a new one"
 
@@ -201,13 +201,16 @@ class ProofLane(Lane):
     def _explained(self, bench: Bench, text: str, looks: bool) -> tuple[str, Mapping[str, str]]:
         """A difference with its likely cause, and what does not come back with the state; looks: as `_tell`."""
         names: Mapping[str, str] = {}
-        cause, measured = "", ""
+        cause, measured, seen = "", "", LOST
         with suppress(TrainerFailed, CheckpointUnreadable):  # it differs all the same
-            measured = bench.why_measured_otherwise() if is_of_metrics(text) else ""
+            if is_of_metrics(text):
+                measured = bench.why_measured_otherwise()
+            elif bench.is_changed_by_measuring():
+                seen = LEAVING
             if looks:
                 stray = bench.stray_after_reloading(NEW)
                 names, cause = stray.names, stray.cause
-        cause = of_metrics(measured, names) if is_of_metrics(text) else cause or LOST
+        cause = of_metrics(measured, names) if is_of_metrics(text) else seen if cause in ("", LOST) else cause
         return f"{text}. {cause}", names
 
     def _go_on_in_the_used(self, bench: Bench, mine: State, at: Comparison) -> None:
