@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stagetree.runtime import attributes, inexact, reading, state_format, suspects, variables
 from stagetree.runtime.attributes import OURS, Seen, caches
@@ -22,6 +22,9 @@ from stagetree.runtime.loading import code_modules, imports_of
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.scripted import Script
 from stagetree.trainer.parted import Parted, map_parted
+
+if TYPE_CHECKING:
+    from dis import Instruction
 
 TRAINING = ("train", "train_batch", "loss", "transform", "transform_batch", "accumulate", "update")
 """Where a step begins, in the classes of users."""
@@ -67,9 +70,22 @@ def set_in_training(kind: type) -> list[str]:
 
 
 def _stored(code: CodeType) -> list[str]:
+    """The attributes that a method sets of its own object, and not of another one, such as `grad` of a parameter."""
     from dis import get_instructions
 
-    return [str(each.argval) for each in get_instructions(code) if each.opname == "STORE_ATTR"]
+    instructions = list(get_instructions(code))
+    places = [place for place, each in enumerate(instructions) if each.opname == "STORE_ATTR"]
+    return [str(instructions[place].argval) for place in places if _is_own(code, instructions, place)]
+
+
+def _is_own(code: CodeType, instructions: Sequence[Instruction], place: int) -> bool:
+    """Whether the object is the first argument: it is loaded right before, or before its old value is, as by `+=`."""
+    before, name = place - 1, instructions[place].argval
+    if instructions[before].opname == "SWAP":
+        read = (at for at in range(before, 1, -1) if instructions[at].opname == "LOAD_ATTR")
+        before = next((at - 2 for at in read if instructions[at].argval == name), before)
+    loaded = instructions[before].argval
+    return bool(code.co_argcount) and code.co_varnames[0] == (loaded[-1] if isinstance(loaded, tuple) else loaded)
 
 
 def _left(model: Model, timeline: HpTimeline, step: int, fd: int, numbers: Mapping[str, Any]) -> list[str]:

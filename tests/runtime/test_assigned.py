@@ -56,6 +56,31 @@ def test_what_a_step_sets_is_seen_in_the_code() -> None:
     assert set_in_training(Refuses) == ["bad", "best", "shown"]
 
 
+class Others(Patient):
+    """Sets attributes of other objects, too, which have the names of none of its own."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.inner, self.weights = Inner(), [Inner()]
+
+    def train(self) -> None:
+        super().train()
+        self.inner.value, self.weights[0].grad = 1.0, None
+        for weight in self.weights:
+            weight.data += 1.0
+            weight.grad = None
+        self.later, self.bad = 1, self.bad
+
+
+class Inner:
+    value, data, grad = 0.0, 0.0, None
+
+
+def test_what_a_step_sets_of_other_objects_is_not_its_own() -> None:
+    """A right trainer that clears gradients by hand was said to forget `self.grad`."""
+    assert set_in_training(Others) == ["bad", "best", "later", "shown"]
+
+
 def test_a_number_that_stays_what_it_was_changed_to_is_forgotten() -> None:
     model, timeline = trained(Patient)
     assert forgotten(model, timeline) == ["self.bad"]
