@@ -22,7 +22,8 @@ from app.domain.decide import decide
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.records import Write, transact
-from app.inputs import look, look_at_found
+from app.found import look_at_found
+from app.inputs import look
 from app.owned_store import find_orphans
 from app.registry import TrainerSource
 from app.service.views import documents
