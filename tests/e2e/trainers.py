@@ -35,6 +35,7 @@ class Toy(Trainer):
     """
 
     name = "toy"
+    caches = ("leaked",)
     MOODS: ClassVar = (
         *("fine", "raise", "memory", "gpu_memory", "exit", "leave", "nan", "silent", "absurd", "verbose", "unsavable"),
         *("sleep", "chatty", "leak", "hiccup", "device", "sick"),
