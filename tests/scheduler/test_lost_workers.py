@@ -34,6 +34,18 @@ def test_a_worker_that_is_alive_and_has_its_slot_was_interrupted() -> None:
     assert not any(node.lost for node in scene.plan().nodes.values())
 
 
+def test_a_worker_that_died_between_its_sign_of_life_and_the_renewal_of_its_chain_is_lost() -> None:
+    """Its slot was heard of one heartbeat later than its chain, and was taken for a worker that lives on."""
+    scene = Scene()
+    chain = scene.running()
+    scene.beat(chain, 6)
+    scene.at += LEASE / 6
+    scene.touch("gpu0")
+    scene.at += LEASE * 5 / 6 + 1e-3
+    scene.scheduler.tick()
+    assert scene.outcomes() == ["lost"]
+
+
 def test_a_worker_that_waits_for_its_next_message_is_not_to_blame() -> None:
     scene, chain = in_two_stages()
     scene.beat(chain, 4)

@@ -24,6 +24,7 @@ from app.events import (
     PlanUnusable,
     RowsPort,
     SlotLost,
+    SlotRecord,
     VersionConflict,
 )
 from app.workers.ownership import are_forks_of_one
@@ -68,7 +69,8 @@ class Reaper:
         over = [row for row in cluster.expired if not (is_patient and _may_be_heard_of(row))]
         for row in over:
             deaf = self._deaf_worker(row, cluster)
-            self._end(row, cluster, _outcome(row, cluster), died_alone=_died_alone(row, cluster), deaf=deaf)
+            outcome = _outcome(row, cluster, self._ports.lease_seconds)
+            self._end(row, cluster, outcome, died_alone=_died_alone(row, cluster), deaf=deaf)
         gangs = [row for _, row in sorted(cluster.gangs.items()) if row not in over]
         broken = [row for row in gangs if _lost_member(row, cluster, is_patient)]
         for row in broken:
@@ -170,14 +172,23 @@ def _may_be_heard_of(row: ChainRecord) -> bool:
     return row.state != ChainState.READY and row.lease_until > GIVEN_UP
 
 
-def _outcome(row: ChainRecord, cluster: Cluster) -> ChainOutcome:
+def _outcome(row: ChainRecord, cluster: Cluster, lease_seconds: float) -> ChainOutcome:
     """A worker that is alive and still has the slot was not lost: it waits for a message, or was interrupted."""
     if row.state == ChainState.READY:
         return ChainOutcome.UNDELIVERED
     slot = cluster.slots.get(row.slot)
-    if slot is None or slot.owner != row.owner:
+    if slot is None or slot.owner != row.owner or not _was_heard_since(row, slot, lease_seconds):
         return ChainOutcome.LOST
     return ChainOutcome.UNDELIVERED if row.state == ChainState.RUNNING and _waits(row) else ChainOutcome.INTERRUPTED
+
+
+def _was_heard_since(row: ChainRecord, slot: SlotRecord, lease_seconds: float) -> bool:
+    """Whether the slot's worker went on without renewing the chain.
+
+    It shows that it lives before it renews its chains. One that died in between was heard of one heartbeat after the
+    last renewal; one that lives on, all but one heartbeat of a lease after it.
+    """
+    return slot.seen_at - (row.lease_until - lease_seconds) > lease_seconds / 2
 
 
 def _died_alone(row: ChainRecord, cluster: Cluster) -> bool:
