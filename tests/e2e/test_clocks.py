@@ -65,7 +65,7 @@ def test_a_clock_of_the_database_that_jumps(
     cluster: Cluster, expected: list[Json], set_database_clock: Callable[[int], None]
 ) -> None:
     """Forwards, nobody is taken for lost; backwards, a machine that is dead is not taken for alive."""
-    study, _ = begin(cluster, "database-clock", seconds=0.3)
+    study, _ = begin(cluster, "database-clock", seconds=0.8)
     set_database_clock(HOUR)
     time.sleep(LOOKS)
     assert "lost" not in outcomes(cluster, study)
