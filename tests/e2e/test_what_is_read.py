@@ -134,11 +134,10 @@ def test_results_of_a_file_that_nobody_named_say_when_it_has_changed(
     assert f"1 stage read {read}, which had changed" in command(tmp_path, "trials", "last").stdout
 
 
-PICTURES = """
+NUMBERS = """
 import torch
 from pathlib import Path
 from torch.utils.data import DataLoader, Dataset
-from stagetree import Trainer
 
 class Numbers(Dataset):
     def __init__(self, folder):
@@ -149,29 +148,11 @@ class Numbers(Dataset):
 
     def __getitem__(self, index):
         return float(self.names[index].read_text())
-
-class Number(Trainer):
-    name = "number"
-
-    def __init__(self, *, seed, device, data):
-        self.weight, self.data = torch.zeros(1), Numbers(data)
-
-    def setup(self, hp):
-        self.lr = hp["lr"]
-
-    def train(self):
-        for numbers in DataLoader(self.data, batch_size=8, num_workers=2):
-            self.weight = self.weight + self.lr * numbers.sum()
-
-    def evaluate(self):
-        return {"score": float(self.weight)}
-
-    def state_dict(self):
-        return {"weight": self.weight}
-
-    def load_state_dict(self, state):
-        self.weight = state["weight"].clone()
 """
+PICTURES = NUMBERS + TRAINER.replace(
+    "self.weight = torch.tensor([float(open(data).read()) if data else 0.0])",
+    "self.weight, self.data = torch.zeros(1), DataLoader(Numbers(data), batch_size=8, num_workers=2)",
+).replace("self.weight + self.lr", "self.weight + self.lr * sum(numbers.sum() for numbers in self.data)")
 
 
 @pytest.mark.slow

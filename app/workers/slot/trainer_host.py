@@ -194,24 +194,13 @@ class TrainerHost:
     ) -> None:
         if self._process is None:
             self._fresh_process()
-        self._begin_anew(work, built, fits, read, log)
-        if work.proof is None and self.call(lambda process: process.left):  # alone, it would not find that there
-            self.end_process()
-            self._fresh_process()
-            self._begin_anew(work, built, False, read, log)
-
-    def _begin_anew(
-        self,
-        work: ChainAssignment,
-        built: Built,
-        fits: bool,
-        read: Callable[[ResumePoint], State],
-        log: StageFiles | None,
-    ) -> None:
         self.print_to(log)
         if work.resume is None or not fits:
             self._build(work, built)
         self.load(work, read)
+        if work.proof is None and self.call(lambda process: process.left):  # alone, it would not find that there
+            self.end_process()
+            self._renew(work, built, False, read, log)  # in a fresh process nothing is left
 
     def _build(self, work: ChainAssignment, built: Built, tolerated: Container[str] = (), **lane: Any) -> None:
         self._built, self._source = None, built.source
