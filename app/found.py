@@ -1,7 +1,7 @@
-"""Looks at what a trainer was seen to read and no study names: data, code, and variables of the environment.
+"""Looks at what a trainer was seen to read and no study names: data, code, variables of the environment, packages.
 
 Nobody has promised that it stays as it is, so a copy of a file with other times must not count as another one. Each has
-a path: of a file, a pattern of many, such as `/data/train/*.png`, or `$DATA`. `stagetree.runtime.reading` tells them.
+a path: see `stagetree.unnamed`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from glob import glob
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from app.inputs import PART, SMALL, InputMissing, hash_of, look, readable
+from stagetree.unnamed import PYTHON, Unnamed
 
 Json = dict[str, Any]
 
@@ -45,21 +49,29 @@ def has_changed(record: Mapping[str, Any]) -> bool:
     Raises `InputMissing`.
     """
     path, seen = record["path"], _look(record["path"])
-    if seen["stamp"] == record["stamp"] or seen.get("host") != record.get("host"):
+    if seen["stamp"] == record["stamp"] or (Unnamed(path).is_variable and not is_of_here(record)):
         return False
     now = _content(path, is_small="sha256" in record)
     return not now or any(record[name] != value for name, value in now.items())
 
 
+def is_of_here(record: Mapping[str, Any]) -> bool:
+    """Whether it was seen on this machine, or is the same on all that have it."""
+    return record.get("host") in (None, platform.node())
+
+
 def _look(path: str) -> Json:
-    if path.startswith("$"):
-        return _look_at_variable(path)
+    match Unnamed(path):
+        case Unnamed(is_variable=True, name=name):
+            return {"path": path, "host": platform.node(), "stamp": _hash_of_variable(name)}
+        case Unnamed(is_package=True, name=name):
+            return {"path": path, "host": platform.node(), "stamp": version_of(name)}
     return _look_at_many(path) if _is_pattern(path) else look(path, is_hashed=False)
 
 
 def _content(path: str, *, is_small: bool) -> Json:
-    """What tells whether it is the same in spite of another stamp; of a variable, nothing."""
-    if path.startswith("$"):
+    """What tells whether it is the same in spite of another stamp; of a variable or a package, nothing."""
+    if (unnamed := Unnamed(path)).is_variable or unnamed.is_package:
         return {}
     if _is_pattern(path):
         return {"ends": _hash_of_samples(path)}
@@ -69,16 +81,38 @@ def _content(path: str, *, is_small: bool) -> Json:
 # ------------------------------------------------------------------------------------------------------ the kinds
 
 
-def _look_at_variable(path: str) -> Json:
-    """Each machine may have values of its own."""
-    value = os.environ.get(path.removeprefix("$"))
+def _hash_of_variable(name: str) -> str:
+    value = os.environ.get(name)
     told = "unset" if value is None else f"set {value}"
-    stamp = sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
-    return {"path": path, "host": platform.node(), "stamp": stamp}
+    return sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def version_of(module: str) -> str:
+    """The version of the installed package that has a module, without the part that names a device; that of Python.
+
+    Raises `InputMissing`.
+    """
+    if module == PYTHON:
+        return "{}.{}".format(*sys.version_info)
+    for name in _distributions(module):
+        with suppress(metadata.PackageNotFoundError):
+            return str(metadata.version(name)).partition("+")[0]
+    raise InputMissing(f"no package {module} is installed")
+
+
+def _distributions(module: str) -> Iterator[str]:
+    """Its names, the likeliest first: to look through all packages takes half a second."""
+    yield module
+    yield from _all_distributions().get(module, ())
+
+
+@cache
+def _all_distributions() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
 
 
 def _is_pattern(path: str) -> bool:
-    return "/*" in path and not os.path.exists(path)
+    return Unnamed(path).is_pattern and not os.path.exists(path)
 
 
 def _look_at_many(pattern: str) -> Json:
@@ -104,8 +138,8 @@ def _hash_of_samples(pattern: str) -> str:
 
 def _matching(pattern: str) -> tuple[str, list[str]]:
     """The folder of a pattern, and the names in it. Raises `InputMissing`."""
-    folder, _, rest = pattern.partition("/*")
-    names = sorted(glob(f"*{rest}", root_dir=folder or "/"))
+    folder = Unnamed(pattern).folder
+    names = sorted(glob(pattern.removeprefix(folder).lstrip("/"), root_dir=folder))
     if not names:
         raise InputMissing(f"{pattern} is the name of no file")
     return folder, names

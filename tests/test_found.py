@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from app import found
-from app.found import has_changed, look_at_found
+from app.found import has_changed, is_of_here, look_at_found, version_of
 from app.inputs import InputMissing
 
 
@@ -67,3 +68,14 @@ def test_a_variable_that_nobody_named_is_its_value_on_its_machine(monkeypatch: p
     assert not has_changed({**folder, "host": "another"})
     monkeypatch.delenv("A_FOLDER")
     assert has_changed(folder)
+
+
+def test_a_package_that_nobody_named_is_its_version() -> None:
+    """Its name is that of the module: PyYAML has `yaml`. Where it is missing, nothing can be said."""
+    python, other = look_at_found(["package:Python", "package:yaml", "package:no_such_thing"])
+    assert other["stamp"] == yaml.__version__ == version_of("yaml") and not has_changed(other)
+    assert not has_changed(python) and has_changed({**python, "stamp": "3.4"})
+    assert is_of_here(other) and not is_of_here({**other, "host": "another"})
+    assert has_changed({**other, "stamp": "0.1", "host": "another"}), "slots of all machines should have the same"
+    with pytest.raises(InputMissing):
+        has_changed({**other, "path": "package:no_such_thing"})

@@ -18,6 +18,7 @@ from app.cli.options import Changes, Output, StudyFile, Trainers
 from app.cli.output import Format, plural, print_json
 from app.embedded import PYTHON, home_first
 from stagetree.runtime.failures import ending
+from stagetree.unnamed import Unnamed
 
 if TYPE_CHECKING:
     from stagetree.spec import StudySpec
@@ -67,7 +68,7 @@ def check(
         fail("the study names no hyper-parameters to check with: give it a space", USAGE)
     worlds = _worlds(ranks, job["parallel"])
     report = _report({**job, "steps": steps, "broken": steps // 2, "ranks": worlds}, spec.to_json())
-    report["reads"] = [each for each in report["reads"] if not _is_named(each, spec.inputs)]
+    report["reads"] = [each for each in report["reads"] if _is_left_out(each, spec.inputs)]
     if output is Format.json:
         print_json(report)
     else:
@@ -105,14 +106,16 @@ def _reads(paths: Sequence[str]) -> list[str]:
 
 
 def _unnamed(path: str) -> str:
-    if path.startswith("$"):
+    if Unnamed(path).is_variable:
         return f"{path}, which is no part of the study: use `trainer_args`, if it matters"
     path = min(path, os.path.relpath(path), key=len)
-    return f"{path}, which is no part of the study: `inputs: [{path.partition('/*')[0]}]` makes it one"
+    return f"{path}, which is no part of the study: `inputs: [{Unnamed(path).folder}]` makes it one"
 
 
-def _is_named(path: str, inputs: Iterable[str]) -> bool:
-    return any(Path(path).is_relative_to(os.path.abspath(each)) for each in inputs)
+def _is_left_out(path: str, inputs: Iterable[str]) -> bool:
+    """Whether a study could name it: it can name no package."""
+    is_named = any(Path(path).is_relative_to(os.path.abspath(each)) for each in inputs)
+    return not (is_named or Unnamed(path).is_package)
 
 
 def _worlds(text: str, parallel: str) -> list[int]:
@@ -223,10 +226,9 @@ def check_tuner(
 def _check_tuners(file: Path, study: Path | None) -> bool:
     """Try each tuner of a file and print what it passed; whether that was all of it."""
     from app.simulation.tuner_suite import check_file
-    from stagetree.spec.file import read
 
     passed = True
-    for name, version, verdicts in check_file(str(file), read(study) if study else None):
+    for name, version, verdicts in check_file(file, study):
         print(f"{name} {version}")
         for verdict in verdicts:
             passed = passed and verdict.flaw is None

@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from app.domain.search_plan import SearchPlan, Study
+from stagetree.unnamed import Unnamed
 
 Json = dict[str, Any]
 
@@ -70,14 +71,21 @@ def looked_at(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ...]:
     return (*study.inputs, *left_out(plan, study.inputs, study.runtime_args))
 
 
-def changed_file_text(path: str) -> str:
-    """That a study reads a file which changed, and may have results of the one before, in a sentence.
+ANEW = "any change of the trainer's file, or of the `version` that it sets, trains all anew"
 
-    path: or a pattern of many files, such as `/data/train/*.png`, or a variable of the environment, such as `$DATA`.
+
+def changed_text(path: str) -> str:
+    """That something which a study reads has changed, and results may be of the one before, in a sentence.
+
+    path: as of `stagetree.unnamed`.
     """
-    folder, star, _ = path.partition("/*")
-    named, new = (f"{folder or '/'} in `inputs`", "what is there now") if star else ("it in `inputs`", "the new one")
-    if path.startswith("$"):
+    unnamed = Unnamed(path)
+    if unnamed.is_package:
+        return f"shared results were trained with {unnamed.name} {unnamed.version}, and there is another now: {ANEW}"
+    named, new = "it in `inputs`", "the new one"
+    if unnamed.is_pattern:
+        named, new = f"{unnamed.folder} in `inputs`", "what is there now"
+    if unnamed.is_variable:
         named = "it in `trainer_args`"
     return f"{path} has changed since shared results were trained: name {named} to train with {new}"
 
@@ -85,7 +93,7 @@ def changed_file_text(path: str) -> str:
 def why_others(plan: SearchPlan, study: Study) -> Iterator[str]:
     """Why results of a study may be of other inputs than it seems, in sentences."""
     for path in study.other_files:
-        yield changed_file_text(path)
+        yield changed_text(path)
     if is_unseen(study.inputs):
         yield "what it reads was not looked at: the server does not see it, and no slot has trained for it yet"
         return

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.domain.inputs import changed_file_text, left_out
-from app.found import has_changed
+from app.domain.inputs import changed_text, left_out
+from app.found import has_changed, is_of_here
 from app.inputs import InputMissing, look, may_be_read
 from app.service.services import Services
 from stagetree.spec import Problem, SpecError, StudySpec
+from stagetree.unnamed import Unnamed
 
 Json = dict[str, Any]
 
@@ -36,23 +37,29 @@ def inputs_seen(use: Services, paths: Sequence[str]) -> list[Json]:
 
 
 def changed_files(use: Services, stream: str, inputs: Sequence[Json], arguments: Mapping[str, Any]) -> list[str]:
-    """The files that a plan's trainer reads and these inputs leave out, which had changed since they were seen first.
+    """What a plan's trainer reads and these inputs leave out, and had changed since it was seen first.
 
-    arguments: the study's `runtime_args`. Of one that this server may not look at, the slots say so.
+    arguments: the study's `runtime_args`. Of what this server may not look at, the slots say so.
     """
     if stream not in use.log.versions():
         return []
     with use.plans.holding(stream) as plan:
         records = left_out(plan, inputs, arguments)
-    ours = [each for each in records if may_be_read(each["path"], use.study_files)]
-    return [each["path"] for each in ours if _has_changed(each)]
+    ours = [each for each in records if may_be_read(each["path"], use.study_files) and is_of_here(each)]
+    return [_as_it_was(each) for each in ours if _has_changed(each)]
 
 
 def advice_on_files(use: Services, stream: str, spec: StudySpec) -> list[str]:
     """Sentences on a study that is not submitted yet. stream: of its plan, if that has neither inputs nor weights."""
     if spec.inputs or spec.begin_from:
         return []
-    return [changed_file_text(path) for path in changed_files(use, stream, (), spec.runtime_args)]
+    return [changed_text(path) for path in changed_files(use, stream, (), spec.runtime_args)]
+
+
+def _as_it_was(record: Mapping[str, Any]) -> str:
+    """Its path; that of a package tells the version, too."""
+    unnamed = Unnamed(record["path"])
+    return Unnamed.package(unnamed.name, record["stamp"]).path if unnamed.is_package else unnamed.path
 
 
 def _has_changed(record: Mapping[str, Any]) -> bool:

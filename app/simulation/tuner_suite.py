@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -22,6 +23,7 @@ from app.simulation.simulator import Simulator
 from app.tuning.replay import replay
 from app.tuning.tuners.base import REGISTERED, Next, Registered, Tuner, check_action, objectives_in
 from stagetree.spec import StudySpec
+from stagetree.spec.file import read
 
 STUDY = StudyId("study")
 SPACE = {"lr": {"loguniform": [1e-3, 1.0]}, "bs": [32, 64, 128]}
@@ -44,10 +46,14 @@ class CheckVerdict:
     flaw: str | None
 
 
-def check_file(path: str, study: Mapping[str, Any] | None = None) -> Iterator[tuple[str, str, Iterator[CheckVerdict]]]:
-    """Name, version and verdicts of each tuner in a file. Raises `TunerFileError`."""
-    for name, registered in load(path).items():
-        yield name, registered.version, check(name, registered, study)
+def check_file(path: Path, study: Path | None = None) -> Iterator[tuple[str, str, Iterator[CheckVerdict]]]:
+    """Name, version and verdicts of each tuner in a file. study: a study file that asks for one.
+
+    Raises `TunerFileError` and `SpecError`.
+    """
+    fields = read(study) if study else None
+    for name, registered in load(str(path)).items():
+        yield name, registered.version, check(name, registered, fields)
 
 
 def check(name: str, registered: Registered, study: Mapping[str, Any] | None = None) -> Iterator[CheckVerdict]:

@@ -18,7 +18,7 @@ from stagetree.runtime import attributes, inexact, reading, state_format, suspec
 from stagetree.runtime.attributes import OURS, Seen, caches
 from stagetree.runtime.failures import plain
 from stagetree.runtime.leftovers import Leftovers
-from stagetree.runtime.loading import code_modules, imports_of
+from stagetree.runtime.loading import code_modules, imports_of, packages_used
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.scripted import Script
 from stagetree.trainer.parted import Parted, map_parted
@@ -149,16 +149,17 @@ class Looks:
         variables.watch()
 
     def files(self, trainer: object, file: str) -> list[str]:
-        """The data and code that a trainer has read beside its version, here and in processes of its own; and variables
-        of the environment, as `$DATA`.
+        """What a trainer has read beside its version, here and in processes of its own, as paths of `Unnamed`.
 
-        file: the trainer's. The code is left out where the trainer says itself what its version is.
+        file: the trainer's. Its own code is left out where the trainer says itself what its version is.
         """
-        code = imports_of(Path(file).resolve())
+        path = Path(file).resolve()
+        code = imports_of(path)
         others = trainer.read_elsewhere() if isinstance(trainer, Script) else []
         is_declared = getattr(trainer, "version", code.version) != code.version
         own = [] if is_declared else reading.code_files(code)
-        return list(dict.fromkeys([*reading.data_files(), *own, *variables.variables_read(), *others]))
+        used = [*reading.data_files(), *own, *variables.variables_read(), *packages_used(path), *others]
+        return list(dict.fromkeys(used))
 
     def take(self, name: str, model: Model, file: str) -> None:
         self.looks[name] = Look.at(model, file)

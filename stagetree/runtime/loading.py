@@ -34,6 +34,7 @@ from stagetree.source.importing import Imports, import_exactly
 from stagetree.source.versions import SourceError, module_files, root
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.command import CommandTrainer
+from stagetree.unnamed import PYTHON, Unnamed
 from stagetree.vision import prepare_torchvision
 
 
@@ -136,10 +137,23 @@ def package_versions(file: Path) -> dict[str, str]:
 
     torch and Python have places of their own where machines are compared. Raises `TrainerFileError`.
     """
-    imports = imports_of(file)
-    names = {name.partition(".")[0] for name in _imported(imports.files)} - {"stagetree", "torch"}
-    found = {name: _version_of(name) for name in sorted(names - sys.stdlib_module_names) if not _is_own(name, imports)}
+    found = {name: _version_of(name) for name in _imported_packages(file) if name != "torch"}
     return {name: version for name, version in found.items() if version}
+
+
+def packages_used(file: Path) -> list[str]:
+    """Python, torch and the packages that a trainer's files import, as `Unnamed` has them.
+
+    Raises `TrainerFileError`.
+    """
+    return [Unnamed.package(name).path for name in dict.fromkeys([PYTHON, "torch", *_imported_packages(file)])]
+
+
+def _imported_packages(file: Path) -> list[str]:
+    """The modules that a trainer's files import and that are neither its own nor Python's, nor stagetree."""
+    imports = imports_of(file)
+    names = {name.partition(".")[0] for name in _imported(imports.files)} - {"stagetree"}
+    return [name for name in sorted(names - sys.stdlib_module_names) if not _is_own(name, imports)]
 
 
 def _is_own(name: str, imports: Imports) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 
 from stagetree.runtime.folder_watch import FolderWatch
 from stagetree.source.importing import Imports, installed_folders, is_installed
+from stagetree.unnamed import Unnamed
 
 MOST = 64
 """So many files and patterns are told, the first ones."""
@@ -30,6 +31,7 @@ MOST_NOTED = 4096
 
 EVENTS = {"open", "os.listdir", "os.scandir"}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+ABOUT = (".dist-info/", ".egg-info/")
 CODE = {".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link"}
 
 MOST_BYTES = 4096
@@ -112,7 +114,7 @@ def code_files(code: Imports) -> list[str]:
 
 
 def _told(names: Iterable[str]) -> list[str]:
-    return list(islice((each for each in _by_pattern(names) if "/*" in each or os.path.isfile(each)), MOST))
+    return list(islice((each for each in _by_pattern(names) if Unnamed(each).is_pattern or os.path.isfile(each)), MOST))
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
@@ -180,8 +182,8 @@ def _words(path: Path) -> list[str]:
 
 
 def _may_be(name: str, installed: tuple[str, ...]) -> bool:
-    """Whether it may be data, by its name."""
-    return _ending(name) not in CODE and not _is_foreign(name, installed)
+    """Whether it may be data, by its name. Python itself reads the metadata of packages."""
+    return _ending(name) not in CODE and not _is_foreign(name, installed) and not any(each in name for each in ABOUT)
 
 
 def _is_foreign(name: str, installed: tuple[str, ...]) -> bool:
@@ -207,13 +209,16 @@ def _merged(names: Iterable[str], pattern_of: Callable[[str], str], part_of: Cal
 
 def _of_folder(name: str) -> str:
     """Names without an ending are their own, as patterns are: they say too little of what lies beside them."""
-    ending = _ending(name)
-    return f"{os.path.dirname(name)}/*{ending}" if ending and "/*" not in name else name
+    return _pattern(name, os.path.dirname(name), "")
 
 
 def _of_folders(name: str) -> str:
+    return _pattern(name, os.path.dirname(os.path.dirname(name)), "/*")
+
+
+def _pattern(name: str, folder: str, between: str) -> str:
     ending = _ending(name)
-    return f"{os.path.dirname(os.path.dirname(name))}/*/*{ending}" if ending and "/*" not in name else name
+    return Unnamed.files(folder, between + ending).path if ending and not Unnamed(name).is_pattern else name
 
 
 def _ending(name: str) -> str:

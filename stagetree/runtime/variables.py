@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 
 from stagetree.runtime.failures import KEPT, SECRET
 from stagetree.source.importing import installed_folders, is_installed
+from stagetree.unnamed import Unnamed
 
 NOT_TOLD = (
     *KEPT,
@@ -44,7 +45,7 @@ def watch() -> None:
 def variables_read() -> list[str]:
     """Their names, as `$DATA`. Names that sound secret are left out: even a hash of a password should not be kept."""
     names = list(_read) if len(_read) <= MOST else []
-    return [f"${name}" for name in names if not SECRET.search(name) and not _is_not_told(name)]
+    return [Unnamed.variable(name).path for name in names if not SECRET.search(name) and not _is_not_told(name)]
 
 
 def _is_not_told(name: str) -> bool:

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from stacks import Service
 
 Json = dict[str, Any]
-ROOT = Path(__file__).parents[2]
+ROOT, SITE = Path(__file__).parents[2], "site"
 TRAINER = """
 import torch
 from stagetree import Trainer
@@ -69,7 +69,8 @@ def write(folder: Path, fields: Json, value: float) -> None:
 
 
 def command(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    how: Json = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "timeout": 180}
+    paths = os.pathsep.join([str(ROOT), str(folder / SITE)])
+    how: Json = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": paths}, "timeout": 180}
     return subprocess.run(
         [sys.executable, "-m", "stagetree", *args], capture_output=True, text=True, check=False, **how
     )
@@ -242,6 +243,36 @@ def test_a_variable_that_the_trainer_reads_is_seen_to_change(tmp_path: Path, mon
     shared = "$BEGIN has changed since shared results were trained: name it in `trainer_args` to train with the new one"
     trained = "2 stages read $BEGIN, which had changed since this trainer was first seen to read it"
     assert told == [[], [shared], [trained, shared]]
+
+
+@pytest.mark.slow
+def test_another_version_of_a_package_that_the_trainer_imports_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an upgrade, a study was answered with the results of the old version, and nothing said so."""
+    monkeypatch.setenv("STAGETREE_PROOFS", "1")
+    (tmp_path / "trainer.py").write_text(TRAINER.replace("import torch\n", "import torch, models_of_others\n"))
+    (tmp_path / SITE).mkdir()
+    (tmp_path / SITE / "models_of_others.py").touch()
+    told = []
+    for version, steps in (("1.0.3", 1), ("1.0.3", 1), ("1.0.9", 1), ("1.0.9", 2)):
+        install(tmp_path / SITE, "models_of_others", version)
+        (tmp_path / "study.json").write_text(json.dumps({**STUDY, "tuner": {"kind": "grid", "max_steps": steps}}))
+        told.append(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"])
+    shared, *_ = told[2]
+    assert shared.startswith("shared results were trained with models_of_others 1.0.3, and there is another now: any ")
+    went_on = "2 stages went on under another models_of_others (1.0.9 after 1.0.3)"
+    trained = "2 stages used models_of_others 1.0.9, where this trainer was first seen to use 1.0.3"
+    assert told == [[], [], [shared], [went_on, trained, shared]]
+    (tmp_path / "trainer.py").write_text((tmp_path / "trainer.py").read_text() + "\n# 1.0.9\n")
+    assert stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"] == []
+
+
+def install(site: Path, name: str, version: str) -> None:
+    """What pip writes of a package, in place of another version's."""
+    folder = site / f"{name}.dist-info"
+    folder.mkdir(exist_ok=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 LAUNCHED = """

@@ -23,13 +23,14 @@ from app.domain import events as e
 from app.domain.assignment import ChainAssignment
 from app.domain.inputs import is_unseen
 from app.domain.terms import StudyId
-from app.found import has_changed
+from app.found import has_changed, version_of
 from app.inputs import InputMissing, changed, look
 from app.registry import TrainerSource
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.retry import Clock, Instant, monotonic
 from app.workers.slot.saver import Saver
+from stagetree.unnamed import Unnamed
 
 logger = logging.getLogger(__name__)
 
@@ -107,13 +108,21 @@ def _change(record: Mapping[str, Any]) -> str:
             look(record["path"], is_hashed=False)  # it was missing, or nobody saw it
             return f"read {record['path']}, which was not there when it was looked at first"
         is_found = "found" in record
-        since = "this trainer was first seen to read it" if is_found else "the study was submitted"
         is_other = has_changed(record) if is_found else changed(record)
-        return f"read {record['path']}, which had changed since {since}" if is_other else ""
+        return _change_text(record) if is_other else ""
     except InputMissing as problem:
         if "missing" in record or "found" in record:  # on another machine a trainer may read another path
             return ""
         return f"were trained where an input is missing: {problem}"
+
+
+def _change_text(record: Mapping[str, Any]) -> str:
+    unnamed = Unnamed(record["path"])
+    if unnamed.is_package:
+        here = f"{unnamed.name} {version_of(unnamed.name)}"
+        return f"used {here}, where this trainer was first seen to use {record['stamp']}"
+    since = "this trainer was first seen to read it" if "found" in record else "the study was submitted"
+    return f"read {unnamed.path}, which had changed since {since}"
 
 
 # ------------------------------------------------------------------------------------------------------ environment
