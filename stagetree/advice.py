@@ -78,10 +78,12 @@ def _texts(entry: Any) -> Iterator[str]:
 def _best_without_its_state(spec: StudySpec) -> Iterator[str]:
     """Where the best step of a trial is one after which its state is kept only by chance."""
     every, kept = spec.eval_every, spec.keep_every
-    if spec.value == "best" and spec.keep_best and every and not (kept and every % kept == 0):
+    knows_none = every % kept > 0 if every and kept else spec.repeats != 1
+    if spec.value == "best" and spec.keep_best and every and knows_none:
         yield (
-            f"with value: best a trial's weights are those of its best step, and a state on the way is kept only by "
-            f"chance: keep_every: {every} keeps one at each evaluation"
+            f"with value: best a trial's weights are those of its best step, and "
+            f"{f'keep_every: {kept}' if kept else 'with repeats'} keeps the state there only by chance: "
+            f"keep_every: {every} keeps one at each evaluation"
         )
 
 

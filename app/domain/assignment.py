@@ -12,18 +12,19 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from app.domain.events import Stage, StoredPart
+from app.domain.objectives import BestSoFar
 
 Ahead = tuple[int, tuple[int, ...]]
 """Where more is wanted of a model than that it is evaluated, and the steps up to there at which that is wanted."""
 
 Lent = tuple[()] | tuple[tuple[str, ...]] | tuple[tuple[str, ...], Mapping[str, str]]
 
-FORMAT = 15
-READABLE = (*range(2, 15), FORMAT)
+FORMAT = 16
+READABLE = (*range(2, 16), FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
 none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience, 8 no
 members, 9 no bound for them, 10 nothing kept for good, 11 no parts,
-12 no machines but one, 13 no states that are not in the store yet, 14 no means."""
+12 no machines but one, 13 no states that are not in the store yet, 14 no means, 15 no state kept as the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,9 @@ class ChainAssignment:
     packing: how many lanes the pack has in which it is trained, 0 where it is trained alone. pack: the chains of it.
     profile: whether nobody knows yet how packs of the plan do on the slot's kind of device. measure: only see how packs
     do that have up to so many lanes, and train nothing; 0 is to train. keep_at: steps inside the stages at which the
-    state is kept in any case, to be compared later. keep_for_good: those at which a study wants it. alone: whether it
-    is trained in a fresh process, and nothing kept inside it for an accident. proof: what it is to prove, if it trains
-    nothing new.
+    state is kept in any case, to be compared later. keep_for_good: those at which a study wants it. keep_best: of those
+    that want it where a result beats these. alone: whether it is trained in a fresh process, and nothing kept inside it
+    for an accident. proof: what it is to prove, if it trains nothing new.
     begin: of a chain that begins at step 0 with weights, where they are (`key`, `sha256`) and whether all of that
     `state` is taken. inputs: as in `StudySubmitted`. describe: whether the slot is to say what it trains with.
     patient: whether each step may take as long as the first one may, since what is learnt from others may not fit.
@@ -125,6 +126,7 @@ class ChainAssignment:
     measure: int = 0
     keep_at: tuple[int, ...] = ()
     keep_for_good: tuple[int, ...] = ()
+    keep_best: tuple[BestSoFar, ...] = ()
     alone: bool = False
     proof: ProofOrder | None = None
     begin: Mapping[str, Any] | None = None
@@ -167,15 +169,16 @@ class ChainAssignment:
         number = next((n for n, stage in enumerate(self.stages) if step < stage.end), len(self.stages) - 1)
         stage, inside = self.stages[number], self.branches_inside[number : number + 1]
         stops = {*self.keep_at, *self.keep_for_good, *(inside[0] if inside else ())}
+        stops |= set(stage.evaluate if self.keep_best else ())
         stop = min((each for each in stops if step < each < stage.end), default=stage.end)
         return stop, tuple(each for each in stage.evaluate if step <= each <= stop)
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in FIELDS}
         stages = [{name: getattr(stage, name) for name in STAGE_FIELDS} for stage in self.stages]
-        values = {"resume": self.resume and asdict(self.resume), "proof": self.proof and asdict(self.proof)}
-        mean = [[asdict(point), weight] for point, weight in self.mean]
-        return {"format": FORMAT, **plain, "stages": stages, **values, "mean": mean}
+        values: dict[str, Any] = {"resume": self.resume and asdict(self.resume)}
+        values |= {"proof": self.proof and asdict(self.proof), "keep_best": [asdict(each) for each in self.keep_best]}
+        return {**plain, **values, "format": FORMAT, "stages": stages, "mean": [[asdict(p), w] for p, w in self.mean]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ChainAssignment | Unreadable:
@@ -190,15 +193,12 @@ class ChainAssignment:
     @classmethod
     def _parsed(cls, fields: dict[str, Any]) -> ChainAssignment:
         fields["stages"] = tuple(Stage(**{**stage, "evaluate": tuple(stage["evaluate"])}) for stage in fields["stages"])
-        fields["branch_points"] = tuple(fields.get("branch_points", ()))
+        for name in ("branch_points", "inputs", "pack", "members", "keep_at", "keep_for_good"):
+            fields[name] = tuple(fields.get(name, ()))
         fields["branches_inside"] = tuple(map(tuple, fields.get("branches_inside", ())))
-        fields["inputs"] = tuple(fields.get("inputs", ()))
-        fields["pack"] = tuple(fields.get("pack", ()))
-        fields["members"] = tuple(fields.get("members", ()))
+        fields["keep_best"] = tuple(BestSoFar(**each) for each in fields.get("keep_best", ()))
         fields["resume"] = fields["resume"] and ResumePoint(**_with_parts(fields["resume"]))
         fields["mean"] = tuple((ResumePoint(**_with_parts(each)), weight) for each, weight in fields.get("mean", ()))
-        fields["keep_at"] = tuple(fields.get("keep_at", ()))
-        fields["keep_for_good"] = tuple(fields.get("keep_for_good", ()))
         fields["proof"] = _proof(fields.get("proof"))
         return cls(**fields)
 

@@ -7,11 +7,13 @@ study once every one whose trials came as far is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import results
+from app.domain.objectives import BestSoFar
 from app.domain.search_plan import Checkpoint, KeptAt, Node, SearchPlan, Study, Trial
 from app.domain.terms import NodeId
 
@@ -135,7 +137,31 @@ def _waited_from(plan: SearchPlan) -> Iterator[KeptAt]:
 def kept_on_purpose(plan: SearchPlan, node: NodeId, begin: int, end: int) -> list[int]:
     """The steps of a node behind `begin`, up to `end`, at which studies want the state that is not kept yet."""
     steps = set[int]().union(*(study.kept_steps(node, begin, end) for study in _keeping(plan)))
+    best = (_best_on_way(plan, study, node, end) for study in _keeping_best(plan, {node}))
+    steps |= {step for step, its in filter(None, best) if its.id == node and step > begin}
     return sorted(steps - plan.nodes[node].checkpoints.keys())
+
+
+def best_so_far(plan: SearchPlan, nodes: Sequence[NodeId], start: int) -> tuple[BestSoFar, ...]:
+    """Of each study that wants the best state of its trials kept, on the way to `start` in the first of these nodes."""
+    found = ((study, _best_on_way(plan, study, nodes[0], start)) for study in _keeping_best(plan, {*nodes}))
+    return tuple(BestSoFar(study.wants, best[1].metrics[best[0]] if best else {}) for study, best in found)
+
+
+def _best_on_way(plan: SearchPlan, study: Study, name: NodeId, end: int) -> tuple[int, Node] | None:
+    """The step with the best result on the way to a step of a node, and its node."""
+    measured = ((step, node) for node, last in plan.way(name, end) for step in node.metrics if step <= last)
+    scored = ((study.objectives.score(node.metrics[step]), step, node) for step, node in measured)
+    best = min(
+        ((score, step, node) for score, step, node in scored if score is not None), key=itemgetter(0, 1), default=None
+    )
+    return best and best[1:]
+
+
+def _keeping_best(plan: SearchPlan, nodes: set[NodeId]) -> list[Study]:
+    """The studies with trials in these nodes that want the best state of each of their trials kept."""
+    studies = (study for study in plan.studies.values() if study.keeps_best_states)
+    return [study for study in studies if not nodes.isdisjoint(study.max_step_by_node)]
 
 
 def _kept_on_purpose(plan: SearchPlan) -> Iterator[KeptAt]:

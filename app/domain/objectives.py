@@ -7,8 +7,8 @@ breaks them by less (Deb et al. 2002, NSGA-II, §VI, constrain-domination). The 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -96,6 +96,39 @@ def objectives_of(spec: Mapping[str, Any]) -> Objectives:
     metrics = spec.get("metrics") or [{"name": spec.get("metric", ""), "mode": spec.get("mode", "")}]
     goals = tuple((str(each["name"]), 1 if each["mode"] == "min" else -1) for each in metrics)
     return _objectives(goals, tuple(spec.get("constraints") or ()))
+
+
+@dataclass(frozen=True, slots=True)
+class BestSoFar:
+    """The best result of a trial. wants: the fields of a study file that say so. metrics: empty where there is none."""
+
+    wants: Mapping[str, Any]
+    metrics: Mapping[str, float | None]
+
+    def is_beaten_by(self, metrics: Mapping[str, float | None]) -> bool:
+        """Whether these are better; as good ones are not, for of two results the earlier one is the best."""
+        objectives = objectives_of(self.wants)
+        score, best = objectives.score(metrics), objectives.score(self.metrics)
+        return score is not None and (best is None or score < best)
+
+
+class BestResults:
+    """The best results of a trial for several studies, while more come in."""
+
+    def __init__(self, best: Iterable[BestSoFar]) -> None:
+        self._best = list(best)
+
+    def take(self, *results: Mapping[str, float | None]) -> tuple[int, ...]:
+        """The numbers of the studies for which the last of these is the best result from here on."""
+        beaten = tuple[int, ...]()
+        for metrics in results:
+            beaten = tuple(number for number, best in enumerate(self._best) if best.is_beaten_by(metrics))
+            for number in beaten:
+                self._best[number] = replace(self._best[number], metrics=metrics)
+        return beaten
+
+
+WANTS = ("metric", "mode", "metrics", "constraints")
 
 
 @lru_cache(maxsize=1000)

@@ -103,9 +103,8 @@ def assign(
         packing=plan.packing or 0,
         inputs=inputs.looked_at(plan, plan.studies[trial.study]),
         intermediate_bytes=0 if is_alone else intermediate_bytes,
-        keep_for_good=tuple(
-            step for span in spans for step in keeping.kept_on_purpose(plan, span.node, span.start, span.end)
-        ),
+        keep_for_good=tuple(step for s in spans for step in keeping.kept_on_purpose(plan, s.node, s.start, s.end)),
+        keep_best=keeping.best_so_far(plan, [span.node for span in spans], spans[0].start),
         alone=is_alone,
         patient=_is_patient(plan, trial, spans),
         branch_points=branch_points(frontier, spans),

@@ -62,7 +62,7 @@ def _pairs(metrics: Mapping[str, float | None]) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(metrics.items()))
 
 
-_HOW_BEST_STATES_ARE_KEPT = "; with value: best, keep_every in the study file has states kept at evaluations on the way"
+_HOW_BEST_STATES_ARE_KEPT = "; keep_every in the study file has states kept at evaluations on the way"
 
 
 def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | None) -> KeptState:

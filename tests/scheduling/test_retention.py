@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain import keeping
-from app.domain.search_plan import KeptAt, SearchPlan
+from app.domain import keeping, results
+from app.domain.search_plan import KeptAt, Node, SearchPlan
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.scheduling.retention import dispensable, to_release
-from tests.plans import Story, steps, tried
+from tests.plans import METRIC, Story, steps, tried
+from tests.tuners.worlds import STUDY, simulator, spec
 
 
 class Seconds(Costs):
@@ -223,3 +224,36 @@ def test_nothing_is_kept_twice_or_behind_the_end_of_a_trial() -> None:
     story.keep(node.id, 4)
     assert keeping.kept_on_purpose(story.plan, node.id, 0, 99) == [8]
     assert keeping.kept_on_purpose(story.plan, node.id, 4, 7) == []
+
+
+@tried(30)
+@given(st.integers(0, 10**6), st.sampled_from([1, 3]))
+def test_the_best_state_of_each_trial_is_kept_where_its_value_is_the_best_result(seed: int, slots: int) -> None:
+    """With trials that share beginnings, and with all that is kept on purpose left out of it."""
+    rng = Random(seed)
+    drawn = {(trial, step): rng.random() for trial in range(64) for step in range(40)}
+    space = {"lr": [steps(0.1, value, milestones=[rng.randint(1, 20)]) for value in (0.2, 0.3, 0.4)]}
+    tuner = {"kind": "asha", "num_trials": 3, "sampler": "grid", "min_steps": 8, "max_steps": 32, "eta": 2}
+
+    def measure(node: Node, step: int) -> dict[str, float | None]:
+        return {"loss": drawn[int(node.id[:6], 16) % 64, step]}
+
+    world = simulator(spec(tuner, space=space, value="best", eval_every=3), slots=slots, measure=measure)
+    world.run()
+    study = world.plan.studies[STUDY]
+    for trial in study.trials:
+        value = results.result(world.plan, study, trial)
+        assert value is not None and value.step in keeping.states_of(world.plan, trial), (trial.number, value)
+
+
+def test_the_best_state_that_was_lost_is_kept_when_it_is_trained_again() -> None:
+    story = Story()
+    [node] = story.path(story.submit(({"lr": 1}, 10), value="best", eval_every=2))
+    for step, value in ((2, 0.5), (4, 0.9), (6, 0.3)):
+        story.happen(e.Evaluated(node=node.id, step=step, metrics={METRIC: value}))
+    assert keeping.kept_on_purpose(story.plan, node.id, 0, 10) == [4]
+    assert keeping.kept_on_purpose(story.plan, node.id, 4, 10) == []
+    [best] = keeping.best_so_far(story.plan, [node.id], 3)
+    assert best.metrics == {METRIC: 0.5} and best.is_beaten_by({METRIC: 0.6}) and not best.is_beaten_by({METRIC: 0.5})
+    story.keep(node.id, 4)
+    assert keeping.kept_on_purpose(story.plan, node.id, 0, 10) == []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
 from typing import Any
 
 import pytest
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
+from app.domain.objectives import BestSoFar
 from app.domain.terms import ChainOutcome, FailureKind, NodeId, StudyId
 from app.events.rows import ChainFlags
 from app.workers.slot.execution import (
@@ -84,6 +86,31 @@ def test_a_state_that_a_study_wants_is_kept_whatever_it_costs(alone: bool) -> No
     busy = Outside(now=0.0, save_seconds=1000.0, can_save=False)
     assert drive(made, busy) == [(3, "evaluate"), (3, "save"), (5, "save"), (9, "save")]
     assert made.assignment.ahead(3) == (5, (3,))
+
+
+def test_the_state_is_kept_where_a_result_is_the_best_so_far() -> None:
+    """Of each study that wants that; what is better than nothing is not better than what was measured before."""
+    made = execution(stage(0, 9, 2, 4, 6, 8, 9))
+    lower, higher = {"metric": "loss", "mode": "min"}, {"metric": "score", "mode": "max"}
+    made = ChainExecution(
+        "c", replace(made.assignment, keep_best=(BestSoFar(lower, {"loss": 0.5}), BestSoFar(higher, {})))
+    )
+    results = {2: (0.5, 1.0), 4: (0.4, 1.0), 6: (nan, 2.0), 8: (0.45, 1.5), 9: (0.1, 3.0)}
+    made.begin(0.0)
+    kept = dict[int, Any]()
+    while not isinstance(action := made.next(NOW), Complete):
+        match action:
+            case Train(until):
+                made.reached(until)
+            case Evaluate():
+                made.evaluated(dict(zip(("loss", "score"), results[made.step], strict=True)))
+            case Save():
+                kept[made.step] = action
+                made.saved(0.0)
+    assert {step: save.best_for for step, save in kept.items()} == {2: (1,), 4: (0,), 6: (1,), 9: ()}
+    assert made.assignment.ahead(2) == (4, (2, 4)), (
+        "a trainer that goes on by itself stops where its state is asked for"
+    )
 
 
 def test_the_state_is_kept_where_known_trials_would_branch_off() -> None:

@@ -25,7 +25,7 @@ from app.events.memory import MemoryRecords
 from app.events.rows.ports import RowsPort
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore
 from app.workers.slot.claim import Claim
-from app.workers.slot.intermediates import IntermediateCheckpoints
+from app.workers.slot.intermediates import IntermediateCheckpoints, Kept
 from app.workers.slot.retry import RetryPolicy, SlotStatus
 from app.workers.slot.saver import NOTED_AFTER, SAVE_SECONDS, HostBacklog, Saver
 from app.workers.state import State
@@ -202,11 +202,11 @@ class Room:
         self.deleted += keys
         on_deleted()
 
-    def keep(self, step: int, node: str = "n") -> None:
+    def keep(self, step: int, node: str = "n", best_for: tuple[int, ...] = ()) -> None:
         """One more, of ten bytes."""
         key = f"{node}{step}"
         kept = e.CheckpointKept(node=NodeId(node), step=step, key=key, sha256="", size=10, intermediate=True)
-        self.intermediates.keep(kept, 0, ())
+        self.intermediates.keep(Kept(kept, 0, (), best_for))
 
     @property
     def dropped(self) -> list[str]:
@@ -226,6 +226,15 @@ def test_that_of_another_stage_stays() -> None:
     room.keep(5, "branch")
     room.keep(6, "branch")
     assert room.dropped == ["branch5"]
+
+
+def test_the_best_state_of_each_study_stays_until_another_one_is_better() -> None:
+    room = Room(0)
+    for step, best_for in ((1, (0, 1)), (2, (1,)), (3, ()), (4, (1,)), (5, ())):
+        room.keep(step, best_for=best_for)
+    assert room.dropped == ["n2", "n3"]
+    assert [each.key for each in room.intermediates.release_at_end()] == ["n5"]
+    assert not room.intermediates.release_at_end()
 
 
 def test_one_where_another_chain_begins_stays() -> None:

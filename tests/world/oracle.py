@@ -16,7 +16,7 @@ import pytest
 from app.domain import events as e
 from app.domain import keeping
 from app.domain.evolve import fold
-from app.domain.results import WITHOUT_PACK
+from app.domain.results import WITHOUT_PACK, result
 from app.domain.search_plan import SearchPlan, Trial
 from app.domain.terms import NodeId, StudyState, TrialState, canonical_json
 from tests.world.fault_alphabet import FREE
@@ -166,8 +166,18 @@ def _calm(spec: Json, averages: tuple[Average, ...] = ()) -> list[Result]:
         while not world.is_over():
             world.time.run(world.time.now + LOOK)
         found = results(world, 0)
+        _check_best_states(world)
         world.end()
     return found
+
+
+def _check_best_states(world: World) -> None:
+    """Where nothing goes wrong, the state after a trial's best step is kept for a study whose values are the best."""
+    plan, study = world.plan(0), world.study(0)
+    for trial in study.trials if study.value == "best" else ():
+        best = result(plan, study, trial)
+        kept = keeping.states_of(plan, trial)
+        assert best is None or best.step in kept, f"trial {trial.number} lacks step {best.step}"
 
 
 def know_results(seed: int) -> None:

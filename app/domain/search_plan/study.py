@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.domain.objectives import Objectives, objectives_of
+from app.domain.objectives import WANTS, Objectives, objectives_of
 from app.domain.remarks import SUGGESTION, ConfigurationSuggested, ResultsLearned
 from app.domain.search_plan.trial import Note, Trial, TrialEvent
 from app.domain.terms import FINAL_STATES, InexactPolicy, NodeId, StateConflict, StudyId, StudyState, Unknown
@@ -237,6 +237,20 @@ class Study:
     def keeps_states(self) -> bool:
         """Whether it wants states of its trials kept for good, not only of the best."""
         return bool(self.spec.get("keep_at") or self.spec.get("keep_every"))
+
+    @property
+    def wants(self) -> dict[str, Any]:
+        """The fields of its file that say what a good result is."""
+        return {name: self.spec[name] for name in WANTS if self.spec.get(name)}
+
+    @property
+    def keeps_best_states(self) -> bool:
+        """Whether the state is kept where a result on a trial's way is its best so far, unless `keep_every` says when.
+
+        Of repeats, the best result is that of their means, of which none of them knows.
+        """
+        wants = self.value == "best" and self.keep_best > 0 and self.repeats[0] == 1
+        return wants and not (self.is_final or self.spec.get("keep_every"))
 
     def kept_steps(self, node: NodeId, begin: int, end: int) -> set[int]:
         """The steps of a node behind `begin`, up to `end`, at which it wants that, if its trials come there."""

@@ -25,6 +25,7 @@ from math import inf
 
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
+from app.domain.objectives import BestResults
 from app.domain.terms import ChainId, ChainOutcome, FailureKind
 from app.events import ChainFlags
 from app.workers.slot.retry import Seconds
@@ -54,9 +55,10 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Keep the state of the model where it is; `is_intermediate` if that is for an accident, and nobody asked."""
+    """Keep the state of the model; `is_intermediate` if nobody asked, for an accident or as `best_for` some studies."""
 
     is_intermediate: bool
+    best_for: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class ChainExecution:
         self._overhead = overhead
         self._is_in_step, self._is_in_evaluation, self._trains_from = False, False, self.step
         self._reasons: set[str] = set()
+        self._best, self._best_for = BestResults(assignment.keep_best), tuple[int, ...]()
         self._evaluated_at, self._saved_at, self._peak_bytes = -1, -1, 0
         self._began_at = self._last_save_at = Seconds(0.0)
 
@@ -196,21 +199,20 @@ class ChainExecution:
     def _next_stop(self, flags: ChainFlags) -> int:
         work = self.assignment
         stops = {*self._evaluations(flags), *self.branches_inside(flags), *work.keep_at, *work.keep_for_good}
-        ahead = (step for step in stops if self._trains_from < step < self.stage.end)
-        return min(ahead, default=self.stage.end)
+        return min((each for each in stops if self._trains_from < each < self.stage.end), default=self.stage.end)
 
     def _wanted_save(self, outside: Outside) -> Save | None:
-        stage, step = self.stage, self.step
-        if step in self.assignment.keep_for_good and step > stage.start:
+        stage, step, work = self.stage, self.step, self.assignment
+        is_for_good = step in work.keep_for_good and step > stage.start
+        if is_for_good or (work.mean and stage.start == step == stage.end):
             return Save(is_intermediate=False)
-        if self.assignment.mean and stage.start == step == stage.end:
-            return Save(is_intermediate=False)
-        if step == stage.start or (self.assignment.alone and not (self.is_last_stage and step >= stage.end)):
+        if self._best_for and stage.start < step == self._evaluated_at < stage.end:
+            return Save(is_intermediate=True, best_for=self._best_for)
+        if step == stage.start or (work.alone and not (self.is_last_stage and step >= stage.end)):
             return None  # nothing goes on from a state of a trial alone, and keeping one may change its trainer
         if step >= stage.end or step in outside.flags.extra_eval_steps or outside.flags.end:
             return Save(is_intermediate=False)
-        is_due = step in self.assignment.keep_at or self._is_intermediate_due(outside)
-        return Save(is_intermediate=True) if is_due else None
+        return Save(is_intermediate=True) if step in work.keep_at or self._is_intermediate_due(outside) else None
 
     def _is_intermediate_due(self, outside: Outside) -> bool:
         """The first is due when training took so long that its cost is the share of it that it may be.
@@ -238,12 +240,14 @@ class ChainExecution:
         self.last_good_step = max(self.last_good_step, min(step, self.stage.end) - 1)
 
     def evaluated(self, metrics: e.Metrics) -> e.Evaluated:
-        self._evaluated_at = self.step
+        self._evaluated_at, self._best_for = self.step, self._best.take(metrics)
         return e.Evaluated(node=self.stage.node, step=self.step, metrics=metrics)
 
     def passed(self, measured: Mapping[int, e.Metrics]) -> list[e.Evaluated]:
         """The results of steps that the model went past when it was told to stop."""
-        return [e.Evaluated(node=self.stage.node, step=step, metrics=each) for step, each in sorted(measured.items())]
+        results = sorted(measured.items())
+        self._best.take(*(metrics for _, metrics in results))
+        return [e.Evaluated(node=self.stage.node, step=step, metrics=each) for step, each in results]
 
     def not_exact(self, reasons: Iterable[str]) -> list[e.ExactnessLost]:
         """Why the stage is not exact, from the first of the steps on that were trained last; of each reason once."""
@@ -260,8 +264,8 @@ class ChainExecution:
         index, self.index = self.index, self.index + 1
         is_over = self.index == len(self.assignment.stages)
         self.state = ExecutionState.SAVING if is_over else ExecutionState.BETWEEN_STAGES
-        spent = now - self._began_at
-        return e.StageCompleted(chain=self.chain, index=index, seconds=spent, peak_bytes=self._peak_bytes)
+        spent, peak = now - self._began_at, self._peak_bytes
+        return e.StageCompleted(chain=self.chain, index=index, seconds=spent, peak_bytes=peak)
 
     def failed(self, kind: FailureKind, error: str, signature: str, step: int, now: Seconds) -> e.StageFailed:
         """The user's code failed, when the model had been trained for `step` steps."""

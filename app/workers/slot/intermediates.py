@@ -28,11 +28,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One of them. start: of its stage. branches: steps inside the stage at which known trials would branch off."""
+    """One of them. start: of its stage. branches: steps inside the stage at which known trials would branch off.
+
+    best_for: as in `Save`.
+    """
 
     fact: e.CheckpointKept
     start: int
     branches: tuple[int, ...]
+    best_for: tuple[int, ...] = ()
 
     @property
     def step(self) -> int:
@@ -40,32 +44,37 @@ class Kept:
 
 
 class IntermediateCheckpoints:
-    """Those of one chain. limit: bytes for all of them; the newest may be larger."""
+    """The states of one chain. limit: bytes for all of them but the best ones; the newest may be larger."""
 
     def __init__(self, claim: Claim, limit: int, records: Records, outbox: FactOutbox, saver: Saver) -> None:
         self._claim, self._limit = claim, limit
         self._records, self._outbox, self._saver = records, outbox, saver
         self._kept: list[Kept] = []
 
-    def keep(self, fact: e.CheckpointKept, start: int, branches: tuple[int, ...]) -> None:
-        """One more is stored. Others make room for it once it is on record. start, branches: as in `Kept`."""
-        self._kept.append(Kept(fact, start, branches))
-        self._outbox.put(self._claim, [fact], on_recorded=lambda: self._saver.submit(self._claim, self._make_room))
+    def keep(self, kept: Kept) -> None:
+        """One more is stored. Others make room for it once it is on record."""
+        self._kept.append(kept)
+        self._outbox.put(self._claim, [kept.fact], on_recorded=lambda: self._saver.submit(self._claim, self._make_room))
 
     def release_at_end(self) -> list[e.CheckpointReleased]:
         """States that are too many once the state at the end of their stage is kept; the scheduler deletes them."""
-        released = []
+        released, best = [], self._best()
         for old in list(self._kept):
-            if self._is_too_much() and not self._is_needed(old.fact):
+            if self._is_too_much() and old not in best and not self._is_needed(old.fact):
                 self._kept.remove(old)
                 released.append(_released(old.fact, "the end of its stage is kept"))
         return released
 
     def _is_too_much(self) -> bool:
-        return sum(each.fact.size for each in self._kept) > self._limit
+        best = self._best()
+        return sum(each.fact.size for each in self._kept if each not in best) > self._limit
+
+    def _best(self) -> list[Kept]:
+        """For each study that wants that, the last one that was the best."""
+        return list({number: each for each in self._kept for number in each.best_for}.values())
 
     def _make_room(self) -> None:
-        passed_over = set[int]()
+        passed_over = {each.step for each in self._best() if each.fact.node == self._kept[-1].fact.node}
         while self._is_too_much():
             here = [each for each in self._kept if each.fact.node == self._kept[-1].fact.node]
             old = least_missed(here, passed_over)
@@ -167,13 +176,14 @@ class ChainCheckpoints:
         copy_seconds: float,
         is_intermediate: bool,
         branches: tuple[int, ...],
+        best_for: tuple[int, ...] = (),
     ) -> None:
-        """Store a state inside a stage. branches: as in `Kept`."""
+        """Store a state inside a stage. branches, best_for: as in `Kept`."""
 
         def put(stored: Stored) -> None:
             fact = _kept(stage.node, step, stored, is_intermediate=is_intermediate)
             if is_intermediate:
-                self._intermediates.keep(fact, stage.start, branches)
+                self._intermediates.keep(Kept(fact, stage.start, branches, best_for))
             else:
                 self._outbox.put(self._claim, [fact], is_news=True)
 

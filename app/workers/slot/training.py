@@ -94,8 +94,8 @@ class TrainingLane(Lane):
                 case Evaluate():
                     self._facts.append(execution.evaluated(its.model.evaluate()))
                     self._facts += execution.not_exact(its.model.operations)
-                case Save(is_intermediate):
-                    self._save(is_intermediate)
+                case Save() as save:
+                    self._save(save)
                 case Complete():
                     self._complete()
                     return True
@@ -154,7 +154,7 @@ class TrainingLane(Lane):
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
-    def _save(self, is_intermediate: bool) -> None:
+    def _save(self, save: Save) -> None:
         """Copy the state. That at the end of a stage waits until the stage is on its way to the log."""
         execution, stage = self._execution, self._execution.stage
         begun_at = self._its.seconds()
@@ -169,7 +169,8 @@ class TrainingLane(Lane):
             execution.step,
             state,
             copy_seconds=copied_at - begun_at,
-            is_intermediate=is_intermediate,
+            is_intermediate=save.is_intermediate,
+            best_for=save.best_for,
             branches=execution.branches_inside(self.flags),
         )
 
