@@ -122,7 +122,12 @@ Leaves = dict[str, Any]
 
 def leaves(value: Any, path: str = "") -> Leaves:
     """The tensors and values of a state, by their places, as they come."""
-    return dict(_walk(value, path))
+    found: Leaves = {}
+    for name, leaf in _walk(value, path):
+        while name in found:  # a name with a dot in it stands for no other leaf
+            name += "'"
+        found[name] = leaf
+    return found
 
 
 def first_difference(one: Leaves, other: Leaves) -> str:
@@ -246,6 +251,8 @@ def _same(one: Any, other: Any) -> bool:
         return [*one] == [*other] and all(map(_same, one.values(), other.values()))
     if isinstance(one, bytes):
         return one == other or say_the_same(one, other)
+    if isinstance(one, float):
+        return one.hex() == other.hex()  # -0.0 equals 0.0
     if isinstance(one, np.ndarray):
         return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
     return bool(one == other or (one != one and other != other))

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from math import nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,6 +110,18 @@ def test_long_lists_of_arrays_are_compared() -> None:
     other[150][0][1] = 2
     assert suspects.first_difference({"buffer": one}, {"buffer": other}) == "1 of 1 leaves differ, the first is buffer"
     assert suspects.first_difference({"buffer": one}, {"buffer": one[1:]}) != ""
+
+
+def test_no_leaf_hides_behind_another_one_of_its_name() -> None:
+    one, other = ({"net.bias": value, "net": {"bias": 2.0}} for value in (1.0, 3.0))
+    there, here = suspects.leaves(one), suspects.leaves(other)
+    assert suspects.first_difference(there, here) == "1 of 2 leaves differ, the first is net.bias (1.0 and 3.0)"
+
+
+@pytest.mark.parametrize("value, same", [(0.0, True), (-0.0, False)])
+def test_the_sign_of_nothing_is_a_bit(value: float, same: bool) -> None:
+    assert (suspects.first_difference({"sum": 0.0}, {"sum": value}) == "") is same
+    assert suspects.first_difference({"sum": nan}, {"sum": nan}) == ""
 
 
 def test_pickles_that_differ_are_said_to_be_such() -> None:
