@@ -42,6 +42,15 @@ def unlisted(spec: StudySpec, source: TrainerSource) -> list[str]:
     ]
 
 
+def missing(spec: StudySpec) -> list[str]:
+    """The paths of a study that are not on this machine, in at most one sentence: they may be on the server's."""
+    begin = spec.begin_from
+    named = {f"inputs[{number}]": path for number, path in enumerate(spec.inputs)}
+    named |= {f"begin_from.{field}": path for field in ("file", "dcp") if (path := getattr(begin, field, None))}
+    absent = [f"{path} ({field})" for field, path in named.items() if not _is_there(path)]
+    return [f"not on this machine: {', '.join(absent)}; `run` refuses the study here"] if absent else []
+
+
 def _in_arguments(spec: StudySpec) -> Iterator[tuple[str, str]]:
     """Files and folders in `trainer_args`; in `runtime_args` files alone, since a folder may be for results."""
     for field, arguments in (("trainer_args", spec.trainer_args), ("runtime_args", spec.runtime_args)):

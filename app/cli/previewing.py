@@ -206,7 +206,7 @@ def preview(
     source = trainer_here(spec, study, trainers or [])
     with known_here(spec, source, store) as (measured, learned):
         costs = previewed(spec, slots=slots, limits=limits, **measured)
-    costs["advice"] += [*(specs.doubts(spec, source) if source is not None else ()), *learned]
+    costs["advice"] += [*specs.foreseen(spec, source), *learned]
     if output is Format.json:
         print_json(costs)
         return

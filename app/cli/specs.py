@@ -99,6 +99,13 @@ def doubts(spec: StudySpec, source: TrainerSource) -> list[str]:
     return [*unread(spec, source), *unlisted(spec, source)]
 
 
+def foreseen(spec: StudySpec, source: TrainerSource | None) -> list[str]:
+    """The same of a study that is not run now, with what would be refused."""
+    from app.cli.data_files import missing
+
+    return [*(doubts(spec, source) if source is not None else ()), *missing(spec)]
+
+
 def print_afterthoughts(spec: StudySpec, study: dict[str, Any]) -> None:
     """Where none of the trials of a completed study reached its last step, or training on made them worse."""
     from stagetree.advice import afterthoughts

@@ -252,7 +252,7 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, bytes):
         return one == other or say_the_same(one, other)
     if isinstance(one, float):
-        return one.hex() == other.hex()  # -0.0 equals 0.0
+        return bool(one.hex() == other.hex())  # -0.0 equals 0.0
     if isinstance(one, np.ndarray):
         return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
     return bool(one == other or (one != one and other != other))

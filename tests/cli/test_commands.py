@@ -409,6 +409,9 @@ def test_preview_says_which_files_inputs_should_name(
     assert [each for each in said.json["advice"] if each.startswith(words)]
     said = stagetree("preview", write(study | {"inputs": [str(here / "train.csv"), str(here / "words.txt")]}), *named)
     assert not [each for each in said.json["advice"] if "inputs" in each]
+    said = stagetree("preview", write(study | {"inputs": [str(here / "train.csv"), "gone.csv"]}), *named)
+    gone = f"not on this machine: {tmp_path / 'gone.csv'} (inputs[1]); `run` refuses the study here"
+    assert gone in said.json["advice"]
 
 
 def test_preview_looks_at_what_a_script_takes_and_reads(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ LR = {"lr": 0.1}
         (without("tuner"), "tuner", "is missing: an object with a kind, which is one of grid, random, trials"),
         (without("space"), "space", "is missing: an object from hyper-parameter to values"),
         (GRID | {"name": ""}, "name", "must be a name for the study, of at most 200 characters, got ''"),
+        (GRID | {"name": " "}, "name", "must be a name for the study, of at most 200 characters, got ' '"),
         (GRID | {"trainer": 3}, "trainer", "must be the name of a trainer that is registered on the server, got 3"),
         (
             GRID | {"trainer_args": [1]},
