@@ -257,3 +257,6 @@ def test_the_best_state_that_was_lost_is_kept_when_it_is_trained_again() -> None
     assert best.metrics == {METRIC: 0.5} and best.is_beaten_by({METRIC: 0.6}) and not best.is_beaten_by({METRIC: 0.5})
     story.keep(node.id, 4)
     assert keeping.kept_on_purpose(story.plan, node.id, 0, 10) == []
+    [study] = story.plan.studies.values()
+    study.isolated = "saving changes its trials"
+    assert keeping.best_so_far(story.plan, [node.id], 3) == ()

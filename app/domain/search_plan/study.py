@@ -247,10 +247,11 @@ class Study:
     def keeps_best_states(self) -> bool:
         """Whether the state is kept where a result on a trial's way is its best so far, unless `keep_every` says when.
 
-        Of repeats, the best result is that of their means, of which none of them knows.
+        Of repeats, the best result is that of their means, of which none of them knows. Where trials are isolated,
+        saving itself may change their results.
         """
         wants = self.value == "best" and self.keep_best > 0 and self.repeats[0] == 1
-        return wants and not (self.is_final or self.spec.get("keep_every"))
+        return wants and not (self.is_final or self.isolated or self.spec.get("keep_every"))
 
     def kept_steps(self, node: NodeId, begin: int, end: int) -> set[int]:
         """The steps of a node behind `begin`, up to `end`, at which it wants that, if its trials come there."""
