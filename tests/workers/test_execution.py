@@ -51,7 +51,7 @@ def execution(
     return ChainExecution("c", work, overhead)
 
 
-def drive(made: ChainExecution, outside: Outside = NOW) -> list[Any]:
+def drive(made: ChainExecution, outside: Outside = NOW, metrics: e.Metrics | None = None) -> list[Any]:
     """What it asks for until the stage is complete, as pairs of the step and what is done there."""
     done: list[Any] = []
     made.begin(outside.now)
@@ -63,7 +63,7 @@ def drive(made: ChainExecution, outside: Outside = NOW) -> list[Any]:
                 made.reached(until)
             case Evaluate():
                 done.append((made.step, "evaluate"))
-                made.evaluated({})
+                made.evaluated(metrics or {})
             case Save(is_intermediate):
                 done.append((made.step, "intermediate" if is_intermediate else "save"))
                 made.saved(outside.now)
@@ -108,6 +108,9 @@ def test_the_state_is_kept_where_a_result_is_the_best_so_far() -> None:
                 kept[made.step] = action
                 made.saved(0.0)
     assert {step: save.best_for for step, save in kept.items()} == {2: (1,), 4: (0,), 6: (1,), 9: ()}
+    asked = replace(NOW, flags=ChainFlags((2,)))
+    better = ChainExecution("c", made.assignment)
+    assert drive(better, asked, {"loss": 0.1})[:2] == [(2, "evaluate"), (2, "save")], "somebody goes on from there"
     assert made.assignment.ahead(2) == (4, (2, 4)), (
         "a trainer that goes on by itself stops where its state is asked for"
     )

@@ -206,13 +206,13 @@ class ChainExecution:
         is_for_good = step in work.keep_for_good and step > stage.start
         if is_for_good or (work.mean and stage.start == step == stage.end):
             return Save(is_intermediate=False)
-        if self._best_for and stage.start < step == self._evaluated_at < stage.end:
-            return Save(is_intermediate=True, best_for=self._best_for)
         if step == stage.start or (work.alone and not (self.is_last_stage and step >= stage.end)):
             return None  # nothing goes on from a state of a trial alone, and keeping one may change its trainer
         if step >= stage.end or step in outside.flags.extra_eval_steps or outside.flags.end:
             return Save(is_intermediate=False)
-        return Save(is_intermediate=True) if step in work.keep_at or self._is_intermediate_due(outside) else None
+        best_for = self._best_for if step == self._evaluated_at else ()
+        is_due = best_for or step in work.keep_at or self._is_intermediate_due(outside)
+        return Save(is_intermediate=True, best_for=best_for) if is_due else None
 
     def _is_intermediate_due(self, outside: Outside) -> bool:
         """The first is due when training took so long that its cost is the share of it that it may be.
