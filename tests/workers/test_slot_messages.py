@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Event as Flag
 
 import pytest
+from assignments import work
 from cluster import LEASE, Cluster
 from studies import ALONE, BRANCHES, spec
 from toys import switch
@@ -312,3 +313,22 @@ def test_a_log_that_cannot_be_opened_holds_up_nothing(cluster: Cluster) -> None:
     cluster.at("log", 0, refuse)
     assert cluster.run(cluster.submit(spec(({}, 2)))).executed == 2
     assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["done"]
+
+
+def test_a_chain_that_was_given_up_is_over_when_its_slot_is_lent(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message of its next stage came before a heartbeat: that the model was gone was taken for an accident here."""
+    cluster.submit(BRANCHES)
+    cluster.ticker.tick()
+    assert cluster.deliver() and cluster.messages, "it waits between two stages"
+    [chain] = cluster.live()
+    with cluster.records.write() as rows:
+        rows.chains.end(chain.chain)
+        rows.slots.take("gpu1", "berta", instead_of=None, device="cpu", host="here", pid=1)
+        rows.chains.assign("gang", cluster.stream, "gpu1", work(members=("gpu0",)), 60.0)
+    cluster.lent("gang", "gpu0")
+    assert not cluster.deliver()
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
+    slot = cluster.row()
+    assert slot is not None and slot.emptied_for == "gang" and slot.quarantined_until is None

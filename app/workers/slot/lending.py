@@ -78,16 +78,17 @@ def _not_empty(rows: RowsPort, chain: ChainId) -> dict[str, str]:
 
 
 class Lending:
-    """is_retiring: whether the worker takes on no more."""
+    """is_retiring: whether the worker takes on no more. on_lent: told that it is lent, before it leaves the device."""
 
-    def __init__(self, slot: SlotContext, is_retiring: Callable[[], bool]) -> None:
-        self._slot, self._is_retiring = slot, is_retiring
+    def __init__(self, slot: SlotContext, is_retiring: Callable[[], bool], on_lent: Callable[[], None]) -> None:
+        self._slot, self._is_retiring, self._on_lent = slot, is_retiring, on_lent
         self._looked_at = slot.given.clock()
 
     def serve(self, chain: str) -> None:
         """Leave the device to the chain; and if that is on another machine, be a rank of it for as long as it lasts."""
         with suppress(NotLent, Closing):
             self._work(chain)  # a late message must leave the model of another chain where it is
+            self._on_lent()
             self._slot.trainer.end_process()
             work = self._patiently(lambda: self._say_empty(chain))
             while work.meeting and not self._is_retiring():

@@ -34,7 +34,7 @@ class Slot:
         retry = self._context.retry
         self._claiming = Claiming(dependencies.records, me.owner, limits.lease, retry)
         self._groups = Groups(self._context)
-        self._lending = Lending(self._context, self._is_retiring)
+        self._lending = Lending(self._context, self._is_retiring, self._lose_chains)
         self._current: Sequence[LaneGroup] = ()  # in training, or between two stages
         self._at_work: Sequence[Lane] = ()  # theirs; put in place whole, as the next
         self._live: Sequence[Lane] = ()  # and those whose checkpoints are on their way
@@ -151,6 +151,11 @@ class Slot:
             refuse(self._context, claim, lease.assignment.reason)
             return None
         return Claimed(lease, claim, lease.assignment)
+
+    def _lose_chains(self) -> None:
+        """Only a free slot is lent: what waits here was given up, though no heartbeat has said so yet."""
+        for lane in self._at_work:
+            lane.claim.over.set()
 
     def _prune(self) -> None:
         """Forget the chains that are over."""
