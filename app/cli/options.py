@@ -100,6 +100,8 @@ def is_store(folder: Path) -> bool:
 
 def check_store(folder: Path) -> None:
     """End with a message where nobody has."""
+    if not folder.exists():
+        fail(f"there is no {folder} here: go to the folder of your studies, or name it", NOT_FOUND)
     if not is_store(folder):
         fail(f"{folder} holds no studies: `stagetree run STUDY.yaml --dir {folder}` makes some", NOT_FOUND)
 

@@ -255,6 +255,7 @@ def print_failures(study: Json, first: Json | None, where: str) -> None:
     lines = harmless(first["failure"]["error"]).strip().splitlines()
     for line in ["..."] * (len(lines) > LINES) + lines[-LINES:]:
         print(f"        {line}")
-    print(f"        the whole traceback: stagetree trial {study['study']} {first['trial']}{where}")
+    whole = "the whole traceback" if len(lines) > LINES else "more of it"
+    print(f"        {whole}: stagetree trial {study['study']} {first['trial']}{where}")
     if failed > 1:
         print(f"        all failed trials: stagetree trials {study['study']} --state failed{where}")

@@ -201,7 +201,8 @@ MOST_LOOKED_THROUGH = 100
 
 
 def _fail_without(name: str, names: list[str], folder: Path) -> NoReturn:
-    beside = islice(sorted(folder.glob("*.py")), MOST_LOOKED_THROUGH)
+    near = dict.fromkeys([*sorted(folder.glob("*.py")), *sorted(HERE.glob("*.py"))])
+    beside = islice(near, MOST_LOOKED_THROUGH)
     if found := [str(path) for path in beside if name in Catalogue([str(path)]).describe()]:
         fail(f"trainer: {name!r} is in {', '.join(found)}: give --trainers {found[0]}", USAGE)
     register = f"register yours with --trainers FILE.py, or keep it in {ENTRY} beside the study file"

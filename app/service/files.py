@@ -73,16 +73,17 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
     if trial is None:
         winner = results.best(plan, study)
         if winner is None:
-            raise Unknown(f"no trial of {study.id} has a result yet: name one")
+            raise Unknown(f"no trial of {study.id} has a result yet: give the number of one whose state is kept")
         trial = winner[0].number
     of = trial_of(study, trial)
-    there = keeping.states_of(plan, of)
+    if not (there := keeping.states_of(plan, of)):
+        raise Unknown(f"no state of trial {trial} is kept")
     how = _HOW_BEST_STATES_ARE_KEPT if step is None and study.value == "best" else ""
     if step is None:
         result = results.result(plan, study, of)
         step = result.step if result else max(there, default=0)
     if step not in there:
-        steps = ", ".join(map(str, there)) or "none"
+        steps = ", ".join(map(str, there))
         raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}{how}")
     metrics = dict(plan.nodes[there[step].node].metrics.get(step) or {})
     has_failed, repeats = of.state == TrialState.FAILED, len(plan.nodes_of(of, step))

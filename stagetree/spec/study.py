@@ -12,7 +12,8 @@ from pydantic import Field, PlainValidator, ValidationError, model_validator
 from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import LENGTH, Space, Where, WhereError
-from stagetree.spec.checks import AS_EVER, check_length, check_limits, in_our_words, missing_length, problem_in
+from stagetree.spec.checks import AS_EVER, check_length, in_our_words, missing_length, problem_in
+from stagetree.spec.counting import check_limits
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
 from stagetree.spec.fields import (
     Count,
@@ -52,8 +53,7 @@ from stagetree.spec.reading import (
     check_repeats,
 )
 from stagetree.spec.settling import SettledStudy
-from stagetree.spec.tuners import KINDS, CurveTuner, FixedTuner, TrialsTuner, Tuner
-from stagetree.spec.tuners.early_stopping import StopHopeless
+from stagetree.spec.tuners import KINDS, CurveTuner, FixedTuner, StopHopeless, TrialsTuner, Tuner
 
 
 class StudySpec(SettledStudy):

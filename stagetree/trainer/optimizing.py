@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from stagetree.sequences import did_you_mean
 from stagetree.trainer.parted import local
 from stagetree.trainer.ranks import here
 
@@ -106,10 +107,11 @@ def _set(group: dict[str, Any], name: str, value: Any) -> None:
     if name == "momentum" and "betas" in group:
         group["betas"] = (value, group["betas"][1])
     elif name not in group or name == "params":
-        names = ", ".join(key for key in group if key != "params")
+        names = [key for key in group if key != "params"]
         raise ValueError(
-            f"hyper-parameter {name!r} is none of the optimizer's ({names}): read it in `build(hp)` if it shapes the "
-            "model, override `apply` if it changes while it trains; what all trials have in common is in `trainer_args`"
+            f"hyper-parameter {name!r} is none of the optimizer's ({', '.join(names)}): read it in `build(hp)` if it "
+            "shapes the model, override `apply` if it changes while it trains; what all trials have in common is in "
+            f"`trainer_args`{did_you_mean(name, names)}"
         )
     elif isinstance(group[name], torch.Tensor):  # as compiled and capturable optimizers want it
         group[name].fill_(value)

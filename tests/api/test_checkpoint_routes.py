@@ -77,9 +77,12 @@ def test_where_the_best_step_has_no_state_it_is_said_what_keeps_one() -> None:
     study = story.submit(({"lr": 0.1}, 10), value="best", eval_every=5)
     for step, value in ((5, 0.9), (10, 0.1)):
         story.happen(e.Evaluated(node=story.path(study, 0)[-1].id, step=step, metrics={METRIC: value}))
+    with pytest.raises(Unknown, match=r"\Ano state of trial 0 is kept\Z"):
+        kept_state(story.plan, story.plan.studies[study], None, 7)
+    story.keep(story.path(study, 0)[-1].id, 10)
     with pytest.raises(Unknown, match=r"after step 5 is not kept; .*; keep_every in the study file has"):
         kept_state(story.plan, story.plan.studies[study], None, None)
-    with pytest.raises(Unknown, match=r"after step 7 is not kept; the steps that are: none$"):
+    with pytest.raises(Unknown, match=r"after step 7 is not kept; the steps that are: 10$"):
         kept_state(story.plan, story.plan.studies[study], None, 7)
 
 

@@ -102,7 +102,7 @@ def test_failures_are_seen(stagetree: Stagetree, served: Service, write: Write) 
     assert "the first is trial 0:\n        Traceback (most recent call last):" in said.out
     assert stagetree("wait", study).code == 0 and stagetree("wait", study, "--strict").code == 5
     assert "ValueError: the loss went through the roof" in said.out
-    assert f"the whole traceback: stagetree trial {study} 0 --server {served.url}\n" in said.out
+    assert f"more of it: stagetree trial {study} 0 --server {served.url}\n" in said.out
     assert "ValueError: the loss went through the roof" in stagetree("trial", study, 1).out
     first, second, empty, grouped = stagetree("trials", study, "--state", "failed").out.splitlines()[1:]
     assert (first.split()[0], second.split()[0], empty) == ("0", "1", "") and grouped.startswith(f"failed  {group}")

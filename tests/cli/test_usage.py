@@ -193,7 +193,7 @@ def test_a_folder_that_holds_no_store(stagetree: Stagetree) -> None:
     for command in ("gc", "weights x", "trials x", "strike x"):
         said = stagetree(*command.split(), "--dir", "nowhere")
         assert (said.code, said.out) == (3, "")
-        assert "nowhere holds no studies" in said.err
+        assert "there is no nowhere here: go to the folder of your studies, or name it" in said.err
 
 
 def test_a_study_is_struck_in_the_store_that_is_here(
@@ -283,6 +283,9 @@ def test_a_trainer_in_a_file_beside_the_study_is_found_and_named(
     (here / "study.yaml").write_text(STUDY.replace("trainer: digits", "trainer: mine"))
     said = stagetree(command, "study.yaml")
     assert (said.code, said.err) == (2, "stagetree: trainer: 'mine' is in mine.py, other.py: give --trainers mine.py\n")
+    (here / "studies").mkdir()
+    (here / "study.yaml").rename(here / "studies" / "study.yaml")
+    assert stagetree(command, "studies/study.yaml").err == said.err, "where one is, too"
 
 
 def test_no_trainers_at_all(stagetree: Stagetree, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

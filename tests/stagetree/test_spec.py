@@ -121,6 +121,7 @@ def test_other_names_are_accepted(other: str) -> None:
 
 
 LR = {"lr": 0.1}
+LINEAR = {"family": "linear", "init": 0.1, "slope": -0.01}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +132,13 @@ LR = {"lr": 0.1}
         (without("space"), "space", "is missing: an object from hyper-parameter to values"),
         (GRID | {"name": ""}, "name", "must be a name for the study, of at most 200 characters, got ''"),
         (GRID | {"name": " "}, "name", "must be a name for the study, of at most 200 characters, got ' '"),
+        (GRID | {"sampler": "tpe"}, "sampler", "is no field of a study; did you mean tuner.sampler?"),
+        (GRID | {"tuner": {"kind": "tpe"}}, "tuner.kind", "tpe is a sampler: {kind: asha, sampler: tpe}"),
+        (
+            GRID | {"space": {"lr": LINEAR, "max_steps": {"end": "lr"}}},
+            "tuner.max_steps",
+            "must be left out: the space says max_steps, for each trial",
+        ),
         (GRID | {"trainer": 3}, "trainer", "must be the name of a trainer that is registered on the server, got 3"),
         (
             GRID | {"trainer_args": [1]},

@@ -117,9 +117,9 @@ def setting(chance: Random) -> Setting:
 
 
 def _has_averages(spec: Json, whim: str) -> bool:
-    """Whether its trials are sure to have an end, where a mean can be taken."""
+    """Whether its trials are sure to have an end, where a mean can be taken. Best steps go by what others measure."""
     plain = spec["trainer"] == "toy" and spec["tuner"]["kind"] == "grid" and "mood" not in spec["space"]
-    return plain and spec["merge"] and whim == "wait"
+    return plain and spec["merge"] and whim == "wait" and "value" not in spec
 
 
 AVERAGES = (Average((0, 3)), Average((1, 2, 5)), Average((6, 7), steps=15), Average((0, 3), steps=14))

@@ -17,6 +17,7 @@ from stagetree.spec.tuners.early_stopping import (
     MedianTuner,
     PbtTuner,
     PopTuner,
+    StopHopeless,
 )
 from stagetree.spec.tuners.fixed import CustomTuner, ExternalTuner, FixedTuner, GridTuner, RandomTuner, TrialsTuner
 from stagetree.spec.tuners.halving import AshaTuner, AsyncHyperbandTuner, HyperbandTuner, ShaTuner
@@ -39,6 +40,7 @@ __all__ = [
     "RandomTuner",
     "SamplingTuner",
     "ShaTuner",
+    "StopHopeless",
     "TrialsTuner",
     "Tuner",
     "TunerSpec",

@@ -1,0 +1,153 @@
+"""What a study would ask for, counted, and whether that is too much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Protocol
+
+from stagetree.limits import Limits, check_names, check_steps, check_trial
+from stagetree.sequences import Sequence, SequenceError
+from stagetree.space import LENGTH
+from stagetree.spec.errors import Problem, SpecError
+from stagetree.spec.tuners import FixedTuner, GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
+from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
+from stagetree.spec.tuners.early_stopping import MOST_DRAWS
+
+_COUNTED = 200_000
+"""How many pieces of sequences are counted here; what lies behind is counted when the trial is asked for."""
+
+_OPTIONS = 1000
+"""How many of the ways to choose inside an entry are looked at."""
+
+
+class CountedStudy(TunedStudy, Protocol):
+    """What is looked at of a study whose trials are counted."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def tuner(self) -> TunerSpec: ...
+
+
+def check_limits(spec: CountedStudy, limits: Limits) -> None:
+    """Raises `SpecError` with all that is too much."""
+    if problems := list(_problems(spec, limits)):
+        raise SpecError(problems)
+
+
+def _problems(spec: CountedStudy, limits: Limits) -> Iterator[Problem]:
+    for check in (_check_steps, _check_trials, _check_parameters, _check_space):
+        try:
+            check(spec, limits)
+        except SequenceError as error:
+            yield Problem(error.field, error.problem)
+            return
+
+
+def _check_steps(spec: CountedStudy, limits: Limits) -> None:
+    tuner = spec.tuner
+    if isinstance(tuner, FixedTuner) and tuner.max_steps is not None and LENGTH in (spec.space or {}):
+        raise SequenceError("tuner.max_steps", "must be left out: the space says max_steps, for each trial")
+    for name in ("max_steps", "min_steps"):
+        if (steps := getattr(tuner, name, None)) is not None:
+            check_steps(f"tuner.{name}", steps, spec.eval_every, limits)
+    for steps in spec.search_space.lengths if spec.space else ():
+        check_steps("space.max_steps", steps, spec.eval_every, limits)
+    most = getattr(tuner, "max_steps", None)
+    for name in ("interval", "ready_steps"):
+        if most is not None and (every := getattr(tuner, name, None)) is not None:
+            check_steps(f"tuner.{name}", most, every, limits)
+    if (rate := getattr(tuner, "early_stopping_rate", 0)) and _lowest_rung(tuner, rate, limits.steps) > limits.steps:
+        raise SequenceError(
+            "tuner.early_stopping_rate",
+            f"must leave the lowest rung at {limits.steps:,} steps at most, got {rate}",
+        )
+
+
+def _lowest_rung(tuner: object, rate: int, most: int) -> int:
+    """min_steps * eta ** rate, no further than it takes to be more than `most`."""
+    steps = int(getattr(tuner, "min_steps", None) or 1)
+    for _ in range(rate):
+        if steps > most:
+            break
+        steps *= int(getattr(tuner, "reduction_factor", 2))
+    return steps
+
+
+def _check_trials(spec: CountedStudy, limits: Limits) -> None:
+    field, trials = _most_trials(spec)
+    trials *= TRIALS_EACH if getattr(spec.tuner, "rung_value", None) else 1
+    if trials > limits.trials:
+        got = f"{trials:,}" if trials < 10**18 else "far more"
+        raise SequenceError(field, f"must make at most {limits.trials:,} trials, got {got}")
+
+
+def _most_trials(spec: CountedStudy) -> tuple[str, int]:
+    """How many trials the study can have, and the field that says so."""
+    tuner = spec.tuner
+    if isinstance(tuner, GridTuner) or (isinstance(tuner, SamplingTuner) and tuner.sampler == "grid"):
+        return "space", spec.search_space.combinations()
+    if isinstance(tuner, TrialsTuner):
+        return "tuner.trials", len(tuner.trials)
+    if isinstance(tuner, HyperbandTuner):
+        return "tuner.max_steps", sum(tuner.widths()) * tuner.loops
+    if isinstance(tuner, PbtTuner):
+        generations = -(-tuner.max_steps // tuner.ready_steps)
+        replaced = max(1, int(tuner.population_size * tuner.quantile))
+        drawn = tuner.population_size * (1 if tuner.chance is None else MOST_DRAWS)
+        return "tuner.population_size", (drawn + (generations - 1) * replaced) * tuner.populations
+    return "tuner.num_trials", getattr(tuner, "num_trials", 0)
+
+
+TRIALS_EACH = 3
+"""The most trials that a configuration makes on the average where each rung has cooldowns: one, and eta / (eta - 1)."""
+
+
+def _check_parameters(spec: CountedStudy, limits: Limits) -> None:
+    for at, configuration in _named(spec):
+        try:
+            check_names(configuration, limits)
+        except SequenceError as error:
+            raise SequenceError(at, error.problem) from None
+    if spec.space and (free := len(spec.search_space.parameters())) > limits.parameters:
+        raise SequenceError("space", f"must leave at most {limits.parameters:,} values to choose, got {free:,}")
+
+
+def _named(spec: CountedStudy) -> Iterator[tuple[str, dict[str, Any]]]:
+    if spec.space:
+        yield "space", spec.space
+    if isinstance(spec.tuner, TrialsTuner):
+        yield from ((f"tuner.trials[{n}].hp", trial.hp) for n, trial in enumerate(spec.tuner.trials))
+
+
+def _check_space(spec: CountedStudy, limits: Limits) -> None:
+    """Sequences and trials, as far as they are counted in reasonable time."""
+    left = _COUNTED
+    for path, hp, steps in _trials(spec):
+        try:
+            left -= check_trial(hp, steps, spec.eval_every, limits)
+        except SequenceError as error:
+            raise SequenceError(".".join(filter(None, (path, error.field))), error.problem) from None
+        if left < 0:
+            return
+
+
+def _trials(spec: CountedStudy) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """The path, the hyper-parameters and the steps of trials that the study can have, each entry's options alone."""
+    if isinstance(spec.tuner, TrialsTuner):
+        for number, trial in enumerate(spec.tuner.trials):
+            yield f"tuner.trials[{number}].hp", trial.hp, trial.steps
+    steps = getattr(spec.tuner, "max_steps", None) or getattr(spec.tuner, "min_steps", None) or 1
+    for name in spec.search_space.hyper_parameters if spec.space else ():
+        for sequence, length in islice(spec.search_space.examples(name), _OPTIONS):
+            yield "space", {name: sequence.to_json()}, length or steps
+    if spec.space:
+        first = _first(spec)
+        steps = spec.search_space.length_of(first) or steps
+        yield "space", {name: each.to_json() for name, each in spec.search_space.without_length(first).items()}, steps
+
+
+def _first(spec: CountedStudy) -> dict[str, Sequence]:
+    space = spec.search_space
+    return next(space.grid()) if isinstance(spec.tuner, GridTuner) else space.sample(spec.seed, 0)
