@@ -81,9 +81,11 @@ class FunctionTrainer(Trainer):
         return {name: _saved(value) for name, value in self.state.items() if not name.startswith("_")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in [name for name in self.state if name not in state and not name.startswith("_")]:
+            del self.state[name]  # a step made it, of another trial or behind this one
         for name, value in state.items():
-            if hasattr(self.state[name], "load_state_dict"):
-                self.state[name].load_state_dict(value)
+            if hasattr(own := self.state.get(name), "load_state_dict"):
+                own.load_state_dict(value)
             else:
                 self.state[name] = _copied(value, self.device)
 

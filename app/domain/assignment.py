@@ -196,7 +196,7 @@ class ChainAssignment:
         for name in ("branch_points", "inputs", "pack", "members", "keep_at", "keep_for_good"):
             fields[name] = tuple(fields.get(name, ()))
         fields["branches_inside"] = tuple(map(tuple, fields.get("branches_inside", ())))
-        fields["keep_best"] = tuple(BestSoFar(**each) for each in fields.get("keep_best", ()))
+        fields["keep_best"] = tuple(map(BestSoFar.from_json, fields.get("keep_best", ())))
         fields["resume"] = fields["resume"] and ResumePoint(**_with_parts(fields["resume"]))
         fields["mean"] = tuple((ResumePoint(**_with_parts(each)), weight) for each, weight in fields.get("mean", ()))
         fields["proof"] = _proof(fields.get("proof"))

@@ -145,12 +145,23 @@ def kept_on_purpose(plan: SearchPlan, node: NodeId, begin: int, end: int) -> lis
 def best_so_far(plan: SearchPlan, nodes: Sequence[NodeId], start: int) -> tuple[BestSoFar, ...]:
     """Of each study that wants the best state of its trials kept, on the way to `start` in the first of these nodes."""
     found = ((study, _best_on_way(plan, study, nodes[0], start)) for study in _keeping_best(plan, {*nodes}))
-    return tuple(BestSoFar(study.wants, best[1].metrics[best[0]] if best else {}) for study, best in found)
+    return tuple(
+        BestSoFar(study.wants, best[1].metrics[best[0]] if best else {}, study.eval_every, _asked(study, {*nodes}))
+        for study, best in found
+    )
+
+
+def _asked(study: Study, nodes: set[NodeId]) -> tuple[int, ...]:
+    """The steps at which results were asked for of the trials in these nodes."""
+    trials = (trial for trial in study.trials if not nodes.isdisjoint(trial.passes))
+    return tuple(sorted({step for trial in trials for step in trial.requested_steps}))
 
 
 def _best_on_way(plan: SearchPlan, study: Study, name: NodeId, end: int) -> tuple[int, Node] | None:
     """The step with the best result on the way to a step of a node, and its node."""
+    asked = _asked(study, {name})
     measured = ((step, node) for node, last in plan.way(name, end) for step in node.metrics if step <= last)
+    measured = ((step, node) for step, node in measured if study.evaluates(step) or step in asked)
     scored = ((study.objectives.score(node.metrics[step]), step, node) for step, node in measured)
     best = min(
         ((score, step, node) for score, step, node in scored if score is not None), key=itemgetter(0, 1), default=None

@@ -100,13 +100,24 @@ def objectives_of(spec: Mapping[str, Any]) -> Objectives:
 
 @dataclass(frozen=True, slots=True)
 class BestSoFar:
-    """The best result of a trial. wants: the fields of a study file that say so. metrics: empty where there is none."""
+    """The best result of a trial for a study. metrics: empty where there is none.
+
+    wants: the fields of the study file that say what is good. every, steps: when the study asks for results.
+    """
 
     wants: Mapping[str, Any]
     metrics: Mapping[str, float | None]
+    every: int | None = None
+    steps: tuple[int, ...] = ()
 
-    def is_beaten_by(self, metrics: Mapping[str, float | None]) -> bool:
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> BestSoFar:
+        return cls(**{**data, "steps": tuple(data["steps"])})
+
+    def is_beaten_at(self, step: int, metrics: Mapping[str, float | None]) -> bool:
         """Whether these are better; as good ones are not, for of two results the earlier one is the best."""
+        if step not in self.steps and not (self.every and step % self.every == 0):
+            return False
         objectives = objectives_of(self.wants)
         score, best = objectives.score(metrics), objectives.score(self.metrics)
         return score is not None and (best is None or score < best)
@@ -118,11 +129,11 @@ class BestResults:
     def __init__(self, best: Iterable[BestSoFar]) -> None:
         self._best = list(best)
 
-    def take(self, *results: Mapping[str, float | None]) -> tuple[int, ...]:
-        """The numbers of the studies for which the last of these is the best result from here on."""
+    def take(self, results: Mapping[int, Mapping[str, float | None]]) -> tuple[int, ...]:
+        """The numbers of the studies for which the last of these is the best result from here on. results: by step."""
         beaten = tuple[int, ...]()
-        for metrics in results:
-            beaten = tuple(number for number, best in enumerate(self._best) if best.is_beaten_by(metrics))
+        for step, metrics in sorted(results.items()):
+            beaten = tuple(number for number, best in enumerate(self._best) if best.is_beaten_at(step, metrics))
             for number in beaten:
                 self._best[number] = replace(self._best[number], metrics=metrics)
         return beaten

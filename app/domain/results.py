@@ -2,10 +2,10 @@
 
 The definition of the best is the one that everything shown goes by: trials that failed come last, whatever they had
 measured (docs/decisions/0126-failed-trials-come-last.md). A trial's `last` result is the metric of its study at the
-last step that the trial was asked for and that has one; its `best` is the best of the metric at any step evaluated on
-its way there, ties to the earlier step. The study file's `value` says which of the two is the trial's value. Tuners
-decide on the results they asked for, whatever `value` says. A trial that cooldowns were branched off is judged by
-these: each of them is ranked, and it is not.
+last step that the trial was asked for and that has one; its `best` is the best of those at the steps at which its study
+asks for it, ties to the earlier one. The study file's `value` says which of the two is the trial's value. Tuners decide
+on the results they asked for, whatever `value` says. What another study evaluates on its way changes neither. A trial
+that cooldowns were branched off is judged by these: each of them is ranked, and it is not.
 
 A sentence on exactness: 2 stages went on under another torch (2.13.0 after 2.12.0). Inputs count as well: results may
 be of other inputs than it seems, see `app.domain.inputs`.
@@ -60,8 +60,9 @@ def last(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
 
 
 def best_of_curve(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
-    """The best of the metric at any step evaluated so far on the trial's path; what breaks no constraint is better."""
-    scored = ((study.objectives.score(plan.metrics(trial, step) or {}), step) for step, _ in plan.curve(trial))
+    """The best of the metric at the steps where the study asks for it; what breaks no constraint is better."""
+    asked = (step for step, _ in plan.curve(trial) if study.evaluates(step) or step in trial.requested_steps)
+    scored = ((study.objectives.score(plan.metrics(trial, step) or {}), step) for step in asked)
     best = min(((score, step) for score, step in scored if score is not None), default=None)
     return None if best is None else measured(plan, study, trial, best[1])
 

@@ -208,6 +208,7 @@ class DataTrainer(MeasuringTrainer):
             text = "another order of the data than this version has: begin the study anew"
             raise ValueError(f"the checkpoint is of {text}")
         self.epoch, self.offset = place["epoch"], place["offset"]
+        self._forget_orders()
         if self._stream is not None:
             self._stream.stream.load_state_dict(place["stream"])
         if self._mixed is not None:
@@ -216,6 +217,11 @@ class DataTrainer(MeasuringTrainer):
     def _is_computed(self) -> bool:
         """Whether the order of the data is computed, not drawn."""
         return self._mixed is None and self._inherits("order") and len(self._train_data) >= LARGE
+
+    def _forget_orders(self) -> None:
+        """Where `order` is the user's, what it goes by may be another trial's, or have changed."""
+        if not self._inherits("order"):
+            self._orders = {}
 
     def _inherits(self, name: str) -> bool:
         return getattr(getattr(self, name), "__func__", None) is getattr(DataTrainer, name)

@@ -207,6 +207,7 @@ class TorchTrainer(ModelTrainer):
                 self.apply(name, value)
         if changed(hp.keys() - self._known_names, before, hp):  # what processes that read ahead must know of
             self._train_reader.restart()
+            self._forget_orders()
 
     def begin(self, weights: dict[str, Any]) -> None:
         """See `Trainer.begin`. All names of the model's `state_dict` must be there; override it to take some."""

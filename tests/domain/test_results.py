@@ -21,7 +21,7 @@ from tests.plans import Story
 def evaluated(**fields: Any) -> tuple[SearchPlan, Study]:
     """A trial that was at its best at step 5, and one that only has its last result."""
     story = Story()
-    study = story.submit(({"lr": 0.1}, 10), ({"lr": 0.2}, 10), **fields)
+    study = story.submit(({"lr": 0.1}, 10), ({"lr": 0.2}, 10), eval_every=5, **fields)
     for trial, values in enumerate(({5: 0.9, 10: 0.4}, {10: 0.6})):
         for step, value in values.items():
             story.evaluate(story.path(study, trial)[-1].id, step, value)

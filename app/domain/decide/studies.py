@@ -23,7 +23,7 @@ from app.domain.terms import (
     TrialState,
     Verdict,
 )
-from stagetree.limits import Limits, check_size
+from stagetree.limits import DATA_SEED, Limits, check_size
 
 
 def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
@@ -37,22 +37,22 @@ def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
             yield e.StudyFailed(study=study.id, error=text, at=at)
         case InexactPolicy.ALONE:
             yield e.StudyIsolated(study=study.id, reason=judgement.reason, at=at)
-            users = [trial for trial in study.trials if trial.reason.get("by") == "user" and not plan.begins(trial)]
+            theirs = (trial for trial in study.trials if trial.reason.get("by") == "user" and not plan.begins(trial))
+            users = [trial for trial in theirs if trial.state != TrialState.CANCELLED]
             for number, trial in enumerate(users):
                 yield from _again(study, trial, number)
 
 
 def _again(study: Study, trial: Trial, number: int) -> Iterator[e.Event]:
     """What a user asked for is asked for once more, but averages; a tuner begins anew by itself."""
-    last, before = f"{study.id}/{number}/alone", 0
+    seeds = [run.hp[DATA_SEED] for run in trial.runs] if len(trial.runs) > 1 else []
+    lasts, before = [study.root_alone(number, run) for run in range(len(trial.runs))], 0
     for steps in trial.requested_steps:
-        way = path(trial.hp, steps, last, after=before)
-        reason = {"by": "user"}
-        if before:
-            yield e.TrialExtended(study=study.id, trial=number, steps=steps, reason=reason, path=way)
-        else:
-            yield e.TrialAdded(study=study.id, trial=number, hp=trial.hp, steps=steps, reason=reason, path=way)
-        last, before = next(reversed(way), last), steps
+        ways = [path(run.hp, steps, last, after=before) for run, last in zip(trial.runs, lasts, strict=True)]
+        asked: dict[str, Any] = {"study": study.id, "trial": number, "steps": steps, "reason": {"by": "user"}}
+        asked |= {"path": ways[0], "repeats": ways[1:]}
+        yield e.TrialExtended(**asked) if before else e.TrialAdded(**asked, hp=trial.hp, data_seeds=seeds)
+        lasts, before = [next(reversed(way), last) for way, last in zip(ways, lasts, strict=True)], steps
 
 
 def request_audit(study: Study, at: float) -> Iterator[e.Event]:

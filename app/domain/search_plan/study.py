@@ -161,10 +161,13 @@ class Study:
 
     def root_of(self, trial: int, run: int = 0) -> str:
         """What its first node is named after: nothing, or the trial itself where the study does not merge."""
-        if self.merges and not self.isolated:
-            return ""
-        repeat, alone = f"/repeat {run}" if run else "", "/alone" if self.isolated else ""
-        return f"{self.id}/{trial}{repeat}{alone}"
+        if self.isolated:
+            return self.root_alone(trial, run)
+        return "" if self.merges else f"{self.id}/{trial}{_repeat(run)}"
+
+    def root_alone(self, trial: int, run: int = 0) -> str:
+        """The same once it is isolated."""
+        return f"{self.id}/{trial}{_repeat(run)}/alone"
 
     @property
     def checks(self) -> bool:
@@ -289,3 +292,7 @@ def trial_of(study: Study, number: int) -> Trial:
     if not 0 <= number < len(study.trials):
         raise Unknown(f"study {study.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
     return study.trials[number]
+
+
+def _repeat(run: int) -> str:
+    return f"/repeat {run}" if run else ""

@@ -240,14 +240,13 @@ class ChainExecution:
         self.last_good_step = max(self.last_good_step, min(step, self.stage.end) - 1)
 
     def evaluated(self, metrics: e.Metrics) -> e.Evaluated:
-        self._evaluated_at, self._best_for = self.step, self._best.take(metrics)
+        self._evaluated_at, self._best_for = self.step, self._best.take({self.step: metrics})
         return e.Evaluated(node=self.stage.node, step=self.step, metrics=metrics)
 
     def passed(self, measured: Mapping[int, e.Metrics]) -> list[e.Evaluated]:
         """The results of steps that the model went past when it was told to stop."""
-        results = sorted(measured.items())
-        self._best.take(*(metrics for _, metrics in results))
-        return [e.Evaluated(node=self.stage.node, step=step, metrics=each) for step, each in results]
+        self._best.take(measured)
+        return [e.Evaluated(node=self.stage.node, step=step, metrics=each) for step, each in sorted(measured.items())]
 
     def not_exact(self, reasons: Iterable[str]) -> list[e.ExactnessLost]:
         """Why the stage is not exact, from the first of the steps on that were trained last; of each reason once."""

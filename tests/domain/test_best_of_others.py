@@ -1,0 +1,31 @@
+"""With `value: best`, a study goes by the results that it asks for itself, and by none that another one asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.domain import results
+from tests.plans import Story
+
+
+def best(*, is_shared: bool, **fields: Any) -> tuple[int, int, float]:
+    """The best trial of a study of two, with its step and value."""
+    story = Story()
+    mine = story.submit(({"lr": 1}, 10), ({"lr": 2}, 10), value="best", **fields)
+    first, second = story.path(mine, 0)[0], story.path(mine, 1)[0]
+    if is_shared:
+        story.submit(({"lr": 1}, 10), eval_every=1, name="other")
+        story.evaluate(first.id, 3, 0.90)
+    if fields:
+        story.evaluate(first.id, 5, 0.80)
+    story.evaluate(first.id, 10, 0.70)
+    story.evaluate(second.id, 10, 0.75)
+    trial, value = results.ranked(story.plan, story.plan.studies[mine])[0]
+    return trial.number, value.step, value.value
+
+
+@pytest.mark.parametrize("fields, found", [({}, (1, 10, 0.75)), ({"eval_every": 5}, (0, 5, 0.80))])
+def test_what_another_study_evaluates_changes_no_result(fields: dict[str, int], found: tuple[int, int, float]) -> None:
+    assert best(is_shared=False, **fields) == best(is_shared=True, **fields) == found

@@ -1,0 +1,34 @@
+"""What a user asked for is asked for once more, as it was, when a study's trials are trained alone."""
+
+from __future__ import annotations
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.search_plan import Study
+from app.domain.terms import ChainId, ProofKind, StudyId
+from tests.plans import Story
+
+
+def isolated(story: Story, study: StudyId) -> Study:
+    found = {"begin": 2, "step": 4, "difference": "1 of 2 leaves differ", "device": "cpu"}
+    node = story.trial(study).path[0]
+    story.happen(e.ExactnessTested(chain=ChainId("c"), proof=ProofKind.HANDOVER, node=node, **found))  # type: ignore[arg-type]
+    story.give(c.IsolateStudy(study=study, at=1.0))
+    return story.plan.studies[study]
+
+
+def test_a_trial_keeps_its_repeats() -> None:
+    """Each number was of one seed in the place of a mean of three."""
+    story = Story()
+    study = story.submit(({"lr": 1}, 10), repeats=3)
+    before = [run.hp for run in story.trial(study).runs]
+    [trial] = isolated(story, study).trials
+    assert len(before) == 3 and [run.hp for run in trial.runs] == before
+    assert len({run.root for run in trial.runs}) == 3 and all(run.root.endswith("/alone") for run in trial.runs)
+
+
+def test_a_trial_that_was_cancelled_does_not_come_back() -> None:
+    story = Story()
+    study = story.submit(({"lr": 1}, 10), ({"lr": 2}, 10))
+    story.give(c.CancelTrial(study=study, trial=1))
+    assert [trial.hp for trial in isolated(story, study).trials] == [{"lr": 1}]
