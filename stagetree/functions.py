@@ -84,8 +84,8 @@ class FunctionTrainer(Trainer):
         for name in [name for name in self.state if name not in state and not name.startswith("_")]:
             del self.state[name]  # a step made it, of another trial or behind this one
         for name, value in state.items():
-            if hasattr(own := self.state.get(name), "load_state_dict"):
-                own.load_state_dict(value)
+            if name in self.state and hasattr(self.state[name], "load_state_dict"):
+                self.state[name].load_state_dict(value)
             else:
                 self.state[name] = _copied(value, self.device)
 

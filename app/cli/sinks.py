@@ -166,6 +166,7 @@ class SinkThread(threading.Thread):
         for _ in PAUSES.attempts(wait=self._ended.wait):
             if self._ended.is_set():
                 return
+            self._has_tried.clear()  # an earlier failure is none at the end
             try:
                 self._write()
                 self._is_written = True

@@ -102,7 +102,8 @@ def objectives_of(spec: Mapping[str, Any]) -> Objectives:
 class BestSoFar:
     """The best result of a trial for a study. metrics: empty where there is none.
 
-    wants: the fields of the study file that say what is good. every, steps: when the study asks for results.
+    wants: the fields of the study file that say which is better. every, steps: when the study asks for one, the last of
+    these at the latest.
     """
 
     wants: Mapping[str, Any]
@@ -116,7 +117,8 @@ class BestSoFar:
 
     def is_beaten_at(self, step: int, metrics: Mapping[str, float | None]) -> bool:
         """Whether these are better; as good ones are not, for of two results the earlier one is the best."""
-        if step not in self.steps and not (self.every and step % self.every == 0):
+        is_asked = step in self.steps or (self.every and step % self.every == 0)
+        if not is_asked or step > max(self.steps, default=step):
             return False
         objectives = objectives_of(self.wants)
         score, best = objectives.score(metrics), objectives.score(self.metrics)

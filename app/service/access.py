@@ -83,7 +83,7 @@ def revoke(records: Records, name: str, now: float, who: Principal = ANYBODY) ->
         if row is None or not who.sees_all_of(row.project):
             raise TokenRefused(f"there is no token {name}")
         if row.revoked_at is None:
-            rows.tokens.put(replace(row, revoked_at=now))
+            rows.tokens.mark(row.digest, revoked_at=now)
 
 
 def kept_in(file: Path, records: Records, now: float) -> str:
@@ -136,7 +136,7 @@ class Doorkeeper:
         if row is not None and not compare_digest(row.digest, digest):
             row = None
         if row is not None and is_valid(row, now) and now - (row.used_at or 0.0) > SHOWN_SECONDS:
-            self._note_use(row.name, now)
+            self._note_use(row.digest, now)
         with self._lock:
             self._known[digest] = now + KNOWN_SECONDS, row
             self._known.move_to_end(digest)
@@ -155,7 +155,6 @@ class Doorkeeper:
             return None
         return Principal(row.name, Scope.of(row.scope), row.project)
 
-    def _note_use(self, name: str, now: float) -> None:
+    def _note_use(self, digest: str, now: float) -> None:
         with self.records.write() as rows:
-            if (row := rows.tokens.find(name)) is not None:
-                rows.tokens.put(replace(row, used_at=now))
+            rows.tokens.mark(digest, used_at=now)

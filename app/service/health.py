@@ -79,9 +79,9 @@ def _said(answer: Future[None]) -> str:
 
 
 def check_writable(records: Records) -> None:
-    """Write nothing, as one who could."""
+    """Write nothing, as one who could: each role of PostgreSQL's may change studies."""
     with records.write() as rows:
-        rows.schedulers.forget("")
+        rows.studies.set_state("", "")
 
 
 def check_space(path: Path) -> None:

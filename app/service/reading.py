@@ -235,7 +235,8 @@ def slots(
     with use.records.read() as rows:
         chains = {row.chain: row for row in rows.chains.live() if who.project is None or _is_of(rows, row, who)}
         now, lease = rows.now(), use.lease_seconds
-        views = [view_of(row, chains, now, lease, errors.get(row.name)) for row in rows.slots.all()]
+        sees = {"sees_all": who.project is None}
+        views = [view_of(row, chains, now, lease, errors.get(row.name), **sees) for row in rows.slots.all()]
     return SlotPage(**_page(views, limit, cursor))
 
 

@@ -57,19 +57,25 @@ def view_of(
     now: float,
     lease_seconds: float,
     error: StageEstimates | None = None,
+    *,
+    sees_all: bool = True,
 ) -> Slot:
-    """A slot, and what it is doing by the row of its chain, or of the chain that it is lent to. chains: by name."""
+    """A slot, and what it is doing by the row of its chain, or of the chain that it is lent to. chains: by name.
+
+    sees_all: else these are the chains that the caller sees, and a note may be about another's.
+    """
     chain = chains.get(row.chain or "")
+    is_seen = sees_all or chain is not None
     stage, study = (None, None) if chain is None else _current(chain)
     return Slot(
         name=row.name,
         device=row.device,
         host=row.host,
         state=state_of(row, now, lease_seconds),
-        note=row.note,
+        note=row.note if is_seen else None,
         quarantined_until=row.quarantined_until,
         trainers=dict(row.trainers),
-        chain=row.chain,
+        chain=row.chain if is_seen else None,
         stage=stage,
         study=study,
         seen_at=row.seen_at,

@@ -174,6 +174,7 @@ class LogSender:
             if size > MOST_UNSENT:
                 os.truncate(path, 0)
                 place.cut += size
+                place.sent = place.cut  # the rest is gone
             elif is_all and not is_live:
                 self._forget(path)
             return is_all

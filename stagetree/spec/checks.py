@@ -54,14 +54,14 @@ def problem_in(detail: ErrorDetails, study: type[BaseModel], space: Any = None) 
         path = f"{path}.kind"
     if detail["type"] == "extra_forbidden" and isinstance(space, Mapping) and path in space:
         return Problem(path, f"is no field of a study; did you mean space.{path}?")
-    if detail["type"] == "extra_forbidden" and path in _of_tuners():
+    if detail["type"] == "extra_forbidden" and path in _names(*KINDS.values()) - _names(study):
         return Problem(path, f"is no field of a study; did you mean tuner.{path}?")
     return Problem(path, _sentence(detail, owner, str(names[0]) if names else ""))
 
 
-def _of_tuners() -> set[str]:
-    """The fields of all tuners, by all their names."""
-    names = {name for kind in KINDS.values() for name in kind.model_fields}
+def _names(*kinds: type[BaseModel]) -> set[str]:
+    """All names of the fields that one of these has."""
+    names = {name for kind in kinds for name in kind.model_fields}
     return names | {other for name in names for other in OTHER_NAMES.get(name, ())}
 
 

@@ -219,7 +219,7 @@ class DataTrainer(MeasuringTrainer):
         return self._mixed is None and self._inherits("order") and len(self._train_data) >= LARGE
 
     def _forget_orders(self) -> None:
-        """Where `order` is the user's, what it goes by may be another trial's, or have changed."""
+        """An `order` of the user's may go by values of another trial, or by some that have changed."""
         if not self._inherits("order"):
             self._orders = {}
 

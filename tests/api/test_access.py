@@ -117,6 +117,19 @@ def test_a_token_ends(app: FastAPI, as_: Let, use: Services, monkeypatch: pytest
         assert refused.status_code == 401 and "unknown, has expired or was revoked" in refused.json()["detail"]
 
 
+def test_a_use_of_a_token_takes_back_no_revocation(as_: Let, use: Services) -> None:
+    """It was read, revoked by another process, and written as it had been."""
+    as_("ci", Scope.READ)
+    with use.records.write() as rows:
+        before = rows.tokens.find("ci")
+    assert before is not None
+    revoke(use.records, "ci", 2.0)
+    with use.records.write() as rows:
+        rows.tokens.mark(before.digest, used_at=3.0)
+        after = rows.tokens.find("ci")
+    assert after is not None and (after.revoked_at, after.used_at) == (2.0, 3.0)
+
+
 def test_a_token_is_found_neither_in_the_database_nor_in_a_list(as_: Let, use: Services, tmp_path: Path) -> None:
     boss = as_("boss", Scope.ADMIN, None)
     made = boss.post("/tokens", json={"name": "ci", "scope": "read", "project": "vision", "days": 3}).json()
@@ -167,14 +180,19 @@ def test_nothing_is_shared_or_seen_across_the_border_of_a_project(as_: Let, use:
     assert boss.post("/studies?project=speech", json=STUDY).json()["project"] == "speech"
 
 
-def test_slots_do_not_tell_what_they_do_for_another_project(as_: Let, workers: Workers) -> None:
+def test_slots_do_not_tell_what_they_do_for_another_project(as_: Let, workers: Workers, use: Services) -> None:
     anna, ben = as_("anna", Scope.SUBMIT, "vision"), as_("ben", Scope.READ, "speech")
     study = anna.post("/studies", json=STUDY).json()["study"]
     workers.tune(study)
     workers.assign(study, 0)
     (hers,), (his,) = (who.get("/slots").json()["items"] for who in (anna, ben))
     assert hers["study"] == study and hers["stage"]["start"] == 0
-    assert (his["state"], his["study"], his["stage"]) == ("busy", None, None)
+    assert (his["state"], his["study"], his["stage"], his["chain"]) == ("busy", None, None, None)
+    with use.records.write() as rows:
+        owner = rows.slots.get(hers["name"]).owner  # type: ignore[union-attr]
+        rows.slots.quarantine(hers["name"], owner, seconds=60, reason="FileNotFoundError: vision/patients.csv")
+    (hers,), (his,) = (who.get("/slots").json()["items"] for who in (anna, ben))
+    assert "patients" in hers["note"] and "patients" not in str(his)
 
 
 def test_a_study_is_changed_by_its_owner_or_by_an_operator(as_: Let) -> None:

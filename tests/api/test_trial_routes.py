@@ -41,7 +41,7 @@ def test_a_trial_with_its_curve(http: TestClient, tuned: str, workers: Workers) 
         "trained": 40,
         "value": 0.5,
         "last": {"step": 40, "value": 0.5},
-        "best": {"step": 20, "value": 0.5},
+        "best": {"step": 40, "value": 0.5},
         "rung": None,
         "rank": None,
         "hp": {"bs": {"family": "constant", "value": 64}, "lr": HP["lr"]},

@@ -224,6 +224,28 @@ class Surprising(SinkThread):
             raise KeyError("a revision of another alembic")
 
 
+def test_a_sink_that_failed_once_is_waited_for_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One 503 in the first hour, and the last records were not waited for."""
+    monkeypatch.setattr("app.cli.sinks.PAUSES", Backoff(0.01, 0.01))
+    is_second, may_end = threading.Event(), threading.Event()
+
+    class Slow(SinkThread):
+        tries = 0
+
+        def _write(self) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise OSError("503")
+            is_second.set()
+            assert may_end.wait(PATIENCE)
+
+    thread = Slow("http://nowhere", "s1", RUNS, tmp_path, lambda text: None, threading.Event())
+    thread.start()
+    assert is_second.wait(PATIENCE)
+    threading.Timer(0.2, may_end.set).start()
+    assert thread.wait(PATIENCE)
+
+
 def test_whatever_a_sink_raises_it_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.cli.sinks.PAUSES", Backoff(0.01, 0.01))
     said = list[str]()

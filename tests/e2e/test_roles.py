@@ -17,7 +17,9 @@ from toys import grid
 
 from app.embedded import redis_server
 from app.embedded.machine import reserve
+from app.events import SqlRecords
 from app.events.database import Database
+from app.service.health import check_writable
 from stagetree.client import Client
 
 ROLES = (ROOT / "docker" / "roles.sql").read_text()
@@ -45,6 +47,16 @@ def owned(postgres_url: str) -> Iterator[Database]:
             connection.execute(f"ALTER ROLE {role} LOGIN PASSWORD 'secret'")
     yield database
     database.dispose()
+
+
+@pytest.mark.parametrize("role", OF.values())
+def test_whoever_may_write_is_ready(owned: Database, postgres_url: str, role: str) -> None:
+    """`/readyz` deleted from a table that the role of the API may only read: it was 503 for ever."""
+    theirs = Database(as_role(postgres_url, role))
+    try:
+        check_writable(SqlRecords(theirs))
+    finally:
+        theirs.dispose()
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ class Machine:
         trainer = SimpleNamespace(end_process=self._end)
         me = SimpleNamespace(slot="b-gpu0", owner="its")
         slot = SimpleNamespace(me=me, given=given, trainer=trainer, retry=self.retry)
-        self.lending = Lending(slot, lambda: False)  # type: ignore[arg-type]
+        self.lending = Lending(slot, lambda: False, lambda: None)  # type: ignore[arg-type]
         self._thread = Thread(target=self.lending.serve, args=[CHAIN])
         self._thread.start()
 

@@ -14,7 +14,7 @@ from app.events.trial_logs import LogPiece
 from app.processes import shorten
 from app.workers import trial_logs
 from app.workers.threads import Task, Threads
-from app.workers.trial_logs import LogSender, TrialLogs
+from app.workers.trial_logs import MOST_UNSENT, PIECE_BYTES, LogSender, TrialLogs
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +128,16 @@ def test_what_is_new_is_sent_and_a_file_goes_when_its_chain_is_over(tmp_path: Pa
     assert sends.send() and not printed.exists() and not rows.exists()
     assert table.texts == {("s", "0.log", "c1-0"): b"one two last", ("s", "plan/n.jsonl", "c1-0"): b"{}\n"}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_was_cut_off_comes_to_an_end(tmp_path: Path, table: Table) -> None:
+    """Its rest was looked for again and again, without a pause, on a core of the slot."""
+    sends = sender(tmp_path, table)
+    printed = sends.begin("c1") / "s" / "0.log" / "c1-0"
+    write(printed, "x" * (MOST_UNSENT + PIECE_BYTES))
+    assert not sends.send()
+    sends.over("c1")
+    assert sends.send() and not printed.exists()
 
 
 def test_a_database_that_is_away_or_loses_an_answer_costs_nothing(tmp_path: Path, table: Table) -> None:

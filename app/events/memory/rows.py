@@ -144,6 +144,10 @@ class MemoryTokens(TokensPort):
     def put(self, token: TokenRecord) -> None:
         self._tables.tokens.put(token.name, token)
 
+    def mark(self, digest: str, **times: Any) -> None:
+        if (token := self.find_digest(digest)) is not None:
+            self.put(replace(token, **times))
+
     def find(self, name: str) -> TokenRecord | None:
         return self._tables.tokens.get(name)
 

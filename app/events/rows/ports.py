@@ -81,6 +81,10 @@ class TokensPort(ABC):
         """Have this token, in the place of the one of its name if there is one."""
 
     @abstractmethod
+    def mark(self, digest: str, **times: Any) -> None:
+        """Note when a token was used or revoked (`used_at`, `revoked_at`), and change nothing else."""
+
+    @abstractmethod
     def find(self, name: str) -> TokenRecord | None:
         """The token of a name, also when it is revoked or has expired."""
 
@@ -118,9 +122,8 @@ class SlotsPort(ABC):
     ) -> None:
         """Become the slot's worker, in the place of the owner `instead_of`, or of nobody. Raises `SlotTaken`.
 
-        its: `kind` and `address`, as of `SlotRecord`, where they are known.
-        Whatever chain the slot still has was that one's, which is gone: the next tick may end it. So it may that which
-        the slot is lent to, and was when its worker was another one.
+        its: `kind` and `address`, as of `SlotRecord`, where they are known. Whatever chain the slot still has was that
+        one's, which is gone: the next tick may end it, and that which the slot was lent to before.
         """
 
     @abstractmethod
@@ -233,10 +236,7 @@ class ChainsPort(ABC):
 
     @abstractmethod
     def release(self, chain: str, fence: int, resident_model: Mapping[str, Any] | None) -> None:
-        """All is trained, and saving goes on: the slot is free, with this model in memory. Raises `Fenced`.
-
-        A gang has left no model: its ranks end before its slots are free.
-        """
+        """All is trained, and saving goes on: the slot is free, with this model in memory, if any. Raises `Fenced`."""
 
     @abstractmethod
     def finish(self, chain: str, fence: int) -> None:

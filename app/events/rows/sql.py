@@ -195,6 +195,9 @@ class Tokens(TokensPort):
         row = insert(self._session, TOKENS).values(asdict(token))
         self._session.execute(row.on_conflict_do_update(index_elements=[TOKENS.c.name], set_=asdict(token)))
 
+    def mark(self, digest: str, **times: Any) -> None:
+        self._session.execute(update(TOKENS).where(TOKENS.c.digest == digest).values(times))
+
     def find(self, name: str) -> TokenRecord | None:
         return self._one(TOKENS.c.name == name)
 

@@ -214,8 +214,8 @@ class ChainRecord:
         """Whether it begins with this object of the store, or may do so where its assignment cannot be read."""
         if isinstance(self.assignment, Unreadable):
             return True
-        resume, begin = self.assignment.resume, self.assignment.begin
-        return (resume is not None and resume.key == key) or (begin is not None and begin["key"] == key)
+        begin = self.assignment.begin
+        return any(point.key == key for point in self.assignment.reads) or (begin is not None and begin["key"] == key)
 
 
 @dataclass(frozen=True, slots=True)

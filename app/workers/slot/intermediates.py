@@ -70,8 +70,8 @@ class IntermediateCheckpoints:
         return sum(each.fact.size for each in self._kept if each not in best) > self._limit
 
     def _best(self) -> list[Kept]:
-        """For each study that wants that, the last one that was the best."""
-        return list({number: each for each in self._kept for number in each.best_for}.values())
+        """In each node, for each study that wants that, the last one that was the best: others part at a node's end."""
+        return list({(number, each.fact.node): each for each in self._kept for number in each.best_for}.values())
 
     def _make_room(self) -> None:
         passed_over = {each.step for each in self._best() if each.fact.node == self._kept[-1].fact.node}
