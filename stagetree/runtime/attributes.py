@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -205,7 +206,7 @@ class _Digest:
             for item in list(value):
                 self.add(item, depth)
         elif isinstance(value, set | frozenset):
-            self._say(*sorted(repr(item).encode() for item in value if isinstance(item, Scalar)))
+            self._say(str(len(value)).encode(), *sorted(repr(item).encode() for item in value if _is_plain(item)))
         elif isinstance(value, FunctionType) or (is_object(value) and is_users(value)):
             for name, inner in parts(value):
                 self._hash.update(name.encode())
@@ -225,10 +226,17 @@ class _Digest:
             self._hash.update(b"\0")
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether it is a scalar, or a tuple of such."""
+    return isinstance(value, Scalar) or (type(value) is tuple and all(map(_is_plain, value)))
+
+
 def _leaf(value: Any) -> tuple[bytes | memoryview, ...] | None:
     """A value with nothing in it, as bytes; None for others."""
-    if isinstance(value, Scalar | np.generic):
+    if isinstance(value, Scalar | np.generic | count):
         return (repr(value).encode("utf-8", "backslashreplace"),)
+    if isinstance(value, bytearray):
+        return (bytes(value),)
     if isinstance(value, np.random.Generator):
         return (repr(value.bit_generator.state).encode(),)
     if isinstance(value, np.random.RandomState):

@@ -36,7 +36,7 @@ def is_object(value: Any) -> bool:
     """Whether it is looked at by its attributes: neither data nor code, and without a state of its own."""
     if isinstance(value, (*DATA, type, ModuleType, FunctionType)):
         return False
-    return not has_state(value) and isinstance(getattr(value, "__dict__", None), dict)
+    return not has_state(value) and (isinstance(getattr(value, "__dict__", None), dict) or bool(_slots(value)))
 
 
 def has_state(value: Any) -> bool:
@@ -57,7 +57,22 @@ def parts(value: Any) -> Iterator[tuple[str, Any]]:
             with suppress(ValueError):  # nothing was put there yet
                 yield name, cell.cell_contents
         return
-    yield from list(vars(value).items())
+    yield from list(getattr(value, "__dict__", {}).items())
+    for name in _slots(value):
+        with suppress(AttributeError):  # nothing was put there yet
+            yield name, object.__getattribute__(value, name)
+
+
+def _slots(value: Any) -> list[str]:
+    """The attributes that a user's classes name in `__slots__`, as those of `dataclass(slots=True)`. Others keep what
+    they have looked up in some of theirs, such as `Path`."""
+    found = list[str]()
+    for kind in type(value).__mro__ if is_users(value) else ():
+        named = vars(kind).get("__slots__", ())
+        for name in [named] if isinstance(named, str) else named:
+            is_private = name.startswith("__") and not name.endswith("__")
+            found.append(f"_{kind.__name__.lstrip('_')}{name}" if is_private else name)
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
 class Inner(NamedTuple):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
@@ -35,6 +36,24 @@ class FrozenGlobally(Left):
         global is_frozen
         is_frozen = is_frozen or self.count == LATE
         return 0.2 if is_frozen else 1.0
+
+
+@dataclass(slots=True)
+class Phase:
+    is_frozen: bool = False
+
+
+PHASE = Phase()
+
+
+class FrozenInSlots(Left):
+    """The flag is in an object without a `__dict__`."""
+
+    name = "frozen-in-slots"
+
+    def push(self) -> float:
+        PHASE.is_frozen = PHASE.is_frozen or self.count == LATE
+        return 0.2 if PHASE.is_frozen else 1.0
 
 
 class Defined(Left):

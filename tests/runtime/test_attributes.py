@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -43,6 +46,11 @@ class Counted(nn.Linear):
     """A module that counts in an attribute, which is in no state of torch's."""
 
     calls = 0
+
+
+@dataclass(slots=True)
+class Phase:
+    step: int = 0
 
 
 def counter() -> Callable[[], int]:
@@ -209,3 +217,22 @@ def test_an_attribute_of_a_user_may_have_the_name_of_what_scripts_are_asked(name
     assert of_code(trainer, []) == {}
     assert suspects.modes(trainer).keys() == suspects.modes(made()).keys()
     assert unread(trainer) == []
+
+
+def test_what_has_slots_counts_or_is_in_a_set_is_seen() -> None:
+    """A phase of the training in such a global was left to the next trial of the process, without a mark."""
+    trainer = SimpleNamespace(phase=Phase(), phases=[Phase()], number=count(), pairs={(1, 2)}, data=bytearray(b"a"))
+    before = of_trainer(trainer)
+    trainer.phase.step, trainer.phases[0].step = 7, 7
+    next(trainer.number)
+    trainer.pairs.add((3, 4))
+    trainer.data.append(1)
+    expected = ["self.phase.step", "self.phases", "self.number", "self.pairs", "self.data"]
+    assert differing(before, of_trainer(trainer)) == expected
+
+
+def test_what_a_path_has_looked_up_is_no_change() -> None:
+    trainer = SimpleNamespace(folder=Path("a") / "b")
+    before = of_trainer(trainer)
+    assert str(trainer.folder) and hash(trainer.folder)
+    assert differing(before, of_trainer(trainer)) == []
