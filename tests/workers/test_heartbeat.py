@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from itertools import cycle
 from random import Random
 from typing import Any, NoReturn
@@ -330,6 +330,27 @@ def test_what_a_slot_has_is_said_again_only_when_it_is_not_on_record(beating: Be
         rows.slots.describe("gpu0", "anna", trainers={}, note="sick")
     beating.beat()
     assert (beating.row().trainers, beating.row().note) == ({"toy": "1"}, "waits")
+
+
+def test_what_did_not_get_on_record_is_said_again(beating: Beating, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A note of a transaction that failed was not said until it changed."""
+    write = beating.records.write
+
+    @contextmanager
+    def failing() -> Iterator[RowsPort]:
+        try:
+            with write() as rows:
+                yield rows
+                raise ZeroDivisionError  # so that nothing of it stays
+        except ZeroDivisionError:
+            raise DatabaseUnavailable("the commit failed") from None
+
+    beating.said = Description({}, "waits")
+    with monkeypatch.context() as patched:
+        patched.setattr(beating.records, "write", failing)
+        beating.beat()
+    beating.beat()
+    assert beating.row().note == "waits"
 
 
 def test_who_begins_anew_says_again_what_it_has(beating: Beating) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from cluster import LEASE, Cluster
@@ -151,6 +152,26 @@ def test_the_heartbeat_outlives_any_error_of_the_database(cluster: Cluster) -> N
     beat.round()
     after = cluster.row()
     assert before is not None and after is not None and after.seen_at > before.seen_at
+
+
+class Stale(dict[str, Any]):
+    """Trainers on a disk that is away."""
+
+    def items(self) -> Any:
+        raise OSError(116, "Stale file handle")
+
+
+def test_a_lease_is_renewed_while_the_disk_of_the_trainers_is_away(cluster: Cluster) -> None:
+    """After a lease, the chains of all slots with that disk were ended."""
+    beat, sources = cluster.slots["gpu0"].heartbeat, cluster.sources
+    beat.round()
+    before = cluster.row()
+    cluster.sources = Stale(sources)
+    cluster.beat()
+    after = cluster.row()
+    assert before is not None and after is not None
+    assert after.seen_at > before.seen_at and after.trainers == before.trainers != {}
+    cluster.sources = sources
 
 
 def test_a_slot_that_starts_without_its_database_is_there_when_that_is_back(cluster: Cluster) -> None:

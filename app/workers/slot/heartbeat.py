@@ -153,6 +153,9 @@ class Heartbeat:
         except SlotTaken as taken:
             self._give_way(taken)
             return
+        except (DatabaseUnavailable, LostRace):
+            self._said, self._is_retired = None, False  # nobody has heard it
+            raise
         flags = dict[str, ChainFlags]()
         for pulse in self._live():
             self._give_up_waiting(pulse)

@@ -39,6 +39,7 @@ class Slot:
         self._at_work: Sequence[Lane] = ()  # theirs; put in place whole, as the next
         self._live: Sequence[Lane] = ()  # and those whose checkpoints are on their way
         self._is_closing = False
+        self._versions = dict[str, str]()  # of trainers, as they were seen last
         self._watch = StopWatch(self._context.trainer.kill, retry.close, limits.grace)
         self.heartbeat = Heartbeat(
             me,
@@ -176,7 +177,12 @@ class Slot:
         return replace(flags, stop=True) if self._is_retiring() else flags
 
     def _describe(self) -> Description:
-        return Description(self._context.trainer.versions, self._context.status.text)
+        """Of trainers whose disk is away, what was there last: chains go on, and must keep their leases."""
+        try:
+            self._versions = self._context.trainer.versions
+        except OSError as problem:
+            logger.warning("slot %s cannot see its trainers: %s", self._me.slot, problem)
+        return Description(self._versions, self._context.status.text)
 
     def _is_retiring(self) -> bool:
         return self._is_closing or self._given.is_retiring()
