@@ -118,10 +118,14 @@ class Http:
 
     async def send(self, method: str, url: str, **options: Any) -> httpx2.Response:
         """One logical call, tried until it succeeds, is refused for good, or has failed too often."""
+        import httpx2
+
         for attempt in count(1):
             try:
                 return await self.once(method, url, **options)
             except (Unreachable, ProblemError) as error:
+                if attempt > 1 and method == "DELETE" and isinstance(error, NotFound):
+                    return httpx2.Response(204)  # an earlier try, whose answer was lost, has deleted it
                 if attempt > self._retries or not is_passing(error):
                     raise
                 await asyncio.sleep(max(pause_after(attempt), error.retry_after))

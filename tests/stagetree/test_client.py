@@ -347,6 +347,14 @@ def test_refusals_are_typed_and_not_tried_again(
     assert len(server.asked) == 1
 
 
+def test_a_deletion_whose_answer_was_lost_is_done(server: Server, client: Client) -> None:
+    server.will(Answer(cut=True), problem(404, "Not Found"))
+    client.delete("s1")
+    server.will(problem(404, "Not Found"))
+    with pytest.raises(NotFound):
+        client.delete("s1")
+
+
 @pytest.mark.parametrize(
     "failure", [problem(503, "Busy"), Answer(429, "slow"), Answer(502, "<html>"), Answer(cut=True)]
 )

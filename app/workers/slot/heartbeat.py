@@ -154,7 +154,7 @@ class Heartbeat:
             self._give_way(taken)
             return
         except (DatabaseUnavailable, LostRace):
-            self._said, self._is_retired = None, False  # nobody has heard it
+            self._said, self._is_retired = None, False  # it is not on record
             raise
         flags = dict[str, ChainFlags]()
         for pulse in self._live():

@@ -177,7 +177,7 @@ class Slot:
         return replace(flags, stop=True) if self._is_retiring() else flags
 
     def _describe(self) -> Description:
-        """Of trainers whose disk is away, what was there last: chains go on, and must keep their leases."""
+        """While the disk of the trainers is away, as they were last: chains go on, and must keep their leases."""
         try:
             self._versions = self._context.trainer.versions
         except OSError as problem:
