@@ -23,6 +23,9 @@ from stagetree.trainer.parted import local
 from stagetree.trainer.ranks import here
 
 Make = Callable[[dict[str, Any]], Optimizer]
+PROBE = 0.5
+"""Any momentum, beta, or the like may be that."""
+
 RATES = ("lr", "weight_decay")
 """What groups usually differ in, as a multiple of the study's value."""
 
@@ -66,13 +69,23 @@ def _scales(name: str, groups: list[dict[str, Any]], make: Make, hp: dict[str, A
     if len(groups) == 1 or any(f"{name}_scale" in group for group in groups):
         return [float(group.get(f"{name}_scale", 1.0)) for group in groups]
     if name not in RATES or not _is_number(hp[name]):
-        return _alike(name, [_plain(group.get(name)) for group in groups])
+        values = [_plain(group.get(name)) for group in groups]
+        is_told = any(each != 0 for each in values) or not _is_number(hp[name])
+        return _alike(name, values if is_told else _told_apart(name, values, make, hp))
     (base, one), (other_base, two) = (_values(name, make, {**hp, name: value}) for value in (1.0, 2.0))
     if one == two:
         return _alike(name, one, base if base == other_base else None)
     if any(b not in (a, 2 * a) for a, b in zip(one, two, strict=True)):
         raise ValueError(f"{name} of a group is no multiple of hp[{name!r}] in make_optimizer: override `apply` for it")
     return [a if a == 0 or b != a else None for a, b in zip(one, two, strict=True)]
+
+
+def _told_apart(name: str, values: list[Any], make: Make, hp: dict[str, Any]) -> list[Any]:
+    """The values of groups that are all 0 now, if the study's were another one: a group may keep its 0."""
+    try:
+        return _values(name, make, {**hp, name: PROBE})[1]
+    except Exception:  # the user's code may refuse a value that no trial has
+        return values
 
 
 def _alike(name: str, values: list[Any], base: float | None = None) -> list[float | None]:

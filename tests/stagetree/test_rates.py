@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from test_reading import Reading
-from torch.optim import AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 
 class Grouped(Reading):
@@ -95,3 +95,21 @@ def test_a_rate_in_a_tensor_stays_one() -> None:
     trainer.make_optimizer = lambda hp: AdamW(trainer.model.parameters(), lr=torch.tensor(0.5))  # type: ignore[method-assign]
     trainer.setup({"lr": 0.25})
     assert torch.equal(trainer.optimizer.param_groups[0]["lr"], torch.tensor(0.25))
+
+
+class Moving(Reading):
+    """One of its groups has a momentum of its own, 0."""
+
+    def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
+        one, two = [*self.model[0].parameters()], [*self.model[2].parameters()]
+        groups = [{"params": one, "momentum": hp["momentum"]}, {"params": two, "momentum": 0.0}]
+        return SGD(groups, lr=hp["lr"])
+
+
+@pytest.mark.parametrize("first", [0.0, 0.9])
+def test_a_group_keeps_its_momentum_of_0_whatever_the_study_begins_with(first: float) -> None:
+    """Begun at 0, both groups took what came later; a trial that was resumed behind the change had another result."""
+    trainer = Moving()
+    for momentum in (first, 0.9, 0.8):
+        trainer.setup({"lr": 0.01, "momentum": momentum})
+    assert [group["momentum"] for group in trainer.optimizer.param_groups] == [0.8, 0.0]
