@@ -233,10 +233,10 @@ def slots(
     """A page of the slots by name, with work that the caller sees and, if asked, how far estimates of it were off."""
     errors = estimate_errors(use, who) if estimates else {}
     with use.records.read() as rows:
-        chains = {row.chain: row for row in rows.chains.live() if who.project is None or _is_of(rows, row, who)}
-        now, lease = rows.now(), use.lease_seconds
-        sees = {"sees_all": who.project is None}
-        views = [view_of(row, chains, now, lease, errors.get(row.name), **sees) for row in rows.slots.all()]
+        sees_all, now, lease = who.project is None, rows.now(), use.lease_seconds
+        chains = {row.chain: row for row in rows.chains.live() if sees_all or _is_of(rows, row, who)}
+        slots = rows.slots.all()
+    views = [view_of(row, chains, now, lease, errors.get(row.name), sees_all=sees_all) for row in slots]
     return SlotPage(**_page(views, limit, cursor))
 
 

@@ -144,25 +144,32 @@ def _number_of_trials(fields: dict[str, Any]) -> Iterator[Problem]:
             fields["tuner"] = {**tuner, name: value}
 
 
+def _kind(tuner: Any) -> type | None:
+    """The class of a tuner, which may be written as JSON; None for a kind that is not known."""
+    return KINDS.get(str(tuner.get("kind"))) if isinstance(tuner, Mapping) else type(tuner)
+
+
+def _says_length(tuner: Any) -> bool:
+    if isinstance(tuner, Mapping):
+        return not tuner.keys().isdisjoint(LENGTH_NAMES)
+    return getattr(tuner, LENGTH, None) is not None
+
+
 def missing_length(written: Mapping[str, Any]) -> Iterator[Problem]:
     """Where neither the tuner of a study nor its space says for how many steps each trial is trained."""
     tuner, space = written.get("tuner"), written.get("space")
-    if isinstance(tuner, Mapping):
-        kind, is_said = KINDS.get(str(tuner.get("kind")), object), not tuner.keys().isdisjoint(LENGTH_NAMES)
-    else:
-        kind, is_said = type(tuner), getattr(tuner, LENGTH, None) is not None
     is_in_space = isinstance(space, Mapping) and LENGTH in space
-    if issubclass(kind, FixedTuner) and not is_said and not is_in_space:
+    if issubclass(_kind(tuner) or object, FixedTuner) and not _says_length(tuner) and not is_in_space:
         yield Problem("tuner.max_steps", "is missing: the number of steps to train each trial for, at least 1")
 
 
 def check_length(written: Mapping[str, Any]) -> None:
     """Raises `SequenceError` where the space has a length for each trial, and the tuner decides how long they are."""
     tuner, space = written.get("tuner"), written.get("space")
-    kind = KINDS.get(str(tuner.get("kind"))) if isinstance(tuner, Mapping) else type(tuner)
+    kind = _kind(tuner)
     if not isinstance(space, Mapping) or LENGTH not in space or kind in (None, CustomTuner):
         return
-    if issubclass(kind, FixedTuner) and isinstance(tuner, Mapping) and not tuner.keys().isdisjoint(LENGTH_NAMES):
+    if issubclass(kind, FixedTuner) and _says_length(tuner):
         raise SequenceError(f"tuner.{LENGTH}", f"must be left out: the space says {LENGTH}, for each trial")
     if issubclass(kind, SamplingTuner):
         able = " and ".join(name for name, each in KINDS.items() if issubclass(each, FixedTuner))

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 from stagetree.limits import Limits, check_names, check_steps, check_trial
 from stagetree.sequences import Sequence, SequenceError
-from stagetree.space import LENGTH
 from stagetree.spec.errors import Problem, SpecError
-from stagetree.spec.tuners import FixedTuner, GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
+from stagetree.spec.tuners import GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
 from stagetree.spec.tuners.early_stopping import MOST_DRAWS
 
@@ -47,8 +46,6 @@ def _problems(spec: CountedStudy, limits: Limits) -> Iterator[Problem]:
 
 def _check_steps(spec: CountedStudy, limits: Limits) -> None:
     tuner = spec.tuner
-    if isinstance(tuner, FixedTuner) and tuner.max_steps is not None and LENGTH in (spec.space or {}):
-        raise SequenceError("tuner.max_steps", "must be left out: the space says max_steps, for each trial")
     for name in ("max_steps", "min_steps"):
         if (steps := getattr(tuner, name, None)) is not None:
             check_steps(f"tuner.{name}", steps, spec.eval_every, limits)

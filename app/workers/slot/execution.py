@@ -263,8 +263,8 @@ class ChainExecution:
         index, self.index = self.index, self.index + 1
         is_over = self.index == len(self.assignment.stages)
         self.state = ExecutionState.SAVING if is_over else ExecutionState.BETWEEN_STAGES
-        spent, peak = now - self._began_at, self._peak_bytes
-        return e.StageCompleted(chain=self.chain, index=index, seconds=spent, peak_bytes=peak)
+        spent = now - self._began_at
+        return e.StageCompleted(chain=self.chain, index=index, seconds=spent, peak_bytes=self._peak_bytes)
 
     def failed(self, kind: FailureKind, error: str, signature: str, step: int, now: Seconds) -> e.StageFailed:
         """The user's code failed, when the model had been trained for `step` steps."""
