@@ -21,7 +21,7 @@ from app.events.database import Database
 from app.events.log import Append
 from app.events.memory import MemoryRecords
 from app.events.records import Records, SqlRecords
-from app.events.rows import ChainFlags, ChainNotClaimable, Fenced, SlotLost, SlotTaken, StudyRecord
+from app.events.rows import ChainFlags, ChainNotClaimable, Fenced, SlotLost, SlotTaken, StudyRecord, TokenRecord
 from app.events.rows.ports import RowsPort
 
 REFUSALS = (ChainNotClaimable, Fenced, SlotLost, SlotTaken)
@@ -162,6 +162,19 @@ def test_what_is_written_while_somebody_looks_is_seen_by_the_next_look(postgres_
         kept.look(rows)
         assert kept.last.chains == {}
     records.close()
+
+
+def test_a_use_of_a_token_changes_nothing_else_of_it(records: Records) -> None:
+    """A revocation that came in between stays."""
+    with records.write() as rows:
+        rows.tokens.put(TokenRecord(name="ci", digest="d", scope="read", created_at=0.0))
+        rows.tokens.mark("d", revoked_at=2.0)
+    with records.write() as rows:
+        rows.tokens.mark("d", used_at=3.0)
+        rows.tokens.mark("nobody's", used_at=3.0)
+    with records.read() as rows:
+        [token] = rows.tokens.all()
+    assert (token.revoked_at, token.used_at, token.scope) == (2.0, 3.0, "read")
 
 
 def test_facts_and_their_proof_are_written_together_or_not_at_all(records: Records) -> None:

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import events as e
+from app.domain.assignment import ResumePoint
 from app.domain.terms import NodeId
 from app.events.database import DatabaseUnavailable
 from app.events.memory import MemoryRecords
@@ -237,11 +238,21 @@ def test_the_best_state_of_each_study_stays_until_another_one_is_better() -> Non
     assert not room.intermediates.release_at_end()
 
 
-def test_one_where_another_chain_begins_stays() -> None:
+def test_the_best_state_before_others_part_stays() -> None:
+    """One that is better, on another trial's way, took its place."""
+    room = Room(0)
+    for step, node in ((1, "trunk"), (5, "branch"), (6, "branch")):
+        room.keep(step, node, best_for=(0,))
+    assert room.dropped == ["branch5"]
+    assert not room.intermediates.release_at_end()
+
+
+@pytest.mark.parametrize("how", [{"resume": "n1"}, {"mean": ((ResumePoint("n", 1, "n1", ""), 1.0),)}])
+def test_one_where_another_chain_begins_stays(how: dict[str, Any]) -> None:
     room = Room(10)
     with room.records.write() as rows:
         rows.slots.take("gpu1", "berta", instead_of=None, device="cpu", host="here", pid=1)
-        rows.chains.assign("d", "plan", "gpu1", work(resume="n1"), 60.0)
+        rows.chains.assign("d", "plan", "gpu1", work(**how), 60.0)
     for step in range(1, 4):
         room.keep(step)
     assert room.dropped == ["n2"]
