@@ -27,9 +27,6 @@ PARTS = {
     "lost": "trained again: lost with a worker",
     "struck": "struck, since the trainer is not exact, and done again",
 }
-PROVEN_TO = "proven to step "
-"""How a mark begins where a proof does not cover all steps: up to there shared training was compared with one alone."""
-
 OF_ISOLATED = {"repeated": "repeated: the trainer is not exact, so that a trial that is asked for more begins anew"}
 AGAIN = ("repeated", "retried", "lost", "struck")
 """These are added; the others are taken away."""
@@ -71,15 +68,11 @@ def print_result(study: Json) -> None:
 
 
 def print_exactness(study: Json) -> None:
-    """What is proven of the trainer, and what stands beside the numbers of trials that differ from that."""
+    """How far the study's numbers were verified, in one line."""
     exactness = study.get("exactness") or {}
     if text := exactness.get("text"):
-        has_rest = str(exactness.get("mark") or "").startswith(PROVEN_TO)
-        audit = f"; stagetree audit {study['study']} trains the rest again, too" if has_rest else ""
+        audit = f"; stagetree audit {study['study']} compares them" if exactness.get("unchecked") else ""
         print(f"exact   {one_line(text)}{audit}")
-    for each in exactness.get("stray", ()) if exactness.get("mark") else ():
-        if each not in exactness["text"]:
-            print(f"        {one_line(each)}")
 
 
 def print_begins(shown: Json) -> None:

@@ -19,12 +19,13 @@ Ahead = tuple[int, tuple[int, ...]]
 
 Lent = tuple[()] | tuple[tuple[str, ...]] | tuple[tuple[str, ...], Mapping[str, str]]
 
-FORMAT = 16
-READABLE = (*range(2, 16), FORMAT)
+FORMAT = 17
+READABLE = (*range(2, 17), FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
 none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience, 8 no
 members, 9 no bound for them, 10 nothing kept for good, 11 no parts,
-12 no machines but one, 13 no states that are not in the store yet, 14 no means, 15 no state kept as the best."""
+12 no machines but one, 13 no states that are not in the store yet, 14 no means, 15 no state kept as the best, 16
+no leaves to ignore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Comparison:
     """After `step` steps the state must be that under `key`, whose hash that is, and the metrics these.
 
     key: empty where no state is kept: then only metrics are compared. since: the step from which it was trained without
-    a break; of metrics alone, the first at which training broke. metrics: those on record, None where there are none.
+    a break; 0 of metrics alone. metrics: those on record, None where they are not compared.
     """
 
     node: str
@@ -73,13 +74,15 @@ class ProofOrder:
     """What a chain is to prove: see `ProofKind`.
 
     comparisons: in the order of their steps, none for a `CHECK`. most_steps: a check that costs more steps in all than
-    that, and takes more than a moment, leaves out what it can. metrics: those that an evaluation must report.
+    that, and takes more than a moment, leaves out what it can. metrics: those that an evaluation must report. ignored:
+    leaves of the state, other than tensors, that evaluations change which the trial alone does not make.
     """
 
     kind: str
     comparisons: tuple[Comparison, ...] = ()
     most_steps: int = 0
     metrics: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +94,9 @@ class ChainAssignment:
     branches_inside: for each stage, the steps inside it at which known trials would branch off if they went on.
     packing: how many lanes the pack has in which it is trained, 0 where it is trained alone. pack: the chains of it.
     profile: whether nobody knows yet how packs of the plan do on the slot's kind of device. measure: only see how packs
-    do that have up to so many lanes, and train nothing; 0 is to train. keep_at: steps inside the stages at which the
-    state is kept in any case, to be compared later. keep_for_good: those at which a study wants it. keep_best: of those
+    do that have up to so many lanes, and train nothing; 0 is to train. keep_at: steps at which the
+    state is kept in any case, to be compared later. own_evaluations: the steps at which the trial alone is evaluated.
+    keep_for_good: those at which a study wants it. keep_best: of those
     that want it where a result beats these. alone: whether it is trained in a fresh process, and nothing kept inside it
     for an accident. proof: what it is to prove, if it trains nothing new.
     begin: of a chain that begins at step 0 with weights, where they are (`key`, `sha256`) and whether all of that
@@ -125,6 +129,7 @@ class ChainAssignment:
     profile: bool = False
     measure: int = 0
     keep_at: tuple[int, ...] = ()
+    own_evaluations: tuple[int, ...] = ()
     keep_for_good: tuple[int, ...] = ()
     keep_best: tuple[BestSoFar, ...] = ()
     alone: bool = False
@@ -193,7 +198,7 @@ class ChainAssignment:
     @classmethod
     def _parsed(cls, fields: dict[str, Any]) -> ChainAssignment:
         fields["stages"] = tuple(Stage(**{**stage, "evaluate": tuple(stage["evaluate"])}) for stage in fields["stages"])
-        for name in ("branch_points", "inputs", "pack", "members", "keep_at", "keep_for_good"):
+        for name in ("branch_points", "inputs", "pack", "members", "keep_at", "keep_for_good", "own_evaluations"):
             fields[name] = tuple(fields.get(name, ()))
         fields["branches_inside"] = tuple(map(tuple, fields.get("branches_inside", ())))
         fields["keep_best"] = tuple(map(BestSoFar.from_json, fields.get("keep_best", ())))
@@ -211,7 +216,8 @@ def _proof(data: Mapping[str, Any] | None) -> ProofOrder | None:
     if data is None:
         return None
     comparisons = tuple(Comparison(**_with_parts(each)) for each in data["comparisons"])
-    return ProofOrder(**{**data, "comparisons": comparisons, "metrics": tuple(data["metrics"])})
+    names = {name: tuple(data.get(name, ())) for name in ("metrics", "ignored")}
+    return ProofOrder(**{**data, "comparisons": comparisons, **names})
 
 
 FIELDS = tuple(field.name for field in fields(ChainAssignment))

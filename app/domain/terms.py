@@ -186,29 +186,34 @@ class FailureKind(Word):
 
 
 class ProofKind(Word):
-    """What a chain trains only in order to compare: see `app.domain.proofs`.
+    """How two ways of training were compared: see `app.domain.exactness`.
 
-    `CHECK`: a trainer's first steps, in a new and in a used object, before anything else of the plan is trained.
-    `HANDOVER`: some steps on from a checkpoint in a fresh process, against the process that went on. `WHOLE`: a trial
-    alone from step 0, without a break. `AUDIT`: a finished stage once more, across the hand-over at its beginning.
+    `CHECK`: a trainer's first steps, before anything else of the plan is trained. `HANDOVER`: steps around a resumption
+    in a fresh process, without it where the record has it and with it where the record has not. `WHOLE`: a trial from
+    step 0 without a break. `AUDIT`: a finished stage once more, from before the state that it began with. `EVALUATION`:
+    the state before and after an evaluation, in the chain that made it.
     """
 
     CHECK = "check"
     HANDOVER = "handover"
     WHOLE = "whole"
     AUDIT = "audit"
+    EVALUATION = "evaluation"
 
 
 class Verdict(Word):
-    """Whether training on from a saved state ends with the same bits as training without a break.
+    """Whether training that resumes from a saved state ends with the same bits as training that never stopped.
 
-    `EXACT`: so it was seen to be, as far as the verdict says. `INEXACT`: it was seen not to be. `UNPROVEN`: nobody has
-    looked, or not at all of it.
+    `VERIFIED`: every step at which trials part was compared, and a whole trial was equal. `CHECKED`: every such step
+    was compared. `UNCHECKED`: some were not. `INEXACT`: something differed. `UNSHARED`: no result rests on a
+    saved state.
     """
 
-    EXACT = "exact"
+    VERIFIED = "verified"
+    CHECKED = "checked"
+    UNCHECKED = "unchecked"
     INEXACT = "inexact"
-    UNPROVEN = "unproven"
+    UNSHARED = "unshared"
 
 
 class InexactPolicy(Word):

@@ -105,11 +105,19 @@ def assign(
         intermediate_bytes=0 if is_alone else intermediate_bytes,
         keep_for_good=tuple(step for s in spans for step in keeping.kept_on_purpose(plan, s.node, s.start, s.end)),
         keep_best=keeping.best_so_far(plan, [span.node for span in spans], spans[0].start),
+        own_evaluations=_own_evaluations(plan, trial, stages),
         alone=is_alone,
         patient=_is_patient(plan, trial, spans),
         branch_points=branch_points(frontier, spans),
         branches_inside=tuple(frontier.upcoming.inside(span.node, span.start, span.end) for span in spans),
     )
+
+
+def _own_evaluations(plan: SearchPlan, trial: Trial, stages: Sequence[Stage]) -> tuple[int, ...]:
+    """The evaluations that the trial would have alone, and that at the chain's end, behind which nothing is trained."""
+    study, end = plan.studies[trial.study], stages[-1].end
+    steps = (step for stage in stages for step in stage.evaluate)
+    return tuple(step for step in steps if step == end or study.evaluates(step) or step in trial.requested_steps)
 
 
 def _values(plan: SearchPlan, trial: Trial, span: Span) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
-"""Which steps are trained again to prove that a plan's trainer is exact, and what they are compared with.
+"""Which steps are trained again to see whether a plan's trainer is exact, and what they are compared with.
 
-The first hand-overs come first: a few steps on from a checkpoint, against the process that went on. `idle_proofs` says
-what slots prove that have nothing else to do.
+Each distinct resumption of a plan is compared by a few steps around it. `whole_proofs` says which trials are trained
+again as a whole.
 """
 
 from __future__ import annotations
@@ -9,27 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint, SlotDescription
+from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
+from app.domain.awaiting import evaluations_of_each
 from app.domain.events import ExactnessTested, Stage
-from app.domain.proofs import (
-    MOST_IN_VAIN,
-    is_checked,
-    is_compared,
-    passing,
-    untried_roots,
-)
-from app.domain.search_plan import Chain, Node, SearchPlan, Study, Trial, Witness
+from app.domain.exactness import MOST_IN_VAIN, passing, untried_roots
+from app.domain.search_plan import Node, Resumption, SearchPlan, Trial, Value, Witness, resumption_at
 from app.domain.stage_tree import Place
-from app.domain.terms import ProofKind, StudyId
+from app.domain.terms import NodeId, ProofKind, StudyId
 from app.scheduling.assignment import assignment_of
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.gangs import kinds_that_prove
 
 PROOF_SHARE = 0.02
-"""Of a study's steps, so many may be trained again while other work waits."""
+"""Of a study's steps, so many may be trained again to compare."""
+
+SMALL_SHARE, SMALL_STEPS = 0.1, 32
+"""In small studies one comparison may cost that share of the steps, up to so many: less would compare nothing."""
 
 FEW_STEPS = 2
-"""What a hand-over is compared after, and what a trainer is tried for."""
+"""A comparison has at least so many steps behind a resumption, and a trainer is tried for so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +51,52 @@ def check(plan: SearchPlan) -> Proof | None:
     return Proof(ProofKind.CHECK, trial, (stage,), None, ProofOrder(ProofKind.CHECK, (), most, metrics))
 
 
-def first(frontier: Frontier, device: str) -> Proof | None:
-    """What comes before other work on a kind of device: the trainer is tried, and its first hand-over compared."""
-    if is_checked(frontier.plan, device):
-        return handover(frontier.plan, device)
-    return check(frontier.plan) if frontier.longest() is not None else None
+def comparison(plan: SearchPlan, device: str) -> Proof | None:
+    """The steps around the first resumption that can be compared now on a kind of device; None while one is."""
+    if not plan.is_compared or in_vain(plan, ProofKind.HANDOVER) or _is_under_way(plan, ProofKind.HANDOVER):
+        return None
+    return next(filter(None, (_of_resumption(plan, device, each) for each in plan.uncompared)), None)
 
 
-def handover(plan: SearchPlan, device: str, *, is_idle: bool = False) -> Proof | None:
-    """The cheapest comparison that shows whether a state can be trained on from on a kind of device.
+def _is_under_way(plan: SearchPlan, kind: ProofKind) -> bool:
+    return any(chain.proof == kind for chain in plan.chains.values())
 
-    Where states were trained on from behind a change of a hyper-parameter, one of those is compared as well. None where
-    that was seen, is under way, or costs more than it may while other work waits.
-    """
-    if not plan.is_compared or in_vain(plan, ProofKind.HANDOVER):
-        return None
-    is_first = not is_compared(plan, device)
-    if not is_first and (not plan.is_resumed_behind or is_compared(plan, device, is_behind=True)):
-        return None
-    if any(each.proof not in (None, ProofKind.CHECK) for each in plan.chains.values()):
-        return None
-    for witness in (each for each in plan.witnesses if is_first or each.is_behind):
-        if not is_idle and witness.cost > most_steps(plan):
-            return None
-        if (proof := trained_again(plan, ProofKind.HANDOVER, witness)) is not None:
+
+def _of_resumption(plan: SearchPlan, device: str, resumption: Resumption) -> Proof | None:
+    missing = resumption.values - plan.compared.get(resumption.step, frozenset())
+    for witness in _by_worth(plan, plan.witnesses.get(resumption.step, ())):
+        is_apt = _may_cost(plan, witness.cost) and (not missing or missing & _values_of(plan, witness))
+        proof = trained_again(plan, ProofKind.HANDOVER, witness, device) if is_apt else None
+        if proof is not None:
             return proof
     return None
+
+
+def _values_of(plan: SearchPlan, witness: Witness) -> frozenset[Value]:
+    """The kinds of values under which a witness compares its resumption."""
+    if witness.node not in plan.nodes:
+        return frozenset()
+    return plan.resumption(witness.node, witness.step, witness.resumption).values
+
+
+def _by_worth(plan: SearchPlan, witnesses: Sequence[Witness]) -> list[Witness]:
+    """Those first that compare the most steps of what a resumption may cost; then the others, the cheapest first."""
+    most = max(steps_behind(plan), 2 * FEW_STEPS)
+    return sorted(witnesses, key=lambda each: (each.cost > most, each.cost if each.cost > most else -each.cost))
+
+
+def _may_cost(plan: SearchPlan, cost: int) -> bool:
+    """Whether so many steps may be trained again for one resumption."""
+    if cost <= 2 * FEW_STEPS:
+        return True
+    steps, spent = _steps(plan), sum(study.proof_steps for study in plan.studies.values())
+    share = max(PROOF_SHARE * steps, 4 * FEW_STEPS * len(plan.resumptions))
+    return cost <= max(most_steps(plan), min(SMALL_SHARE * steps, SMALL_STEPS)) and spent + cost <= share
+
+
+def steps_behind(plan: SearchPlan) -> int:
+    """How many steps behind each resumption are compared: more, the more the studies have."""
+    return max(FEW_STEPS, int(PROOF_SHARE * _steps(plan)) // max(1, len(plan.resumptions)))
 
 
 def spans_of(proof: Proof) -> list[Span]:
@@ -87,51 +104,28 @@ def spans_of(proof: Proof) -> list[Span]:
     return [Span(stage.node, stage.start, stage.end, stage.study) for stage in proof.stages]
 
 
-def is_due(plan: SearchPlan, study: Study, slots: Sequence[SlotDescription]) -> bool:
-    """Whether a study should not end yet, since its trainer or first hand-over is being compared, or soon will be."""
-    return any(_is_due_on(plan, study, kind) for kind in kinds_that_prove(plan, study.least_ranks, slots))
-
-
-def _is_due_on(plan: SearchPlan, study: Study, device: str) -> bool:
-    if not study.checks or not plan.is_compared or not any(test.device == device for test in plan.tests):
-        return False
-    under_way = {each.proof for each in plan.chains.values()}
-    if not is_checked(plan, device):
-        return ProofKind.CHECK in under_way
-    return ProofKind.HANDOVER in under_way or handover(plan, device) is not None
-
-
-def can_wait(plan: SearchPlan, under_way: Chain) -> bool:
-    """Whether a chain proves something for which no study waits: it makes room for other work."""
-    if under_way.proof in (None, ProofKind.CHECK):
-        return False
-    costs = sum(stage.end - stage.start for stage in under_way.stages)
-    return under_way.proof != ProofKind.HANDOVER or costs > most_steps(plan)
-
-
-def is_wanted(plan: SearchPlan, under_way: Chain) -> bool:
-    """Whether the study still is there for which a chain proves something."""
-    return plan.studies[under_way.stages[0].study].may_be_proven
-
-
 def most_steps(plan: SearchPlan) -> int:
     """How many steps may be trained again while other work waits."""
     return max(2 * FEW_STEPS, int(PROOF_SHARE * _steps(plan)))
 
 
-def keep_at(frontier: Frontier, spans: Sequence[Span], device: str) -> tuple[int, ...]:
-    """The steps inside a chain at which states are kept that the first hand-over will be compared with.
+def keep_at(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
+    """The steps of a chain at which states are kept to compare the resumptions behind which they lie.
 
-    They lie behind the first state that is kept at the end of a stage; in a chain of one stage, behind one of theirs.
+    Trials part at the ends of its stages, and it may begin with a saved state itself. Where the chain is evaluated soon
+    behind that, the state is kept there, so that the metrics are compared as well.
     """
     plan = frontier.plan
-    if not plan.is_compared or plan.witnesses or is_compared(plan, device) or plan.nodes[spans[0].node].alone:
+    if not plan.is_compared or plan.nodes[spans[0].node].alone:
         return ()
-    if len(spans) > 1:
-        steps = [spans[0].end + FEW_STEPS]
-    else:
-        steps = [spans[0].start + FEW_STEPS, spans[0].start + 2 * FEW_STEPS]
-    return tuple(step for step in steps if step <= spans[-1].end)
+    way, end, most = plan.way(spans[-1].node, spans[-1].end), spans[-1].end, steps_behind(plan)
+    evaluated = sorted(step for steps in evaluations_of_each(plan, spans) for step in steps)
+    parts = [spans[0].start, *(span.end for span in spans[:-1])]
+    kept = set[int]()
+    for step in (each for each in parts if each and not plan.is_compared_at(resumption_at(way, each))):
+        soon = (each for each in evaluated if step < each <= step + max(most, 2 * FEW_STEPS))
+        kept.add(min(max(soon, default=step + most), end))
+    return tuple(sorted(kept))
 
 
 def proof_assignment(frontier: Frontier, proof: Proof) -> ChainAssignment:
@@ -142,32 +136,59 @@ def proof_assignment(frontier: Frontier, proof: Proof) -> ChainAssignment:
 # ---------------------------------------------------------------------------------------------------- trained again
 
 
-def trained_again(plan: SearchPlan, kind: ProofKind, witness: Witness) -> Proof | None:
-    """Train a witness's steps again; None where a state that this takes is kept no longer, or nobody cares any more."""
+def trained_again(plan: SearchPlan, kind: ProofKind, witness: Witness, device: str) -> Proof | None:
+    """Train a witness's steps again; None where a state that this takes is kept no longer, or no study wants it now."""
     node = plan.nodes.get(witness.node)
-    if node is None or witness.step not in node.checkpoints or any(_is_test_of(test, witness) for test in plan.tests):
+    if node is None or witness.step not in node.checkpoints:
+        return None
+    if any(_is_test_of(test, witness, device) for test in plan.tests):
         return None
     return proof_through(plan, kind, witness.begin, [(node.id, witness.step)])
 
 
-def proof_through(plan: SearchPlan, kind: ProofKind, begin: int, places: Sequence[Place]) -> Proof | None:
-    """Train from a state that is kept at `begin`, or from nothing, through these places, and compare at each."""
+def proof_through(
+    plan: SearchPlan, kind: ProofKind, begin: int, places: Sequence[Place], trial: Trial | None = None
+) -> Proof | None:
+    """Train from a state that is kept at `begin`, or from nothing, through these places, and compare at each.
+
+    trial: whose values are taken, and whose evaluations alone are made; by default, any that passes there.
+    """
     node, end = plan.nodes[places[-1][0]], places[-1][1]
-    trial = passing(plan, plan.studies.values(), node.id, end)
     if not begin and plan.ancestry(node.id)[0].id in plan.means:
         return None  # an average is no training that can be done again from nothing
+    lead = trial or passing(plan, plan.studies.values(), node.id, end)
     resume = _resume(plan, node, begin) if begin else None
-    if trial is None or (begin and resume is None) or _is_otherwise(plan, node, begin, end):
+    if lead is None or (begin and resume is None) or _is_otherwise(plan, node, begin, end):
         return None
-    comparisons = tuple(_comparison(plan.nodes[name], step) for name, step in places)
-    stages = tuple(_stages(plan, node, begin, places, trial.study))
-    return Proof(kind, trial, stages, resume, ProofOrder(kind, comparisons, most_steps(plan)))
+    asked = None if trial is None else trial
+    comparisons = tuple(filter(None, (_comparison(plan, plan.nodes[name], step, asked) for name, step in places)))
+    if not comparisons:
+        return None
+    ends = [(NodeId(each.node), each.step) for each in comparisons]
+    stages = tuple(_stages(plan, node, begin, ends, comparisons, lead.study))
+    ignored = tuple(changed_by_evaluation(plan)) if kind == ProofKind.WHOLE else ()
+    order = ProofOrder(kind, comparisons, most_steps(plan), ignored=ignored)
+    return Proof(kind, lead, stages, resume, order)
 
 
-def _stages(plan: SearchPlan, node: Node, begin: int, places: Sequence[Place], study: StudyId) -> Iterator[Stage]:
+def changed_by_evaluation(plan: SearchPlan) -> list[str]:
+    """The leaves of the state that evaluations change: a trial without them differs there, if nowhere else."""
+    tests = (test for test in plan.tests if test.proof == ProofKind.EVALUATION)
+    return list(dict.fromkeys(name for test in tests for name in test.stray))
+
+
+def _stages(
+    plan: SearchPlan,
+    node: Node,
+    begin: int,
+    places: Sequence[Place],
+    comparisons: Sequence[Comparison],
+    study: StudyId,
+) -> Iterator[Stage]:
+    measured = {(each.node, each.step) for each in comparisons if each.metrics is not None}
     for each, end in plan.way(node.id, places[-1][1]):
         if end > begin:
-            steps = tuple(step for name, step in places if name == each.id and step in each.metrics)
+            steps = tuple(step for name, step in places if name == each.id and (name, step) in measured)
             yield Stage(node=each.id, start=max(each.start, begin), end=end, study=study, evaluate=steps)
 
 
@@ -177,12 +198,14 @@ def _is_otherwise(plan: SearchPlan, node: Node, begin: int, end: int) -> bool:
     return any(begin < step <= last for step, last in noted)
 
 
-def _comparison(node: Node, step: int) -> Comparison:
-    """With the state that is kept there and the metrics on record; with these alone, where none is kept."""
+def _comparison(plan: SearchPlan, node: Node, step: int, trial: Trial | None) -> Comparison | None:
+    """With the state that is kept there and the metrics on record, if the trial asked for an evaluation there."""
     metrics, state = node.metrics.get(step), node.checkpoints.get(step)
-    if state is None:
-        return Comparison(node.id, step, "", "", node.broke, metrics)
-    return Comparison(node.id, step, state.key, state.sha256, state.since or 0, metrics, state.parts)
+    if trial is not None and not (plan.studies[trial.study].evaluates(step) or step in trial.requested_steps):
+        metrics = None
+    if state is not None:
+        return Comparison(node.id, step, state.key, state.sha256, state.since or 0, metrics, state.parts)
+    return None if metrics is None else Comparison(node.id, step, "", "", 0, metrics)
 
 
 def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
@@ -196,15 +219,17 @@ def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
 # ------------------------------------------------------------------------------------------------------------- small
 
 
-def _is_test_of(test: ExactnessTested, witness: Witness) -> bool:
-    return (test.node, test.step, test.begin) == (witness.node, witness.step, witness.begin)
+def _is_test_of(test: ExactnessTested, witness: Witness, device: str) -> bool:
+    """Whether the witness was compared, or could not be on that kind of device."""
+    is_same = (test.node, test.step, test.begin) == (witness.node, witness.step, witness.begin)
+    return is_same and (not test.unproven or test.device == device)
 
 
 def _steps(plan: SearchPlan) -> int:
-    """Different steps that the running studies have asked for."""
+    """Unique steps that the running studies have asked for."""
     return sum(study.unique for study in plan.studies.values() if study.is_running)
 
 
 def in_vain(plan: SearchPlan, kind: ProofKind) -> bool:
-    """Whether proofs of a kind have come to no end so often that none is begun again."""
+    """Whether proofs of a kind ended by accidents so often that none is begun again."""
     return plan.proofs_in_vain.get(kind, 0) >= MOST_IN_VAIN

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from app.domain.assignment import gpu_of, is_one_of, kind_of_proofs
-from app.domain.proofs import fails_on
+from app.domain.exactness import fails_on
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import TrialState
 from app.events import ChainRecord, SlotRecord, StudyRecord

@@ -135,9 +135,9 @@ class TrainerGroup(TrainerProcess):
             member.log(path.with_suffix(f".r{rank}{path.suffix}"))
         super().log(path, rows, **lane)
 
-    def save(self, *, deadline: Deadline, **lane: int) -> State:
+    def save(self, *, deadline: Deadline, look: bool = False, **lane: int) -> State:
         """As that of one process, with the other ranks' parts of divided tensors."""
-        state = super().save(deadline=deadline, **lane)
+        state = super().save(deadline=deadline, look=look, **lane)
         answers = [(each, *self._answers[rank]) for rank, each in enumerate(self.members, 1)]
         state.parts = tuple(each._state_in(answer, fds) for each, answer, fds in answers if fds)
         return state

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,19 +54,17 @@ class TrainedTogether:
 @dataclass(frozen=True, slots=True)
 class Compared:
     """difference: the first leaf that differs; nothing if all are equal. elsewhere: how the state on record was made
-    on another machine, in words that follow "made under"."""
+    on another machine, in words that follow "made under". stray: what the two trainers held besides that differs."""
 
     difference: str
     elsewhere: tuple[str, ...]
+    stray: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
-    """What does not come back with a state, each in words that follow its name. cause: the likely one of a difference.
-    unread: hyper-parameters that a script has read in no step so far. files: the data files that were read so far."""
+class Seen:
+    """unread: hyper-parameters that a script has read in no step so far. files: the data files that were read."""
 
-    names: Mapping[str, str]
-    cause: str
     unread: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
@@ -75,7 +73,8 @@ class TrainerProcess(TrainerConnection):
     """One process, one trainer file, at most one model. What every call raises, its connection says.
 
     info: what the process said of itself: `torch`, `device_name` and, on a GPU, `cuda`. not_exact: the operations
-    without a deterministic form that the model has used since it was built, as far as was heard.
+    without a deterministic form that the model has used since it was built, as far as was heard. changed: the leaves of
+    the state that the last evaluation changed, if that was looked at.
     """
 
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
@@ -83,6 +82,7 @@ class TrainerProcess(TrainerConnection):
         self.info = Message()
         self._closed = deque[tuple[int, bool]]()  # numbers of buffers, and if lent; from any thread
         self.not_exact: tuple[str, ...] = ()
+        self.changed: tuple[str, ...] = ()
 
     @classmethod
     def start(
@@ -211,16 +211,17 @@ class TrainerProcess(TrainerConnection):
             if self.step >= end:  # else it had arrived before it heard that it should go on
                 return TrainedTo(self.step, passed, peak)
 
-    def evaluate(self, *, deadline: Deadline, **lane: int) -> dict[str, float | None]:
-        """The metrics of the model as it stands, or of that of a `lane`."""
-        answer, _ = self._ask("evaluate", deadline, **lane)
-        self.not_exact = tuple(answer["not_exact"])
+    def evaluate(self, *, deadline: Deadline, watch: bool = False, **lane: int) -> dict[str, float | None]:
+        """The metrics of the model as it stands, or of that of a `lane`. watch: note what that changes in its state."""
+        answer, _ = self._ask("evaluate", deadline, watch=watch, **lane)
+        self.not_exact, self.changed = tuple(answer["not_exact"]), tuple(answer["changed"])
         metrics: dict[str, float | None] = answer["metrics"]
         return metrics
 
-    def save(self, *, deadline: Deadline, **lane: int) -> State:
-        """The whole state of the model, or of that of a `lane`; the model may train on at once."""
-        return self._state_in(*self._ask("save", deadline, closed=self._given_back(), **lane))
+    def save(self, *, deadline: Deadline, look: bool = False, **lane: int) -> State:
+        """The whole state of the model, or of that of a `lane`; the model may train on at once. look: with what the
+        trainer holds besides, to be compared."""
+        return self._state_in(*self._ask("save", deadline, closed=self._given_back(), look=look, **lane))
 
     def _given_back(self) -> list[tuple[int, bool]]:
         """The buffers of the states that were closed meanwhile."""
@@ -281,19 +282,19 @@ class TrainerProcess(TrainerConnection):
         """Free the memory of these lanes' models."""
         self._ask("leave", deadline, lanes=list(lanes))
 
-    def compare(self, mine: State, stored: State, *, deadline: Deadline) -> Compared:
-        """Where a state that this process has saved differs from one on record. Both stay the caller's."""
-        answer, _ = self._ask("compare", deadline, *mine.fds, *stored.fds, mine=len(mine.fds))
-        return Compared(answer["difference"], tuple(answer["elsewhere"]))
+    def compare(self, mine: State, stored: State, ignored: Sequence[str] = (), *, deadline: Deadline) -> Compared:
+        """Where a state that this process has saved differs from one on record. Both stay the caller's.
 
-    def look(self, name: str, *, deadline: Deadline) -> None:
-        """Note what the trainer has beside its state now; see `stagetree.runtime.comparing.Looks`."""
-        self._ask("look", deadline, name=name)
+        ignored: leaves that may differ, but for tensors.
+        """
+        fds = (*mine.fds, *stored.fds)
+        answer, _ = self._ask("compare", deadline, *fds, mine=len(mine.fds), ignored=list(ignored))
+        return Compared(answer["difference"], tuple(answer["elsewhere"]), tuple(answer["stray"]))
 
-    def stray(self, first: str, words: str, *, deadline: Deadline) -> Stray:
-        """What is not as it was at the look `first`, where `words` say that it was, but at that at `used`."""
-        answer, _ = self._ask("stray", deadline, first=first, words=words)
-        return Stray(answer["stray"], answer["cause"], tuple(answer["unread"]), tuple(answer["files"]))
+    def seen(self, *, deadline: Deadline) -> Seen:
+        """What the trainer has read since it was built."""
+        answer, _ = self._ask("seen", deadline)
+        return Seen(tuple(answer["unread"]), tuple(answer["files"]))
 
     def resident_bytes(self) -> int:
         """What the process has in memory now; 0 where that is not known."""

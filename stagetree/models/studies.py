@@ -12,7 +12,7 @@ from stagetree.models.trials import Note, Outcome, Trial, TrialState
 StudyWord = Literal["running", "paused", "completed", "failed", "cancelled"]
 StudyState = Annotated[StudyWord | str, Word(StudyWord)]
 DecisionWord = Literal["promote", "stop"]
-VerdictWord = Literal["exact", "inexact", "unproven"]
+VerdictWord = Literal["verified", "checked", "unchecked", "inexact", "unshared"]
 
 
 class Steps(Answer, needs=()):
@@ -34,7 +34,7 @@ class Best(Answer, needs=("trial", "value", "steps")):
     best: Outcome | None
     metrics: dict[str, float] = Field(default={}, description="as `metrics` of a trial")
     violation: float | None = Field(default=None, description="as `violation` of a trial")
-    exactness: str = Field(default="", description="as `exactness` of a trial; empty where its numbers are proven")
+    exactness: str = Field(default="", description="as `exactness` of a trial; empty where nothing is to be said")
 
 
 class Cost(Answer, needs=()):
@@ -157,16 +157,18 @@ class Share(Answer, needs=()):
 
 
 class Exactness(Answer, needs=()):
-    """Whether sharing was seen to change no bit of this study's trainer, and how far."""
+    """Whether training that resumed from saved states was compared with training that never stopped."""
 
     verdict: Annotated[VerdictWord | str, Word(VerdictWord)]
-    proven_to: int = Field(description="the last step up to which trials are proven")
     text: str = Field(description="the verdict in one line, for people")
-    mark: str = Field(description="what is to stand beside the study's numbers; empty where all of them are proven")
-    reason: str = Field(description="the first difference and its likely cause, or what was not covered")
-    stray: list[str] = Field(description="attributes of the trainer that do not come back with its state")
+    mark: str = Field(description="what is to stand beside the study's numbers; empty where nothing is")
+    reason: str = Field(description="the first difference and its likely cause, or what was not compared and why")
+    unchecked: list[int] = Field(
+        default=[], description="the steps at which training resumed and that were not compared"
+    )
+    compared: int = Field(default=0, description="at how many distinct steps resumed training was compared")
     isolated: bool = Field(description="whether each trial is trained alone, since the trainer is not exact")
-    audited: bool = Field(description="whether all that it shares is being proven, as a user asked")
+    audited: bool = Field(description="whether every trial is trained again to compare, as a user asked")
     proof_steps: int = Field(description="steps that were trained again, only to compare")
 
 

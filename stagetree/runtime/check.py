@@ -1,4 +1,4 @@
-"""Is a trainer exact? It is trained for some steps in five ways that must agree to the bit, each in a fresh process.
+"""Is a trainer exact? It is trained for some steps in several ways that must agree to the bit, each in a fresh process.
 
     python -P -m stagetree.runtime.check RESULT < JOB
 
@@ -16,19 +16,22 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import inexact, machine, state_format, suspects
-from stagetree.runtime.comparing import Look, Looks, unread
+from stagetree.runtime import inexact, machine, state_format
+from stagetree.runtime.comparing import unread
+from stagetree.runtime.differences import first_difference, leaves
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.forks import Way, forked, forked_ranks, warned_once
-from stagetree.runtime.loading import load_trainer, script_of
+from stagetree.runtime.holdings import differing, holdings
+from stagetree.runtime.loading import code_modules, load_trainer, script_of
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
+from stagetree.runtime.reads import reads_of, watch_reads
 from stagetree.runtime.warm import import_before_forking
 from stagetree.trainer import ranks
 from stagetree.trainer.parted import Parted, map_parted
@@ -64,9 +67,9 @@ class Job:
 
 @dataclass
 class Report:
-    """What was found. differences: the first leaf that differs, of how many, and the likely cause, by way: `split` in a
-    fresh process, gone on in a `used` object, `watched` by evaluations after each step, or merely trained `again`; by
-    2 `ranks` (`ranks 2`), without a break or on from the state of one process; or a metric where no leaf differs.
+    """What was found. differences: the first leaf that differs, of how many, and the likely cause, by way: `split`
+    in two processes, `watched` by evaluations after each step, or merely trained `again`; by 2 `ranks` (`ranks 2`),
+    without a break or on from the state of one process; or a metric where no leaf differs.
 
     failed: the trainer's own error, with which nothing could be compared. not_exact: what has no deterministic form.
     unread: hyper-parameters that a script has not read. reads: data, code and variables beside its version.
@@ -108,35 +111,34 @@ def check(job: Job) -> Report:
 
 def _compare(ways: _Ways, report: Report) -> None:
     forked = ways.forked
-    first = forked(ways.first)
+    forked(ways.first)
     whole = forked(ways.whole)
     for name in _MEASURED:
         setattr(report, name, whole[name])
-    others = {"split": forked(ways.split), "watched": forked(ways.watched), "used": whole["used"]}
+    others = {"split": forked(ways.split), "watched": forked(ways.watched)}
     report.load_seconds = others["split"]["load_seconds"]
     wrong = {way: text for way in others if (text := ways.difference(way))}
-    _compare_metrics(report, first, {way: way_result for way, way_result in others.items() if way not in wrong})
+    names = differing(whole["holdings"], others["split"]["holdings"])
+    for way, result in others.items():
+        text = "" if way in wrong else inexact.other_metrics(report.metrics, result["metrics"])
+        if text:
+            report.differences[way] = f"{text}. {inexact.of_metrics(names if way == 'split' else ())}"
     if wrong and forked(ways.again) and (text := ways.difference("again")):
         wrong = {"again": text, **wrong}
     for way, text in wrong.items():
-        way_result = others.get(way, {})
-        if way_result.get("modes") and way in ("watched", "used"):  # tried again with the modes put back
-            forked(partial(ways.watched, "in-mode", True) if way == "watched" else ways.used_in_mode)
-            way_result = {**way_result, "modes_matter": not ways.difference("in-mode")}
-        cause = suspects.cause(way, "again" in wrong, first, way_result)
-        report.differences[way] = f"{text}. {cause}"
+        report.differences[way] = f"{text}. {_cause(way, 'again' in wrong, names)}"
     for world in ways.worlds if not wrong else ():
-        way_result = forked_ranks(partial(ways.in_ranks, world), world, ways.device, is_watched=True)
+        result = forked_ranks(partial(ways.in_ranks, world), world, ways.device, is_watched=True)
         text = ways.difference(f"ranks {world}") or ways.difference(f"ranks {world} on")
-        if text := text or inexact.other_metrics(report.metrics, way_result["metrics"]):
+        if text := text or inexact.other_metrics(report.metrics, result["metrics"]):
             report.differences[f"ranks {world}"] = f"{text}. {RANKED}"
 
 
-def _compare_metrics(report: Report, first: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> None:
-    """Equal weights must be measured alike."""
-    for way, result in others.items():
-        if text := inexact.other_metrics(report.metrics, result["metrics"]):
-            report.differences[way] = f"{text}. {suspects.cause_of_metrics(first, result)}"
+def _cause(way: str, is_unrepeatable: bool, names: Sequence[str]) -> str:
+    """The likely cause of a state that differs. names: of what did not come back with the state."""
+    if is_unrepeatable:
+        return inexact.UNREPEATABLE
+    return inexact.WATCHED if way == "watched" else inexact.not_in_state(names) or inexact.LOST
 
 
 class _Ways:
@@ -146,7 +148,6 @@ class _Ways:
         self._job, self._folder = job, folder
         self._timeline = HpTimeline(job.hp)
         self.worlds, self.device = [each for each in job.ranks if each > 1], job.device
-        self._fresh: dict[str, str] = {}
 
     def forked(self, way: Way) -> dict[str, Any]:
         """What a training found, in a fork, or in one of each rank where their number is part of the results."""
@@ -158,30 +159,29 @@ class _Ways:
         model = self._built()
         self._train(model, self._job.broken)
         self._keep(model, "first")
-        return {"attributes": self._attributes(model), "fresh": self._fresh}
+        return {"done": True}
 
     def whole(self) -> dict[str, Any]:
-        """Without a break; and then, in the same object, from the break on."""
+        """Without a break."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            looks, model = Looks(), self._built()
-            seconds = self._train(model, self._job.broken)
-            seconds += self._train(model, self._job.steps)
-        modes = suspects.modes(model.trainer)
+            watch_reads()
+            model = self._built()
+            seconds = self._train(model, self._job.steps)
         size, save_seconds = self._keep(model, "whole")
-        begun_at = time.monotonic()
-        result = {
+        held, begun_at = self._holdings(model), time.monotonic()
+        return {
+            "holdings": held,
             "metrics": model.evaluate(),
             "evaluate_seconds": time.monotonic() - begun_at,
             "not_exact": sorted({name for each in caught if (name := inexact.operation_in(str(each.message)))}),
             "unread": unread(model.trainer),
-            "reads": looks.files(model.trainer, self._job.file),
+            "reads": reads_of(model.trainer, self._job.file),
             "first_step_seconds": seconds[0],
             "step_seconds": sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2],
             "checkpoint_bytes": size,
             "save_seconds": save_seconds,
         }
-        return result | {"used": self._gone_on(model, "used", modes)}
 
     def again(self) -> dict[str, Any]:
         model = self._built()
@@ -190,29 +190,17 @@ class _Ways:
         return {"done": True}
 
     def split(self) -> dict[str, Any]:
-        return self._gone_on(self._built(), "split")
+        """Resumed from the state at the break, in a process of its own."""
+        return self._resumed(self._built(), "split")
 
-    def used_in_mode(self) -> dict[str, Any]:
-        model = self._built()
-        self._train(model, self._job.steps)
-        modes = suspects.modes(model.trainer)
-        model.evaluate()
-        suspects.restore_modes(model.trainer, modes)
-        return self._gone_on(model, "in-mode")
-
-    def watched(self, name: str = "watched", keeps_modes: bool = False) -> dict[str, Any]:
+    def watched(self) -> dict[str, Any]:
+        """Evaluated and saved after each step."""
         model, metrics = self._built(), dict[str, float | None]()
-        self._train(model, 1)
-        modes = suspects.modes(model.trainer)
         for step in range(1, self._job.steps + 1):
             self._train(model, step)
-            changed = suspects.changed_modes(modes, suspects.modes(model.trainer))
             metrics = model.evaluate()
-            if keeps_modes:
-                suspects.restore_modes(model.trainer, modes)
-            self._keep(model, name)
-        again = bool(inexact.other_metrics(metrics, model.evaluate()))
-        return {"modes": changed, "metrics": metrics, "again": again, "loaders": suspects.loaders()}
+            self._keep(model, "watched")
+        return {"metrics": metrics}
 
     def in_ranks(self, world: int) -> dict[str, Any]:
         """In one of several ranks: without a break, and then from the state of one process on."""
@@ -220,13 +208,13 @@ class _Ways:
         self._train(model, self._job.steps)
         self._keep(model, f"ranks {world}")
         metrics = model.evaluate()
-        self._gone_on(model, f"ranks {world} on")
+        self._resumed(model, f"ranks {world} on")
         return {"metrics": metrics}
 
     def difference(self, way: str) -> str:
         """Where the state at the end of a way differs first from that of the whole; nothing if it does not."""
         states = [map_parted(self._kept(name), Parted.whole) for name in ("whole", way)]
-        return suspects.first_difference(*map(suspects.leaves, states))
+        return first_difference(*map(leaves, states))
 
     def _built(self) -> Model:
         job, here = self._job, ranks.here()
@@ -235,9 +223,7 @@ class _Ways:
         Machine(device, None, job.threads, job.determinism).prepare()
         with user_code():
             kind = load_trainer(job.file, job.name)
-        model = Model.build(kind, job.args, job.seed, device)
-        self._fresh = self._attributes(model)
-        return model
+        return Model.build(kind, job.args, job.seed, device)
 
     def _train(self, model: Model, until: int) -> list[float]:
         seconds = []
@@ -248,22 +234,16 @@ class _Ways:
             seconds.append(time.monotonic() - begun_at)
         return seconds
 
-    def _gone_on(self, model: Model, way: str, modes: Mapping[str, bool] | None = None) -> dict[str, Any]:
-        """modes: of the modules as they were trained before."""
+    def _resumed(self, model: Model, way: str) -> dict[str, Any]:
         begun_at = time.monotonic()
         model.load(self._kept("first"), self._timeline, self._job.broken)
-        result = {"load_seconds": time.monotonic() - begun_at, "attributes": self._attributes(model)}
+        load_seconds = time.monotonic() - begun_at
         self._train(model, self._job.steps)
-        changed = suspects.changed_modes(modes or {}, suspects.modes(model.trainer))
         self._keep(model, way)
-        metrics = model.evaluate()
-        again = bool(inexact.other_metrics(metrics, model.evaluate()))
-        result |= {"modes": changed, "metrics": metrics, "again": again, "loaders": suspects.loaders()}
-        return result | {"fresh": self._fresh}
+        return {"load_seconds": load_seconds, "holdings": self._holdings(model), "metrics": model.evaluate()}
 
-    def _attributes(self, model: Model) -> dict[str, str]:
-        """A hash of each thing that the trainer has beside its state."""
-        return {name: seen.digest for name, seen in Look.at(model, self._job.file).seen.items()}
+    def _holdings(self, model: Model) -> Mapping[str, str]:
+        return holdings(model.trainer, code_modules(self._job.file))
 
     def _keep(self, model: Model, name: str) -> tuple[int, float]:
         """Save the state under a name; its size, and how long it took. Of ranks, each saves its part."""

@@ -18,14 +18,18 @@ from typing import Any
 
 from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.buffers import Buffers
-from stagetree.runtime.comparing import Looks, compare
+from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests, unread
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
-from stagetree.runtime.loading import imports_of, load_trainer, package_versions
+from stagetree.runtime.holdings import differing, holdings
+from stagetree.runtime.leftovers import Leftovers
+from stagetree.runtime.loading import code_modules, imports_of, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
 from stagetree.runtime.model import HpTimeline, Journal, LaunchedTrainer, Model
 from stagetree.runtime.packed import Lanes
+from stagetree.runtime.reads import reads_of, watch_reads
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import ranks
+from stagetree.trainer.base import TrainsAhead
 from stagetree.trainer.data import DataTrainer
 
 PROGRESS_SECONDS = 0.1
@@ -34,7 +38,7 @@ PROGRESS_SECONDS = 0.1
 COMMANDS = (
     *("start", "build", "begin", "load", "train", "evaluate", "save", "save_part"),
     *("join", "train_together", "measure", "leave"),  # packs
-    *("compare", "look", "stray"),  # proofs
+    *("compare", "seen"),  # comparisons
 )
 """What can be asked for: each is a method."""
 
@@ -63,7 +67,8 @@ class Child:
         self._machine: dict[str, Any] = {}
         self._waiting: tuple[Message, list[int]] | None = None
         self._model: Model | None = None
-        self._lanes, self._looks, self._said_at = Lanes(), Looks(), 0.0
+        self._lanes, self._leftovers, self._said_at = Lanes(), Leftovers(), 0.0
+        watch_reads()
         self._hp: dict[str, Any] | None = None
         self._timeline, self._buffers, self._journal = HpTimeline({}), Buffers("cpu"), Journal()
         self._commands: dict[str, Callable[[Message, list[int]], Message]] = {
@@ -134,7 +139,7 @@ class Child:
             self._model = Model.build(trainer, message["args"], message["seed"], self._device)
         code = imports_of(file := Path(self._file).resolve())
         self._machine["packages"] = package_versions(file)
-        left = [] if "names" in message else self._looks.leftovers.left(self._built.trainer, self._file)
+        left = [] if "names" in message else self._leftovers.left(self._built.trainer, self._file)
         return {"version": code.version, "left": left}
 
     def _begin(self, message: Message, fds: list[int]) -> Message:
@@ -149,15 +154,15 @@ class Child:
             saved = self._built.averaging.add(saved, message["weight"], message["left"])
         if message.get("left"):
             return {"not_exact": reasons, "left": []}
-        before = self._looks.leftovers.before(self._built.trainer, self._file)
+        before = self._leftovers.before(self._built.trainer, self._file)
         self._built.load(saved, self._values(message["hp"]), message["step"])
-        return {"not_exact": reasons, "left": self._looks.leftovers.left(self._built.trainer, self._file, before)}
+        return {"not_exact": reasons, "left": self._leftovers.left(self._built.trainer, self._file, before)}
 
     def _train(self, message: Message, fds: list[int]) -> Message:
         model, timeline, until = self._built, self._values(message["hp"]), message["until"]
         end, say = until, partial(self._say, message["number"])
         model.expect(timeline, until, *message["ahead"])
-        self._looks.leftovers.is_used = True
+        self._leftovers.is_used = True
         while model.step < (until := ranks.here().agree(until)):
             model.advance_some(timeline, until, say)
             self._journal.look(model, time.monotonic())
@@ -174,13 +179,17 @@ class Child:
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
         model = self._model_of(message)
-        with self._looks.measuring(model):
-            metrics = model.evaluate()
-        return {"metrics": metrics, "not_exact": inexact.seen()}
+        is_watched = message.get("watch", False) and not isinstance(model.trainer, LaunchedTrainer | TrainsAhead)
+        before = leaf_digests(model) if is_watched else {}
+        metrics = model.evaluate()
+        changed = differing(before, leaf_digests(model)) if is_watched else []
+        return {"metrics": metrics, "not_exact": inexact.seen(), "changed": list(map(plain, changed))}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
         self._buffers.take_back(message["closed"])
-        buffer, size = self._model_of(message).save_in(self._buffers, self._machine)
+        model = self._model_of(message)
+        more = {HOLDINGS: holdings(model.trainer, code_modules(self._file))} if message.get("look") else {}
+        buffer, size = model.save_in(self._buffers, self._machine, **more)
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 
     def _save_part(self, message: Message, fds: list[int]) -> Message:
@@ -229,18 +238,15 @@ class Child:
         self._lanes.drop(message["lanes"])
         return {}
 
-    # ------------------------------------------------------------------------------------------------ proofs
+    # ------------------------------------------------------------------------------------------------ comparisons
 
     def _compare(self, message: Message, fds: list[int]) -> Message:
-        return compare(fds[: message["mine"]], fds[message["mine"] :])
+        return compare(fds[: message["mine"]], fds[message["mine"] :], message["ignored"])
 
-    def _look(self, message: Message, fds: list[int]) -> Message:
-        self._looks.take(message["name"], self._built, self._file)
-        return {}
-
-    def _stray(self, message: Message, fds: list[int]) -> Message:
-        stray = self._looks.stray(message["first"], message["words"], self._built, self._timeline)
-        return stray | {"files": self._looks.files(self._built.trainer, self._file)}
+    def _seen(self, message: Message, fds: list[int]) -> Message:
+        """What the trainer has read, and which hyper-parameters it has not."""
+        trainer = self._built.trainer
+        return {"unread": list(map(plain, unread(trainer))), "files": reads_of(trainer, self._file)}
 
     # ------------------------------------------------------------------------------------------------ their parts
 

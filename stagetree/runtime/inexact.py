@@ -27,38 +27,20 @@ UNREPEATABLE = (
 )
 LOST = "Likely: train() reads something that load_state_dict() and setup() do not bring back as it was"
 WATCHED = "Likely: evaluate() or state_dict() changes what train() reads"
-LEAVING = "Likely: evaluate() changes the state and does not put it back, as where it swaps averages of the weights in"
-SAVING = "Likely: saving changes what train() reads: state_dict() does, or train() reads addresses or times"
+OF_METRICS = (
+    "Likely: evaluate() changes what it reads, or reads something that load_state_dict() does not bring back as it was"
+)
+"""The cause of a metric that differs where no weight does."""
 
-MEASURING = (
-    "Likely: evaluate() changes what it reads: it draws from a generator of its own, continues with what it measured "
-    "before, or leaves a module in another mode"
-)
-MEASURING_SAVED = "Likely: state_dict() changes what evaluate() reads"
-MEASURING_LOADED = (
-    "Likely: evaluate() reads something that load_state_dict() does not bring back as it was: it has fewer digits in "
-    "state_dict(), or is not in it"
-)
-MEASURING_OTHERWISE = (
-    "Possible: evaluate() reads something that load_state_dict() does not bring back as it was, or that state_dict() "
-    "changes"
-)
-"""Causes of a metric that differs where no weight does, by what was seen when it was measured again."""
-
+STRAY = "did not come back with the state"
 STATE_LOADED = "after load_state_dict not what it was"
 
 OF_SCRIPTS = {
     LOST: "Likely: the loop reads something that load() of run.state does not bring back as it was",
     WATCHED: "Likely: evaluate() or save() of run.state changes what the loop reads",
-    SAVING: "Likely: saving changes what the loop reads: save() of run.state does, or it reads addresses or times",
-    MEASURING_SAVED: "Likely: save() of run.state changes what evaluate() reads",
-    MEASURING_LOADED: (
-        "Likely: evaluate() reads something that load() of run.state does not bring back as it was: it has fewer "
-        "digits in what save() returns, or is not in it"
-    ),
-    MEASURING_OTHERWISE: (
-        "Possible: evaluate() reads something that load() of run.state does not bring back as it was, or that save() "
-        "changes"
+    OF_METRICS: (
+        "Likely: evaluate() changes what it reads, or reads something that load() of run.state does not bring back as "
+        "it was"
     ),
     STATE_LOADED: "after load() of run.state not what it was",
 }
@@ -153,12 +135,9 @@ def not_in_state(names: Iterable[str]) -> str:
     return f"Likely: {named} not in the state: {STATE_LOADED}" if named else ""
 
 
-def of_metrics(difference: str, stray: Iterable[str] = ()) -> str:
-    """The cause of such a difference. seen: that which was seen when it was measured again, if any was.
-
-    stray: attributes that do not come back with the state.
-    """
-    return difference or not_in_state(stray) or MEASURING_OTHERWISE
+def of_metrics(stray: Iterable[str] = ()) -> str:
+    """The likely cause of metrics that differ while the weights are equal. stray: what did not come back."""
+    return not_in_state(stray) or OF_METRICS
 
 
 NOT_LOOKED_AT = "the variables of the processes that `launch` starts were not looked at"

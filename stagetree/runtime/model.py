@@ -209,10 +209,10 @@ class Model:
         with _unsavable():
             return state_format.write({**self.state(), "machine": dict(machine or {})})
 
-    def save_in(self, buffers: Buffers, machine: Mapping[str, Any]) -> tuple[Buffer, int]:
-        """As `save`, in a buffer that is used again once it is given back."""
+    def save_in(self, buffers: Buffers, machine: Mapping[str, Any], **more: Any) -> tuple[Buffer, int]:
+        """As `save`, in a buffer that is used again once it is given back. more: is saved beside the state."""
         with _unsavable():
-            return _filled(state_format.Layout.of({**self.state(), "machine": dict(machine)}), buffers)
+            return _filled(state_format.Layout.of({**self.state(), "machine": dict(machine), **more}), buffers)
 
     def save_part_in(self, buffers: Buffers) -> tuple[Buffer, int] | None:
         """The divided tensors of a rank that does not lead; None where none is divided."""

@@ -22,13 +22,14 @@ import torch
 
 from stagetree.runtime import inexact, state_format
 from stagetree.runtime.attached import script_trainer
-from stagetree.runtime.comparing import Looks, unread
+from stagetree.runtime.comparing import unread
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.grant import Grant, GrantLost
 from stagetree.runtime.launcher import SOCKET
 from stagetree.runtime.loading import imports_of
 from stagetree.runtime.machine import Machine, log_to_stderr, prefer_for_killing, print_to, refuse_breakpoints
 from stagetree.runtime.model import HpTimeline, Model
+from stagetree.runtime.reads import reads_of, watch_reads
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import generators
 
@@ -40,10 +41,11 @@ class Rank:
 
     def __init__(self, number: int, world: int) -> None:
         self._number, self._world = number, world
-        self._device, self._file, self._looks = "cpu", "", Looks()
+        self._device, self._file = "cpu", ""
         self._grant: Grant | None = None
         self._model: Model | None = None
         self.taken = 0  # steps of the command under way
+        watch_reads()
 
     def begin(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
         """Run the script up to its loop."""
@@ -98,7 +100,7 @@ class Rank:
         return {"unread": unread(self._built.trainer)}, []
 
     def files(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
-        return {"files": self._looks.files(self._built.trainer, self._file)}, []
+        return {"files": reads_of(self._built.trainer, self._file)}, []
 
     def log(self, message: Message, files: list[int]) -> None:
         """From here on, print into these files."""

@@ -17,7 +17,7 @@ class Script(ABC):
         """The hyper-parameters that the script has read in no step so far."""
 
     def read_elsewhere(self) -> list[str]:
-        """The files that processes of the script's own have read, as of `Looks.files`."""
+        """The files that processes of the script's own have read, as of `reads_of`."""
         return []
 
 

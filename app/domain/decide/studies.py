@@ -10,8 +10,8 @@ from app.domain import events as e
 from app.domain import keeping
 from app.domain.accounting import BUDGETS, spent
 from app.domain.asking import refusing, suggested
+from app.domain.exactness import check_error, difference
 from app.domain.failures import last_line
-from app.domain.proofs import check_error, judge
 from app.domain.schedule import path
 from app.domain.search_plan import SearchPlan, Study, Trial, still_open
 from app.domain.terms import (
@@ -21,22 +21,21 @@ from app.domain.terms import (
     StateConflict,
     StudyState,
     TrialState,
-    Verdict,
 )
 from stagetree.limits import DATA_SEED, Limits, check_size
 
 
 def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
     """Train each trial of a running study alone from here on, or end the study; nothing where the trainer is exact."""
-    judgement = judge(plan)
-    if judgement.verdict != Verdict.INEXACT or study.is_final or study.isolated:
+    test = difference(plan)
+    if test is None or study.is_final or study.isolated:
         return
     match study.inexact:
         case InexactPolicy.REFUSE:
-            text = f"the trainer is not exact, and the study says inexact: refuse. {judgement.reason}"
+            text = f"the trainer is not exact, and the study says inexact: refuse. {test.difference}"
             yield e.StudyFailed(study=study.id, error=text, at=at)
         case InexactPolicy.ALONE:
-            yield e.StudyIsolated(study=study.id, reason=judgement.reason, at=at)
+            yield e.StudyIsolated(study=study.id, reason=test.difference, at=at)
             theirs = (trial for trial in study.trials if trial.reason.get("by") == "user" and not plan.begins(trial))
             users = [trial for trial in theirs if trial.state != TrialState.CANCELLED]
             for number, trial in enumerate(users):

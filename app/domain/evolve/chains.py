@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from app.domain import awaiting
 from app.domain import events as e
 from app.domain.assignment import gpu_of
-from app.domain.evolve import results
 from app.domain.failures import counts_elsewhere, raised, tried
 from app.domain.search_plan import MOST_FAILURES, Chain, GivenUp, Node, SearchPlan, Study
 from app.domain.terms import ChainOutcome, FailureKind, TrialKey
@@ -15,15 +14,12 @@ from app.domain.terms import ChainOutcome, FailureKind, TrialKey
 
 def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     """A slot is to run these stages."""
-    first = event.stages[0]
-    broke = results.broke(plan, plan.node(first.node), first.start)
     chain = Chain(
         event.chain,
         event.slot,
         event.stages,
         event.at,
         proof=event.proof,
-        broke=broke,
         members=event.members,
         kind=event.kind,
     )
@@ -31,17 +27,25 @@ def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     if event.proof is not None:
         return
     plan.measurements += plan.packing is None
-    is_behind = plan.is_behind_change(plan.node(first.node), first.start)
-    plan.is_resumed_behind = plan.is_resumed_behind or is_behind
     if gpu := gpu_of(event.kind):
         plan.gpus.add(gpu)
     for index, stage in enumerate(event.stages):
         node = plan.node(stage.node)
         node.running[event.chain, index] = (stage.start, stage.end)
-        node.resumed_from = max(node.resumed_from, first.start)
         node.gpu = gpu or node.gpu
-        node.broke = min(filter(None, (node.broke, broke)), default=0)
         plan.touched.add(stage.node)
+    _note_resumption(plan, event.stages)
+
+
+def _note_resumption(plan: SearchPlan, stages: tuple[e.Stage, ...]) -> None:
+    """Where a chain begins with a saved state, that is to be compared. The mean of several states can not be."""
+    begin, last = stages[0].start, stages[-1]
+    if not begin or last.node not in plan.nodes or plan.ancestry(last.node)[0].start == begin:
+        return
+    for stage in stages:
+        node = plan.nodes[stage.node]
+        node.resumed[begin] = node.resumed.get(begin, False) or stage.end == begin
+    plan.resumptions[plan.resumption(last.node, last.end, begin)] = None
 
 
 def complete(plan: SearchPlan, event: e.StageCompleted) -> None:

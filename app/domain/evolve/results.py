@@ -6,6 +6,7 @@ These are states whose steps may be trained again in another way than the first 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterator
 from dataclasses import replace
 
 from app.domain import awaiting
@@ -17,16 +18,14 @@ from app.domain.search_plan import (
     Checkpoint,
     KeptAt,
     Node,
-    ProvenSpan,
     SearchPlan,
     Study,
     Witness,
-    span_on,
 )
 from app.domain.terms import FailureKind, ProofKind, TrialState, digest
 
-MOST_WITNESSES = 16
-"""So many of the cheapest are noted: one is enough, and some of their states will be deleted."""
+MOST_WITNESSES = 8
+"""Of each resumption, the cheapest that are noted: one is enough, but some of their states will be deleted."""
 
 
 def trained_by(plan: SearchPlan, node: Node, step: int) -> Chain | None:
@@ -38,50 +37,49 @@ def trained_by(plan: SearchPlan, node: Node, step: int) -> Chain | None:
     return plan.chains.get(chain) if chain is not None else None
 
 
-def broke(plan: SearchPlan, node: Node, step: int) -> int:
-    """The first step at which training has broken that goes on there, with a state that is kept or, at 0, with none."""
-    here: Node | None = node
-    while here is not None and not here.is_at_hand(step) and here.start >= step:
-        here = plan.nodes.get(here.parent) if here.parent is not None else None
-    return here.state_at(step).broke or step if here is not None and here.is_at_hand(step) else step
+def _take_comparison(plan: SearchPlan, test: e.ExactnessTested) -> None:
+    """Equal states show that the resumptions which one of the two trainings had, and the other had not, change nothing.
 
-
-def span(plan: SearchPlan, test: e.ExactnessTested) -> ProvenSpan | None:
-    """From which break to which step this shows that training comes out as it does without one.
-
-    None where it shows a difference, or nothing; where both ways broke: they may be wrong alike; and where only metrics
-    were equal, since no state is kept: they say nothing of the steps that follow.
+    Where only metrics were equal, since no state is kept, they say nothing of the steps that follow.
     """
     if test.proof == ProofKind.CHECK or test.difference or test.unproven:
-        return None
-    checkpoint, chain = plan.node(test.node).checkpoints.get(test.step), plan.chains.get(test.chain)
-    if checkpoint is None:
-        return None
-    again = chain.broke if chain is not None else test.begin
-    before = checkpoint.broke if checkpoint.since == test.since else test.since
-    if before and again:
-        return None
-    return span_on(plan.way(test.node, test.step), before or again, max(test.begin, test.since))
+        return
+    if test.node not in plan.nodes or test.step not in plan.nodes[test.node].checkpoints:
+        return
+    way = plan.way(test.node, test.step)
+    steps = {step for node, _ in way for step in node.resumed if test.begin < step < test.step} | {test.since}
+    for step in {test.begin} if test.begin > test.since else steps - {0}:
+        plan.compared[step] = plan.compared.get(step, frozenset()) | plan.resumption(test.node, test.step, step).values
 
 
-def note(plan: SearchPlan, node: Node, step: int) -> None:
-    """A state is kept there. Where its training can begin elsewhere than it did, that is a proof."""
+def _note_witness(plan: SearchPlan, node: Node, step: int) -> None:
+    """A state is kept there, which a second training may reach from elsewhere than the first did."""
     began = node.checkpoints[step].since
     if began is None or node.alone or node.id not in plan.nodes or node.id in plan.means:
         return
-    inside = _latest(plan, node, step, began)
-    if inside is None and began == 0:
-        return  # there is no hand-over on its way
     draw = int(digest(node.id, step)[:8], 16) / 2**32
-    before = inside if inside is not None else _latest(plan, node, began, 0) or 0
-    is_behind = any(plan.is_behind_change(node, at) for at in (began, before) if at)
-    insort(plan.witnesses, Witness(step - before, node.id, step, began, before, draw, is_behind))
-    alike = [each for each in plan.witnesses if each.is_behind == is_behind]
-    if len(alike) > MOST_WITNESSES:
-        plan.witnesses.remove(alike[-1])
+    for begin in _beginnings(plan, node, step, began):
+        witness = Witness(step - begin, node.id, step, began, begin, draw)
+        insort(alike := plan.witnesses.setdefault(witness.resumption, []), witness)
+        del alike[MOST_WITNESSES:]
     if began > 0 and draw < max((study.audit for study in plan.studies.values() if study.is_running), default=0.0):
         again = _latest(plan, node, began, 0) or 0
         plan.audits.append(Witness(step - again, node.id, step, began, again, draw))
+
+
+MOST_BEGINNINGS = 3
+"""So many of the states behind which a chain went on can be compared with each state that it kept later."""
+
+
+def _beginnings(plan: SearchPlan, node: Node, step: int, began: int) -> Iterator[int]:
+    """Where a second training can begin: with states that the first one passed; or from before that which it loaded."""
+    inside = _latest(plan, node, step, began)
+    if inside is None:
+        yield from [_latest(plan, node, began, 0) or 0] if began else []
+    for _ in range(MOST_BEGINNINGS):
+        if inside is not None:
+            yield inside
+            inside = _latest(plan, node, inside, began)
 
 
 def _latest(plan: SearchPlan, node: Node, before: int, after: int) -> int | None:
@@ -129,8 +127,7 @@ def take_exactness(plan: SearchPlan, event: e.ExactnessLost | e.ExactnessTested)
     """A stage may differ from a training alone, or was compared with one."""
     if isinstance(event, e.ExactnessTested):
         plan.tests.append(event)
-        if (proven := span(plan, event)) is not None:
-            plan.spans.setdefault(event.device, []).append(proven)
+        _take_comparison(plan, event)
         if event.difference:
             plan.node(event.node).not_exact[event.step, TRAINED_TWICE] = None
     else:
@@ -145,8 +142,8 @@ def take_checkpoint(plan: SearchPlan, event: e.CheckpointKept | e.CheckpointCach
     """A state is kept from here on; or is on its way, and can be begun with on one host until then."""
     node = plan.node(event.node)
     chain = trained_by(plan, node, event.step)
-    since, broke = (None, 0) if chain is None else (chain.stages[0].start, chain.broke)
-    checkpoint = Checkpoint(event.key, event.sha256, event.size, since=since, broke=broke, parts=event.parts)
+    since = None if chain is None else chain.stages[0].start
+    checkpoint = Checkpoint(event.key, event.sha256, event.size, since=since, parts=event.parts)
     if isinstance(event, e.CheckpointKept):
         _keep(plan, node, event, replace(checkpoint, intermediate=event.intermediate))
     elif event.step in node.saving:  # else it is kept already, or lost
@@ -167,7 +164,7 @@ def _keep(plan: SearchPlan, node: Node, event: e.CheckpointKept, checkpoint: Che
     node.saving.pop(event.step, None)
     node.cached.pop(event.step, None)
     awaiting.await_evaluation(plan, node, event.step)
-    note(plan, node, event.step)
+    _note_witness(plan, node, event.step)
 
 
 def release_checkpoint(plan: SearchPlan, event: e.CheckpointReleased) -> None:

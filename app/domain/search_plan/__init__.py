@@ -7,7 +7,6 @@ that are only ever added. `app.domain.evolve` makes it from events, and nothing 
 from __future__ import annotations
 
 from app.domain.search_plan.chain import NO_PROGRESS, Chain, ChainProgress, ChainsUnderWay, Progresses
-from app.domain.search_plan.coverage import ProvenSpan, Witness, covered_to, span_on
 from app.domain.search_plan.node import MAX_LOST, MOST_FAILURES, CachedState, Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.plan import (
     SearchPlan,
@@ -15,6 +14,7 @@ from app.domain.search_plan.plan import (
     speed_up,
     study_of,
 )
+from app.domain.search_plan.resumptions import Resumption, Value, Witness, resumption_at
 from app.domain.search_plan.study import MAX_RESTARTS, Study, still_open, trial_of
 from app.domain.search_plan.trial import COOLDOWN_OF, Note, Trial, TrialEvent, TrialRun
 
@@ -34,17 +34,17 @@ __all__ = [
     "Node",
     "Note",
     "Progresses",
-    "ProvenSpan",
     "Raised",
+    "Resumption",
     "SearchPlan",
     "Study",
     "Trial",
     "TrialEvent",
     "TrialRun",
+    "Value",
     "Witness",
-    "covered_to",
     "open_study_of",
-    "span_on",
+    "resumption_at",
     "speed_up",
     "still_open",
     "study_of",

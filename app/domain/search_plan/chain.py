@@ -15,7 +15,6 @@ class Chain:
     """Stages under way on a slot; `index` is the one in training, past the last while checkpoints are written.
 
     seconds: spent on the stages before that one. proof: what it proves by training steps again; None where it trains.
-    broke: the first step on the way to its end at which training went on from a state that was saved; 0 for none.
     members: the slots that are lent to it. kind: that of their devices, where there are any.
     """
 
@@ -26,7 +25,6 @@ class Chain:
     index: int = 0
     seconds: float = 0.0
     proof: ProofKind | None = None
-    broke: int = 0
     members: tuple[str, ...] = ()
     kind: str = ""
 

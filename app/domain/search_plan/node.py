@@ -17,7 +17,7 @@ class Checkpoint:
     """Where a state is kept. `intermediate`: inside a stage, because it was cheap, not because anyone asked.
 
     since: the step from which its chain trained without a break; None where no chain is on record that did.
-    broke: as of that chain. size, parts: as in `CheckpointKept`.
+    size, parts: as in `CheckpointKept`.
     """
 
     key: str
@@ -25,7 +25,6 @@ class Checkpoint:
     size: int
     intermediate: bool = False
     since: int | None = None
-    broke: int = 0
     parts: tuple[e.StoredPart, ...] = ()
 
     @property
@@ -107,8 +106,8 @@ class Node:
     this had taken.
     not_exact: the first step that each of the stages concerns which are not exact, and why; in the order of the log.
     alone: whether nothing is trained on from its states: each chain begins at step 0. trials: how many pass it.
-    resumed_from: the last step at which the state was kept that a chain began with which trained here; 0 if none did.
-    broke: the first step at which training broke on the way of any of those chains.
+    resumed: the steps of the saved states that chains began with which trained here; for each, whether one of them only
+    evaluated that state, so that the result at the step itself rests on it.
     seconds: that its steps have taken, or would have on one device where several trained them. rates: by kind of GPU,
     the steps that it has trained, and their part of the seconds. paces: by kind of
     device and ranks, what several have trained: the steps, and the seconds that passed. peaks: by kind of GPU and the
@@ -138,8 +137,7 @@ class Node:
     trained: int = 0
     alone: bool = False
     trials: int = 0
-    resumed_from: int = 0
-    broke: int = 0
+    resumed: dict[int, bool] = field(default_factory=dict)
     rates: dict[str, tuple[int, float]] = field(default_factory=dict)
     paces: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
     peaks: dict[tuple[str, int, int], int] = field(default_factory=dict)

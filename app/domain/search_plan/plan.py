@@ -10,8 +10,8 @@ from typing import Any
 from app.domain import events as e
 from app.domain.means import MeanShare
 from app.domain.search_plan.chain import ChainsUnderWay
-from app.domain.search_plan.coverage import ProvenSpan, Witness
 from app.domain.search_plan.node import MAX_LOST, Checkpoint, GivenUp, KeptAt, Node, Raised
+from app.domain.search_plan.resumptions import Resumption, Value, Witness, resumption_at
 from app.domain.search_plan.study import Study, still_open
 from app.domain.search_plan.trial import Trial
 from app.domain.terms import NodeId, Place, ProofKind, StudyId, TrialKey, Unknown
@@ -33,12 +33,13 @@ class SearchPlan:
     the kinds of GPU that were given any stages. means: of each average, its states; it has no parent, and only here the
     tree is a graph. averages: the other way round, of each node's states, by step. packing_reason: why it was chosen
     so. measurements: how many chains were assigned before, each to find that out. tests: what comparing states has
-    shown. spans: by kind of device, where training came out as it does without a break.
+    shown. resumptions: where training resumed from a saved state. compared: by the step of a resumption, the kinds of
+    values under which it came out as training without a break.
     proofs_in_vain: how many chains of each kind ended before they could tell. check_failures: why the user's code
     failed when it was tried, by the root whose values it had; unreported: by the study whose metric was missing then.
-    witnesses: the states that are cheapest to train again in another way; audits: those that began with a state that
-    was kept, each with its place in a draw that is the same for everyone. is_resumed_behind: whether a state was
-    trained on from that lies behind a change of a hyper-parameter. given_up: the errors that have ended a trial after
+    witnesses: by the step of the resumption that they compare, the cheapest states to train again in another way;
+    audits: those that began with a state that was kept, each with its place in a draw that is the same for everyone.
+    given_up: the errors that have ended a trial after
     all its tries, each with the most tries that one took.
     """
 
@@ -62,13 +63,13 @@ class SearchPlan:
     packing_reason: str = ""
     measurements: int = 0
     tests: list[e.ExactnessTested] = field(default_factory=list)
-    spans: dict[str, list[ProvenSpan]] = field(default_factory=dict)
+    resumptions: dict[Resumption, None] = field(default_factory=dict)
+    compared: dict[int, frozenset[Value]] = field(default_factory=dict)
     proofs_in_vain: dict[ProofKind, int] = field(default_factory=dict)
     check_failures: dict[NodeId, Mapping[str, Any]] = field(default_factory=dict)
     unreported: dict[StudyId, Mapping[str, Any]] = field(default_factory=dict)
-    witnesses: list[Witness] = field(default_factory=list)
+    witnesses: dict[int, list[Witness]] = field(default_factory=dict)
     audits: list[Witness] = field(default_factory=list)
-    is_resumed_behind: bool = False
     given_up: dict[Raised, GivenUp] = field(default_factory=dict)
     weights: dict[str, Checkpoint] = field(default_factory=dict)
     environments: dict[str, e.EnvironmentSeen] = field(default_factory=dict)
@@ -111,11 +112,19 @@ class SearchPlan:
     def trial(self, key: TrialKey) -> Trial:
         return self.studies[key[0]].trials[key[1]]
 
-    def is_behind_change(self, node: Node, step: int) -> bool:
-        """Whether a hyper-parameter has changed before this step on the way to the node."""
-        while node.parent is not None and self.nodes[node.parent].parent is not None:
-            node = self.nodes[node.parent]
-        return node.parent is not None and step > node.start
+    def resumption(self, node: NodeId, end: int, step: int) -> Resumption:
+        """What training depends on that resumes after `step` steps on the way to step `end` of a node."""
+        return resumption_at(self.way(node, end), step)
+
+    def is_compared_at(self, resumption: Resumption) -> bool:
+        """Whether training that resumed there was seen to end as training without a break does."""
+        values = self.compared.get(resumption.step)
+        return values is not None and resumption.values <= values
+
+    @property
+    def uncompared(self) -> list[Resumption]:
+        """The resumptions that were not compared yet, by step."""
+        return sorted((each for each in self.resumptions if not self.is_compared_at(each)), key=lambda each: each.step)
 
     def origins(self, node: Node) -> list[Place]:
         """The states that a node begins with: its parent's, all states of its mean, or, at step 0, none."""

@@ -15,8 +15,8 @@ from app.domain import accounting, results, search_plan
 from app.domain.accounting import Forecast
 from app.domain.decide.studies import GROWS_BY, grows_from
 from app.domain.events import Stage
+from app.domain.exactness import unread
 from app.domain.failures import Group, group_text, groups
-from app.domain.proofs import unread
 from app.domain.remarks import learned_text
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, decisions, meaning, prediction, standing

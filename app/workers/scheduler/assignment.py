@@ -15,7 +15,7 @@ from app.domain import commands as c
 from app.domain.assignment import ChainAssignment, SlotDescription, kind_of_proofs
 from app.domain.decide import decide
 from app.domain.events import PackingProfiled, PlanOpened
-from app.domain.proofs import may_train
+from app.domain.exactness import may_train
 from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, PlanId, Refused
@@ -194,7 +194,7 @@ class Assignment:
         is_new = placed.is_pack and placed.slot.device not in plan.profiles
         how: dict[str, Any] = {"pack": pack, "profile": is_new}
         if self._ports.proofs and not placed.is_pack:
-            how["keep_at"] = keep_at(frontier, placed.paths[0], kind_of_proofs(placed.slot))
+            how["keep_at"] = keep_at(frontier, placed.paths[0])
         tells = {chains[0]} if placed.slot.device not in plan.environments else set[str]()
         if placed.measure:
             how |= {"packing": 1, "measure": placed.measure}

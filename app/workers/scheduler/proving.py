@@ -13,14 +13,14 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain.decide import decide
-from app.domain.proofs import difference
+from app.domain.exactness import difference
 from app.domain.search_plan import Chain, SearchPlan, Study
 from app.domain.terms import ChainId, InexactPolicy, ProofKind, Refused
 from app.events import ChainRecord, PlanUnusable, RowsPort, SlotTaken, VersionConflict, change
 from app.scheduling.assignment import Candidates, by_kind
 from app.scheduling.frontier import Frontier
-from app.scheduling.idle_proofs import comes_to_something, in_idle_slot
-from app.scheduling.proofs import Proof, can_wait, first, is_due, is_wanted, proof_assignment, spans_of
+from app.scheduling.proof_choice import can_wait, comes_to_something, first, in_idle_slot, is_due, is_wanted
+from app.scheduling.proofs import Proof, proof_assignment, spans_of
 from app.workers.scheduler.gangs import Gangs
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 
@@ -57,7 +57,9 @@ class Proving:
         """
         for frontier in self._frontiers() if slots.free else ():
             for kind, able in by_kind(frontier.plan, slots, partial(_has_first, frontier)):
-                proof = None if _is_being_checked(frontier.plan, able, slots) else first(frontier, kind)
+                proof = None
+                if not _is_being_checked(frontier.plan, able, slots):
+                    proof = first(frontier, kind, len(able.well))
                 if proof is not None:
                     is_urgent = proof.kind == ProofKind.CHECK or frontier.longest() is None
                     slots = self._give(frontier, proof, kind, able, slots, is_urgent=is_urgent)

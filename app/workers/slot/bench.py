@@ -1,12 +1,14 @@
 """Runs on: the thread that trains.
 
-What a proof is made with: steps are trained again in the slot's process, which is its own, and states compared."""
+What a comparison is made with: steps are trained again in a process of its own, and states compared.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from math import inf
 
 from app.domain.assignment import ChainAssignment, Comparison, ResumePoint
@@ -15,9 +17,8 @@ from app.workers.slot.claim import Stopped
 from app.workers.slot.context import SlotContext
 from app.workers.slot.models import LaneContext
 from app.workers.state import State
-from app.workers.trainer_process import Compared, Stray
+from app.workers.trainer_process import Compared, Seen
 from app.workers.trial_logs import StageFiles
-from stagetree.runtime import inexact
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact import other_metrics
 
@@ -73,14 +74,10 @@ class Bench:
         """Whether equal bits are promised at all."""
         return self._work.determinism != "off"
 
-    def build(self, *, is_fresh: bool = True) -> None:
-        """A new model where the work begins, in a fresh process or in that which is there.
-
-        Raises as `TrainerHost.begin` does.
-        """
+    def build(self) -> None:
+        """A new model where the work begins, in a fresh process. Raises as `TrainerHost.begin` does."""
         self._check_wanted()
-        if is_fresh:
-            self._host.end_process()
+        self._host.end_process()
         self._host.begin(self._work, 0, self.read, self._log)
         self.step = self._work.stages[0].start
 
@@ -108,10 +105,10 @@ class Bench:
         self._check_wanted()
         return self._host.evaluate()
 
-    def save(self) -> State:
-        """The state of the model, which is the caller's to close."""
+    def save(self, *, look: bool = False) -> State:
+        """The state of the model, which is the caller's to close; look: as of `TrainerProcess.save`."""
         self._check_wanted()
-        return self._host.save()
+        return self._host.save(look=look)
 
     def load(self, state: State, step: int) -> None:
         """Put the model that is there where it was after `step` steps."""
@@ -120,24 +117,28 @@ class Bench:
         self._host.call(lambda process: process.load(state, self._work.hp, step, deadline=deadline))
         self.step = step
 
-    def compare(self, mine: State, other: State) -> Compared:
-        """Where a state differs from another one."""
+    def compare(self, mine: State, other: State, ignored: Sequence[str] = ()) -> Compared:
+        """Where a state differs from another one; ignored: as of `TrainerProcess.compare`."""
         deadline = self._host.deadline("compare")
-        return self._host.call(lambda process: process.compare(mine, other, deadline=deadline))
+        return self._host.call(lambda process: process.compare(mine, other, ignored, deadline=deadline))
 
     def compare_stored(self, mine: State, at: Comparison) -> Compared:
         """Where a state differs from that on record, which is only read if it is not the same to the byte.
 
         Raises `CheckpointUnreadable`.
         """
+        assert self._work.proof is not None
         on_record = [at.sha256, *(part.sha256 for part in at.parts)]
         if [hashlib.sha256(each.view()).hexdigest() for each in mine.images] == on_record:
             return Compared("", ())
         with closing(self.read(at.stored)) as stored:
-            return self.compare(mine, stored)
+            return self.compare(mine, stored, self._work.proof.ignored)
 
-    def difference(self, mine: State, at: Comparison) -> str:
-        """Where the other way ends otherwise. Raises `Unproven` where that need not be the trainer's fault."""
+    def compared(self, mine: State, at: Comparison) -> Compared:
+        """Where the other way ends otherwise, in state or metrics, and what the two trainers held besides.
+
+        Raises `Unproven` where a difference need not be the trainer's fault, and `CheckpointUnreadable`.
+        """
         comparison = self.compare_stored(mine, at) if at.key else NOT_KEPT
         text = comparison.difference
         if not text and at.metrics is not None:
@@ -150,7 +151,7 @@ class Bench:
             raise Unproven(f"the state that it began with was made elsewhere: it {self.inexact_reasons[0]}")
         if text and self.operations:
             raise Unproven(f"the trainer {self.operations[0]}")
-        return text
+        return replace(comparison, difference=text)
 
     def _at_any_state(self, mine: State) -> Compared:
         """Metrics alone do not tell where they were made; a state that is kept on the same way does.
@@ -163,40 +164,9 @@ class Bench:
                 return self.compare_stored(mine, at)
         raise Unproven("no state is kept on its way that tells under which torch, and on which device, it was measured")
 
-    def look(self, name: str) -> None:
-        """Note what the trainer has beside its state."""
-        self._host.call(lambda process: process.look(name, deadline=self._host.deadline("look")))
-
-    def stray(self, words: str) -> Stray:
-        """What is not as it was at the look `first`, where `words` say that it was, but at that at `used`."""
-        deadline = self._host.deadline("look")
-        return self._host.call(lambda process: process.stray("first", words, deadline=deadline))
-
-    def why_measured_otherwise(self) -> str:
-        """The cause of metrics that differ although the weights do not, where measuring again at this step shows it."""
-        once = self.evaluate()
-        if other_metrics(once, self.evaluate()):
-            return inexact.MEASURING
-        with closing(self.save()) as state:
-            if other_metrics(once, self.evaluate()):
-                return inexact.MEASURING_SAVED
-            self.load(state, self.step)
-        return inexact.MEASURING_LOADED if other_metrics(once, self.evaluate()) else ""
-
-    def is_changed_by_measuring(self) -> bool:
-        """Whether the state is another one after an evaluation at this step."""
-        with closing(self.save()) as before:
-            self.evaluate()
-            with closing(self.save()) as after:
-                return bool(self.compare(after, before).difference)
-
-    def stray_after_reloading(self, words: str) -> Stray:
-        """Load the state that the work begins with once more: what does not come back with it. words: as of `stray`."""
-        assert self._work.resume is not None
-        with closing(self.read(self._work.resume)) as state:
-            self.load(state, self._work.resume.step)
-        self.look("used")
-        return self.stray(words)
+    def seen(self) -> Seen:
+        """What the trainer has read since it was built."""
+        return self._host.call(lambda process: process.seen(deadline=self._host.deadline("seen")))
 
     def is_worth(self, steps: int) -> bool:
         """Whether so many more steps cost no more than they may, or but a moment."""

@@ -50,8 +50,10 @@ class LaneModel(Protocol):
     def begin(
         self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: StageFiles | None
     ) -> None: ...
-    def evaluate(self) -> dict[str, float | None]: ...
-    def save(self) -> State: ...
+    @property
+    def changed(self) -> tuple[str, ...]: ...
+    def evaluate(self, *, watch: bool = False) -> dict[str, float | None]: ...
+    def save(self, *, look: bool = False) -> State: ...
     def mark_at(self, place: Place) -> None: ...
 
 
@@ -98,11 +100,15 @@ class PackedModel:
         self.inexact_reasons = self.inexact_reasons if index == 0 else ()
         self._host.print_to(log, lane=self.number)
 
-    def evaluate(self) -> dict[str, float | None]:
+    @property
+    def changed(self) -> tuple[str, ...]:
+        return ()
+
+    def evaluate(self, *, watch: bool = False) -> dict[str, float | None]:
         deadline = self._host.deadline("evaluate")
         return self._call(lambda process: process.evaluate(deadline=deadline, lane=self.number))
 
-    def save(self) -> State:
+    def save(self, *, look: bool = False) -> State:
         deadline = self._host.deadline("save")
         return self._call(lambda process: process.save(deadline=deadline, lane=self.number))
 

@@ -7,23 +7,23 @@ See `ProofKind`. What it finds goes on record as it is found; it keeps nothing, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 
 from app.domain import events as e
 from app.domain.assignment import Comparison, ProofOrder
 from app.domain.terms import ChainOutcome, FailureKind, NodeId, ProofKind
 from app.workers.slot.bench import OFF, Bench, Unproven, last_line
-from app.workers.slot.checking import CheckFailed, check
+from app.workers.slot.checking import CheckFailed, check, of_state
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.execution import Progress
 from app.workers.slot.lane import Lane, Stage
 from app.workers.slot.outbox import End, Finish, RowChange
 from app.workers.state import State
+from app.workers.trainer_process import Compared
+from stagetree.runtime import inexact
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.inexact import LEAVING, LOST, in_words_of_scripts, is_of_metrics, of_metrics
-
-NEW = "in a new one"
+from stagetree.runtime.inexact import UNREPEATABLE, in_words_of_scripts, is_of_metrics, of_metrics
 
 
 class ProofLane(Lane):
@@ -41,7 +41,6 @@ class ProofLane(Lane):
         self.progress, self._has_begun = Progress(self.work.stages[0].start), False
         self._began_at = self._its.seconds()
         self._waiting = list(self._order.comparisons)
-        self._differs = False
         self._bench = Bench(self.work, self._slot, self._its, self._check_wanted, self._at_step)
 
     def can_begin(self, index: int) -> bool:
@@ -77,8 +76,8 @@ class ProofLane(Lane):
         self._end_process()
 
     def _end_process(self) -> None:
-        """Unless it is as good as any that has trained before: where bits differed, nobody goes on with it."""
-        if self._has_begun and (self._kind == ProofKind.CHECK or self._differs):
+        """What was trained to compare is in the way of whatever the slot trains next."""
+        if self._has_begun:
             self._slot.trainer.end_process()
 
     def _end_unproven(self, why: str) -> bool:
@@ -138,11 +137,8 @@ class ProofLane(Lane):
         bench.print_to(self._slot.logs.begin(self.claim.chain, self.work, 0))
         if self._kind == ProofKind.CHECK:
             its = check(bench, self._order, self.work.stages[0].end, self._let_others_train)
-            stray, unread, files = dict(its.stray), list(its.unread), list(its.files)
-            told = self._tested(
-                difference=its.difference, unproven=its.unproven, stray=stray, unread=unread, files=files
-            )
-            self._state(told)
+            unread, files = list(its.unread), list(its.files)
+            self._state(self._tested(difference=its.difference, unproven=its.unproven, unread=unread, files=files))
             return
         if self.work.determinism == "off":
             raise Unproven(OFF)
@@ -169,70 +165,43 @@ class ProofLane(Lane):
     def _train_again(self, bench: Bench) -> None:
         """The other way, in a fresh process, up to all that was not compared yet."""
         bench.build()
-        looks = self._kind == ProofKind.HANDOVER and self.work.resume is not None
-        if looks:
-            bench.look("first")
+        looks = self._kind == ProofKind.HANDOVER
         while self._waiting:
             at = self._waiting[0]
             bench.train(at.step)
-            with closing(bench.save()) as mine:
+            with closing(bench.save(look=looks)) as mine:
                 try:
-                    text = bench.difference(mine, at)
+                    compared = bench.compared(mine, at)
                 except CheckpointUnreadable as gone:
                     if len(self._waiting) == 1:
                         raise
                     self._state(self._tested(unproven=str(gone)))
                     self._waiting.pop(0)
                     continue
-                self._tell(bench, mine, at, text, looks)
+                difference = self._explained(bench, mine, at, compared) if compared.difference else ""
+            self._say(at, difference, compared.stray if looks else ())
             self._waiting.pop(0)
-            if text:
+            if difference:
                 self._waiting.clear()
 
-    def _tell(self, bench: Bench, mine: State, at: Comparison, text: str, looks: bool) -> None:
-        """Have it on record; looks: with what does not come back with the state that the model began with."""
-        if text:
-            self._say(at, *self._explained(bench, text, looks))
-        elif looks and len(self._waiting) == 1:
-            self._go_on_in_the_used(bench, mine, at)
-        else:
-            self._say(at)
-
-    def _explained(self, bench: Bench, text: str, looks: bool) -> tuple[str, Mapping[str, str]]:
-        """A difference with its likely cause, and what does not come back with the state; looks: as `_tell`."""
-        names: Mapping[str, str] = {}
-        cause, measured, seen = "", "", LOST
+    def _explained(self, bench: Bench, mine: State, at: Comparison, compared: Compared) -> str:
+        """A difference with its likely cause: trained once more in the same way, it comes out the same, or does not."""
+        text, cause = compared.difference, of_state(compared.stray)
+        if is_of_metrics(text):
+            return f"{text}. {of_metrics(compared.stray)}"
         with suppress(TrainerFailed, CheckpointUnreadable):  # it differs all the same
-            if is_of_metrics(text):
-                measured = bench.why_measured_otherwise()
-            elif bench.is_changed_by_measuring():
-                seen = LEAVING
-            if looks:
-                stray = bench.stray_after_reloading(NEW)
-                names, cause = stray.names, stray.cause
-        cause = of_metrics(measured, names) if is_of_metrics(text) else seen if cause in ("", LOST) else cause
-        return f"{text}. {cause}", names
-
-    def _go_on_in_the_used(self, bench: Bench, mine: State, at: Comparison) -> None:
-        """Once more, in the object that has been there already; this is a slot's everyday."""
-        try:
-            stray, text = bench.stray_after_reloading(NEW), ""
-        except CheckpointUnreadable:  # it was there a moment ago, and the bits are equal
-            self._say(at)
-            return
-        if bench.is_worth(at.step - self._begin):
+            bench.build()
             bench.train(at.step)
             with closing(bench.save()) as again:
-                text = bench.compare(again, mine).difference
-            stray = bench.stray(NEW) if text else stray
-        self._say(at, f"in a used object, {text}. {stray.cause or LOST}" if text else "", stray.names)
+                cause = UNREPEATABLE if bench.compare(again, mine).difference else cause
+        return f"{text}. {cause}"
 
-    def _say(self, at: Comparison, difference: str = "", stray: Mapping[str, str] | None = None) -> None:
-        self._state(self._tested(at, difference=difference, stray=dict(stray or {})))
+    def _say(self, at: Comparison, difference: str, stray: Sequence[str]) -> None:
+        words = dict.fromkeys(stray, inexact.STRAY)
+        self._state(self._tested(at, difference=difference, stray=words))
 
     def _state(self, fact: e.ExactnessTested) -> None:
         """It goes on record now, whatever becomes of the rest."""
-        self._differs |= bool(fact.difference)
         self._slot.outbox.put(self.claim, [fact], is_news=True)
 
 

@@ -136,13 +136,21 @@ class TrainerHost:
         deadline = self.deadline("train").of_steps(is_patient=work.patient)
         return self.call(lambda p: p.train(work.hp, until, work.ahead, deadline=deadline, on_progress=on_progress))
 
-    def evaluate(self) -> dict[str, float | None]:
-        """The metrics of the model where it is. Raises `TrainerFailed`."""
-        return self.call(lambda process: process.evaluate(deadline=self.deadline("evaluate")))
+    def evaluate(self, *, watch: bool = False) -> dict[str, float | None]:
+        """The metrics of the model where it is. watch: note in `changed` what that changes in its state.
 
-    def save(self) -> State:
-        """The state of the model where it is. Raises `TrainerFailed`."""
-        return self.call(lambda process: process.save(deadline=self.deadline("save")))
+        Raises `TrainerFailed`.
+        """
+        return self.call(lambda process: process.evaluate(deadline=self.deadline("evaluate"), watch=watch))
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The leaves of the state that the last evaluation changed, if it was watched."""
+        return () if self._process is None else self._process.changed
+
+    def save(self, *, look: bool = False) -> State:
+        """The state of the model where it is; look: as of `TrainerProcess.save`. Raises `TrainerFailed`."""
+        return self.call(lambda process: process.save(deadline=self.deadline("save"), look=look))
 
     def mark_at(self, place: Place) -> None:
         """The model has been trained to that place, and stays there."""

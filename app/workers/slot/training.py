@@ -11,7 +11,7 @@ from math import inf
 
 from app.domain import events as e
 from app.domain.assignment import ResumePoint
-from app.domain.terms import ChainOutcome, FailureKind, NodeId
+from app.domain.terms import ChainOutcome, FailureKind, NodeId, ProofKind
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import NoTrainerProcess
 from app.workers.slot.execution import (
@@ -52,6 +52,7 @@ class TrainingLane(Lane):
             self.claim, room, slot.given.records, slot.outbox, slot.saver, slot.me.host
         )
         self._facts: list[e.Event] = []
+        self._told_changed = frozenset[str]()
         self._last_read = ResumePoint("", 0, "", "")
         self._step_seconds = inf  # of the stage before
 
@@ -92,8 +93,7 @@ class TrainingLane(Lane):
                     self._facts += execution.passed(trained.passed)
                     execution.reached(trained.step, trained.peak_bytes)
                 case Evaluate():
-                    self._facts.append(execution.evaluated(its.model.evaluate()))
-                    self._facts += execution.not_exact(its.model.operations)
+                    self._evaluate()
                 case Save() as save:
                     self._save(save)
                 case Complete():
@@ -102,6 +102,26 @@ class TrainingLane(Lane):
                 case Stop():
                     self._stop()
                     return False
+
+    def _evaluate(self) -> None:
+        """Where the trial alone is not evaluated, it is on record if that changes its state."""
+        execution, model, stage = self._execution, self._its.model, self._execution.stage
+        is_its_own = execution.step in self.work.own_evaluations
+        self._facts.append(execution.evaluated(model.evaluate(watch=not is_its_own)))
+        self._facts += execution.not_exact(model.operations)
+        if not is_its_own and (changed := frozenset(model.changed) - self._told_changed):
+            self._told_changed |= changed
+            self._facts.append(
+                e.ExactnessTested(
+                    chain=self.claim.chain,
+                    proof=ProofKind.EVALUATION,
+                    device=self._slot.me.kind or self._slot.device,
+                    node=stage.node,
+                    begin=execution.step,
+                    step=execution.step,
+                    stray=dict.fromkeys(sorted(changed), "is changed by evaluate()"),
+                )
+            )
 
     def _read(self, point: ResumePoint) -> State:
         self._last_read = point
@@ -158,7 +178,7 @@ class TrainingLane(Lane):
         """Copy the state. That at the end of a stage waits until the stage is on its way to the log."""
         execution, stage = self._execution, self._execution.stage
         begun_at = self._its.seconds()
-        state = self._its.model.save()
+        state = self._its.model.save(look=execution.step in self.work.keep_at)
         copied_at = self._its.seconds()
         execution.saved(copied_at)
         if execution.step >= stage.end:

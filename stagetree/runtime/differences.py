@@ -1,4 +1,4 @@
-"""Where two states differ first, and what in a trainer is likely to be the cause.
+"""Where two states differ first.
 
 Two pickles are compared by what they say, and never unpickled. Equal objects may have pickles that differ: an equal
 string that is another object is written once more, where the same object would only be referred to.
@@ -6,20 +6,13 @@ string that is another object is written once more, where the same object would 
 
 from __future__ import annotations
 
-import gc
 import pickletools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from torch.utils.data import DataLoader
-
-from stagetree.runtime import inexact
-from stagetree.runtime.scripted import OpenScript
-from stagetree.trainer.reading import is_ours
 
 LONGEST = 2**22
 """Bytes: longer pickles are not looked into."""
@@ -138,95 +131,7 @@ def first_difference(one: Leaves, other: Leaves) -> str:
         return ""
     name = next((each for each in wrong if not each.startswith("generators")), wrong[0])
     count = f"{len(wrong)} of {len(names)} leaves differ"
-    return f"{count}, the first is {name}{_by_how_much(one.get(name), other.get(name))}"
-
-
-def modes(trainer: object) -> dict[str, bool]:
-    """Which of a trainer's modules are in training mode, by names like `self.net.0`; of a script its variables'."""
-    return {name: module.training for name, module in _modules(trainer)}
-
-
-def _modules(trainer: object) -> Iterator[tuple[str, nn.Module]]:
-    variables = trainer.variables() if isinstance(trainer, OpenScript) else {}
-    for root, value in ({f"self.{name}": value for name, value in vars(trainer).items()} | variables).items():
-        if isinstance(value, nn.Module):
-            yield from ((".".join(filter(None, (root, name))), module) for name, module in value.named_modules())
-
-
-def changed_modes(before: Mapping[str, bool], after: Mapping[str, bool]) -> dict[str, str]:
-    """The modules that are trained in another mode than before, and in which."""
-    words = {True: "training", False: "evaluation"}
-    return {name: words[after[name]] for name in before if name in after and after[name] != before[name]}
-
-
-def loaders() -> list[str]:
-    """The data sets of a user's DataLoaders whose workers outlive an epoch."""
-    kinds = set(_subclasses(DataLoader))
-    theirs: list[Any] = [each for each in gc.get_objects() if type(each) in kinds]  # of very many
-    lasting = [each for each in theirs if each.persistent_workers and each.num_workers and not is_ours(each)]
-    return [type(each.dataset).__name__ for each in lasting]
-
-
-def _subclasses(kind: type) -> Iterator[type]:
-    yield kind
-    below: list[type] = type.__subclasses__(kind)
-    for each in below:
-        yield from _subclasses(each)
-
-
-def restore_modes(trainer: object, before: Mapping[str, bool]) -> None:
-    """Put a trainer's modules back in the modes that `modes` returned."""
-    for name, module in _modules(trainer):
-        module.training = before.get(name, module.training)
-
-
-def cause(way: str, is_unrepeatable: bool, first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The likeliest reason that a way differs, in a sentence. first: what was seen before the break.
-
-    other: of the way; `modes_matter` says whether the difference went away once modes were put back, if that was tried.
-    attributes: a hash of each, in `first` and in `other`, and `fresh` ones of a model that was just built; or, of what
-    was found there, the `stray` ones among them.
-    Where several reasons could not be told apart, all are named as possible.
-    """
-    possible = []
-    if other.get("modes") and other.get("modes_matter") is not False:
-        name, mode = next(iter(other["modes"].items()))
-        sentence = f"evaluate() leaves {name} in {mode} mode; end it with train()"
-        if other.get("modes_matter"):
-            return f"Likely: {sentence}"
-        possible.append(sentence)
-    if other.get("loaders"):
-        possible.append(
-            f"persistent loader workers ({', '.join(other['loaders'])}): what they draw depends on how long "
-            "they have lived; use persistent_workers=False, or give TorchTrainer the data set and num_workers"
-        )
-    if len(possible) > 1:
-        return f"Possible: {'; or '.join(possible)}"
-    if possible:
-        return f"Likely: {possible[0]}"
-    if way == "again" or is_unrepeatable:
-        return inexact.UNREPEATABLE
-    if stray := other.get("stray") or _stray(first, other):
-        return inexact.not_in_state(stray)
-    return inexact.WATCHED if way == "watched" else inexact.LOST
-
-
-def cause_of_metrics(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The same of a metric that differs where no leaf does. `again`, of what was found: whether it did when it was
-    measured once more.
-    """
-    return inexact.of_metrics(inexact.MEASURING if other["again"] else "", _stray(first, other))
-
-
-def _stray(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """The names whose values differ; without values that each process begins anew, such as a time."""
-    before, now = first.get("attributes", {}), other.get("attributes", {})
-    begun, again = first.get("fresh", {}), other.get("fresh", {})
-    return [
-        name
-        for name in before
-        if name in now and now[name] != before[name] and begun.get(name) == again.get(name, begun.get(name))
-    ]
+    return f"{count}, the first is {name}{_difference_text(one.get(name), other.get(name))}"
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -262,7 +167,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-def _by_how_much(one: Any, other: Any) -> str:
+def _difference_text(one: Any, other: Any) -> str:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         if one.shape != other.shape:
             return f" (shapes {tuple(one.shape)} and {tuple(other.shape)})"

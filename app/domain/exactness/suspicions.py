@@ -1,0 +1,79 @@
+"""What did not come back with a state, though all bits were equal: a reason to compare a whole trial.
+
+Two objects that trained the same steps in two ways are looked at, and anything in which they differ is a suspicion: a
+counter may matter only from step 1,000 on. It is no mark. It is settled by a whole trial that was trained again without
+a break, through the same resumption, and came out the same. Then the same names are no suspicion at other steps either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from app.domain.search_plan import SearchPlan, Trial
+from app.domain.terms import NodeId, ProofKind
+
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """names: what differed after training resumed at `step`; or what the evaluation at `step` of a node changed in the
+    state, where is_of_evaluation is true.
+    """
+
+    step: int
+    node: NodeId
+    names: frozenset[str]
+    is_of_evaluation: bool = False
+
+    def concerns(self, plan: SearchPlan, trial: Trial) -> bool:
+        """Whether a trial resumed at that step; or went on behind that evaluation, which it did not ask for."""
+        if self.is_of_evaluation:
+            study = plan.studies[trial.study]
+            is_its_own = study.evaluates(self.step) or self.step in trial.requested_steps
+            return not is_its_own and any(name == self.node and end > self.step for name, end in plan.ends(trial))
+        return any(
+            name_end[1] > self.step and self.step in plan.nodes[name_end[0]].resumed for name_end in plan.ends(trial)
+        )
+
+    @property
+    def text(self) -> str:
+        names = ", ".join(sorted(self.names)[:MOST_NAMED])
+        if self.is_of_evaluation:
+            return f"evaluate() changed {names} at step {self.step}"
+        return f"{names} did not come back with the state of step {self.step}"
+
+
+def suspicions(plan: SearchPlan) -> Iterator[Suspicion]:
+    """All that came up, also what was settled since."""
+    for test in plan.tests:
+        if test.stray and test.proof in (ProofKind.HANDOVER, ProofKind.EVALUATION):
+            is_of_evaluation = test.proof == ProofKind.EVALUATION
+            step = test.step if is_of_evaluation else max(test.begin, test.since)
+            yield Suspicion(step, test.node, frozenset(test.stray), is_of_evaluation)
+
+
+def open_suspicions(plan: SearchPlan) -> list[Suspicion]:
+    """Those that no whole trial has settled."""
+    found = list(suspicions(plan))
+    wholes = whole_trials(plan) if found else []
+    settled = frozenset[str]().union(*(each.names for each in found if _is_settled(plan, each, wholes)))
+    return [each for each in found if not each.names <= settled]
+
+
+def _is_settled(plan: SearchPlan, suspicion: Suspicion, wholes: Iterable[Trial]) -> bool:
+    return any(suspicion.concerns(plan, trial) for trial in wholes)
+
+
+def whole_trials(plan: SearchPlan) -> list[Trial]:
+    """The trials that were trained again from step 0 to their end without a break, and came out the same."""
+    equal = {
+        (test.node, test.step)
+        for test in plan.tests
+        if test.proof == ProofKind.WHOLE and not (test.begin or test.difference or test.unproven)
+    }
+    if not equal:
+        return []
+    trials = (trial for study in plan.studies.values() for trial in study.trials if trial.path)
+    return [trial for trial in trials if (trial.path[-1], trial.steps) in equal]

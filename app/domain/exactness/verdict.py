@@ -1,0 +1,146 @@
+"""How far the numbers of a study are verified, and the mark beside those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from app.domain import events as e
+from app.domain.exactness.suspicions import Suspicion, open_suspicions, whole_trials
+from app.domain.search_plan import Resumption, SearchPlan, Study, Trial
+from app.domain.terms import InexactPolicy, NodeId, ProofKind, Verdict
+
+PACKED = "what is trained in packs is not compared"
+
+MOST_NAMED = 5
+"""So many steps are named in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is known of a study.
+
+    reason: of an inexact trainer, the first difference and its likely cause; of what is unchecked, which resumptions
+    and why. unchecked: the steps of the resumptions that were not compared. compared: how many were, at distinct steps.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    unchecked: tuple[int, ...] = ()
+    compared: int = 0
+
+
+def difference(plan: SearchPlan) -> e.ExactnessTested | None:
+    """The first comparison that showed a difference: the trainer is not exact."""
+    return next((test for test in plan.tests if test.difference), None)
+
+
+def judge(plan: SearchPlan, study: Study) -> Judgement:
+    """The verdict on a study."""
+    if study.isolated:
+        return Judgement(Verdict.INEXACT, study.isolated)
+    if not any(rests_on_sharing(plan, trial) for trial in study.trials):
+        return Judgement(Verdict.UNSHARED)
+    if (wrong := difference(plan)) is not None:
+        return Judgement(Verdict.INEXACT, wrong.difference)
+    if plan.packing:
+        return Judgement(Verdict.UNCHECKED, PACKED)
+    marks = marks_of(plan, study)
+    reasons = dict.fromkeys(text for trial in study.trials if (text := marks(trial)))
+    needed = {step for trial in study.trials for step, *_ in _resumed(plan, trial)}
+    unchecked = {each.step for each in plan.uncompared} & needed
+    if reasons:
+        return Judgement(Verdict.UNCHECKED, next(iter(reasons)), tuple(sorted(unchecked)), len(needed - unchecked))
+    is_whole = any(_is_of(study, whole) for whole in whole_trials(plan))
+    return Judgement(Verdict.VERIFIED if is_whole else Verdict.CHECKED, "", (), len(needed))
+
+
+def _is_of(study: Study, whole: Trial) -> bool:
+    return whole.study == study.id
+
+
+def marks_of(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
+    """What is to stand beside the numbers of a trial; "" where they were compared, or need no comparison."""
+    if study.isolated:
+        return lambda trial: ""
+    if (wrong := difference(plan)) is not None:
+        return partial(_inexact, plan, wrong.difference)
+    if plan.packing:
+        return lambda trial: f"unchecked: {PACKED}" if trial.path else ""
+    uncompared, suspicions = frozenset(plan.uncompared), tuple(open_suspicions(plan))
+    if not uncompared and not suspicions:
+        return lambda trial: ""
+    return partial(_unchecked, plan, uncompared, suspicions)
+
+
+def _inexact(plan: SearchPlan, reason: str, trial: Trial) -> str:
+    return f"may be wrong: the trainer is not exact: {reason}" if rests_on_sharing(plan, trial) else ""
+
+
+def _unchecked(
+    plan: SearchPlan, uncompared: frozenset[Resumption], suspicions: Iterable[Suspicion], trial: Trial
+) -> str:
+    if not_compared := sorted({each.step for each in resumptions_of(plan, trial) & uncompared}):
+        why = why_not_compared(plan, not_compared)
+        return f"unchecked: it resumed from the state of step {steps_text(not_compared)}, {why}"
+    for each in suspicions:
+        if each.concerns(plan, trial):
+            return f"unchecked: {each.text}, and no whole trial was compared"
+    return ""
+
+
+def why_not_compared(plan: SearchPlan, steps: list[int]) -> str:
+    """Why resumptions were not compared, in words that follow a comma."""
+    tried = (test for test in plan.tests if test.unproven and test.proof != ProofKind.CHECK)
+    reason = next((test.unproven for test in tried if max(test.begin, test.since) in steps), "")
+    return f"which could not be compared: {reason}" if reason else "which was not compared"
+
+
+def steps_text(steps: Iterable[int]) -> str:
+    """A few steps, for people: 8, 11 and 3 more."""
+    named = sorted(steps)
+    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    return ", ".join(map(str, named[:MOST_NAMED])) + more
+
+
+def rests_on_sharing(plan: SearchPlan, trial: Trial) -> bool:
+    """Whether a trial shares steps with others or a pack, or was trained on from a saved state."""
+    if plan.packing:
+        return bool(trial.path)
+    return any(plan.nodes[name].trials > 1 or plan.nodes[name].resumed for name in trial.passes)
+
+
+def resumptions_of(plan: SearchPlan, trial: Trial) -> set[Resumption]:
+    """Where training that a trial rests on resumed from a saved state."""
+    return {plan.resumption(node, trial.steps, step) for step, node in _resumed(plan, trial)}
+
+
+def _resumed(plan: SearchPlan, trial: Trial) -> Iterator[tuple[int, NodeId]]:
+    """The steps at which training resumed that a trial rests on, each with the last node of the run that did."""
+    for run in trial.runs:
+        ends = [*(plan.nodes[name].start for name in run.path[1:]), trial.steps]
+        for name, end in zip(run.path, ends, strict=True):
+            for step, is_evaluated in plan.nodes[name].resumed.items():
+                if step < end or (step == end and is_evaluated):
+                    yield step, run.path[-1]
+
+
+TEXTS: Mapping[Verdict, str] = {
+    Verdict.VERIFIED: "verified: every step at which trials part was compared, and a whole trial was equal",
+    Verdict.CHECKED: "checked: every step at which trials part was compared",
+    Verdict.UNSHARED: "nothing is shared: no result rests on a saved state",
+}
+
+
+def text_of(study: Study, judgement: Judgement) -> str:
+    """The verdict in one line, for people."""
+    match judgement.verdict:
+        case Verdict.INEXACT if study.isolated:
+            return f"inexact, so each trial is trained alone: {judgement.reason}"
+        case Verdict.INEXACT:
+            allowed = "" if study.inexact == InexactPolicy.ALLOW else ", and what was shared may be wrong"
+            return f"inexact{allowed}: {judgement.reason}"
+        case Verdict.UNCHECKED:
+            return judgement.reason if judgement.reason.startswith("unchecked") else f"unchecked: {judgement.reason}"
+    return TEXTS[judgement.verdict] if study.trials else ""

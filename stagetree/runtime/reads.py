@@ -1,0 +1,29 @@
+"""All that a trainer has read beside its version: data, code, variables of the environment and packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stagetree.runtime import reading, variables
+from stagetree.runtime.loading import imports_of, packages_used
+from stagetree.runtime.scripted import Script
+
+
+def watch_reads() -> None:
+    """From here on, note what this process reads."""
+    reading.watch()
+    variables.watch()
+
+
+def reads_of(trainer: object, file: str) -> list[str]:
+    """What a trainer has read, here and in processes of its own, as paths of `Unnamed`.
+
+    file: the trainer's. Its own code is left out where the trainer says itself what its version is.
+    """
+    path = Path(file).resolve()
+    code = imports_of(path)
+    others = trainer.read_elsewhere() if isinstance(trainer, Script) else []
+    is_declared = getattr(trainer, "version", code.version) != code.version
+    own = [] if is_declared else reading.code_files(code)
+    used = [*reading.data_files(), *own, *variables.variables_read(), *packages_used(path), *others]
+    return list(dict.fromkeys(used))
