@@ -190,7 +190,8 @@ class FrontierCache:
         self._outdated &= versions.keys()
         self._fence.keep(versions)
         for frontier in self._frontiers.values():
-            frontier.begin_look()
+            with self._fence.around(frontier.id, "beginning a look"):
+                frontier.begin_look()
         for stream, version in versions.items():
             if self._is_behind(stream, version):
                 self._fence.forget_problems(stream)
