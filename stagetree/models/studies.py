@@ -218,7 +218,8 @@ class StudyAnswer(Answer, needs=("study", "state")):
     )
     waits_for: list[str] = Field(
         default=[],
-        description="what holds it up: a store that is away, by slot; a trainer that no slot has; an audit that waits",
+        description="what holds it up: a store that is away, by slot; a trainer that no slot has; an audit that waits; "
+        "an error in its tuner's or plan's work, which the scheduler tries again",
     )
     begins: dict[str, Any] | None = Field(
         default=None,
