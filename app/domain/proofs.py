@@ -48,7 +48,7 @@ def difference(plan: SearchPlan) -> e.ExactnessTested | None:
 
 
 def unread(plan: SearchPlan, study: Study) -> list[str]:
-    """The hyper-parameters of a study that a script has read in none of the steps of a check."""
+    """The hyper-parameters of a study that its trainer has read in none of the steps of a check."""
     names = dict.fromkeys(name for test in plan.tests for name in test.unread)
     return [name for name in names if any(name in trial.hp for trial in study.trials)]
 

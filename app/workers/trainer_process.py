@@ -63,7 +63,7 @@ class Compared:
 @dataclass(frozen=True, slots=True)
 class Stray:
     """What does not come back with a state, each in words that follow its name. cause: the likely one of a difference.
-    unread: hyper-parameters that a script has read in no step so far. files: the data files that were read so far."""
+    unread: hyper-parameters that it has read in no step so far. files: the data files that were read so far."""
 
     names: Mapping[str, str]
     cause: str

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from stagetree.runtime import inexact, machine, state_format, suspects
-from stagetree.runtime.comparing import Look, Looks, unread
+from stagetree.runtime.comparing import Look, Looks
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.forks import Way, forked, forked_ranks, warned_once
 from stagetree.runtime.loading import load_trainer, script_of
@@ -69,7 +69,7 @@ class Report:
     2 `ranks` (`ranks 2`), without a break or on from the state of one process; or a metric where no leaf differs.
 
     failed: the trainer's own error, with which nothing could be compared. not_exact: what has no deterministic form.
-    unread: hyper-parameters that a script has not read. reads: data, code and variables beside its version.
+    unread: hyper-parameters that it has not read. reads: data, code and variables beside its version.
     first_step_seconds: with what happens once, such as compiling.
     save_seconds: for `checkpoint_bytes`.
     """
@@ -174,7 +174,7 @@ class _Ways:
             "metrics": model.evaluate(),
             "evaluate_seconds": time.monotonic() - begun_at,
             "not_exact": sorted({name for each in caught if (name := inexact.operation_in(str(each.message)))}),
-            "unread": unread(model.trainer),
+            "unread": model.unread(),
             "reads": looks.files(model.trainer, self._job.file),
             "first_step_seconds": seconds[0],
             "step_seconds": sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2],

@@ -162,7 +162,8 @@ class Looks:
         return list(dict.fromkeys(used))
 
     def take(self, name: str, model: Model, file: str) -> None:
-        self.looks[name] = Look.at(model, file)
+        with model.looked_at():
+            self.looks[name] = Look.at(model, file)
 
     @contextmanager
     def measuring(self, model: Model) -> Iterator[None]:
@@ -192,13 +193,8 @@ class Looks:
         return {
             "stray": unseen | stray,
             "cause": plain(suspects.cause("used", False, {}, signs)),
-            "unread": list(map(plain, unread(model.trainer))),
+            "unread": list(map(plain, model.unread())),
         }
-
-
-def unread(trainer: object) -> list[str]:
-    """The hyper-parameters that a script has read in no step so far; of other trainers it is not known."""
-    return trainer.unread() if isinstance(trainer, Script) else []
 
 
 def compare(mine: Sequence[int], stored: Sequence[int]) -> dict[str, Any]:
