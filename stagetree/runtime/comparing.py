@@ -162,7 +162,7 @@ class Looks:
         return list(dict.fromkeys(used))
 
     def take(self, name: str, model: Model, file: str) -> None:
-        with model.looked_at():
+        with model.given.looked_at():
             self.looks[name] = Look.at(model, file)
 
     @contextmanager

@@ -26,7 +26,7 @@ from stagetree.runtime.weight_files import load_weights
 from stagetree.sequences import Form, Scalar, parse
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, TrainsAhead, finite_metrics
-from stagetree.trainer.values import ReadValues
+from stagetree.trainer.values import GivenValues
 
 
 class HpTimeline:
@@ -72,7 +72,7 @@ class Model:
         vars(trainer)["_is_driven"] = True
         self._generators, self.averaging = generators.state(device), Averaging(trainer)
         self._set_up_at = -1  # the step that it was set up for without taking it
-        self._hp_names, self._read = set[str](), set[str]()
+        self.given = GivenValues()
 
     @classmethod
     def build(cls, kind: type[Trainer], args: Mapping[str, Any], seed: int, device: str) -> Model:
@@ -81,22 +81,9 @@ class Model:
         with user_code():
             return cls(kind(seed=seed, device=device, **args), device)
 
-    def _setup(self, values: Mapping[str, Any]) -> None:
-        """Hand values to the trainer, which notes which of them it reads until it has read all."""
-        self._hp_names.update(values)
-        unread = not self._read.issuperset(values)
-        self.trainer.setup(ReadValues(values, self._read) if unread else dict(values))
-
     def unread(self) -> list[str]:
         """The hyper-parameters that the trainer has read in no step so far."""
-        return self.trainer.unread() if isinstance(self.trainer, Script) else sorted(self._hp_names - self._read)
-
-    @contextmanager
-    def looked_at(self) -> Iterator[None]:
-        """Within the block, values are read that the trainer keeps, and that is no reading of its own."""
-        before = set(self._read)
-        yield
-        self._read.intersection_update(before)
+        return self.trainer.unread() if isinstance(self.trainer, Script) else self.given.unread()
 
     def load(self, saved: dict[str, Any], timeline: HpTimeline, step: int) -> None:
         """Become the model that was saved after `step` steps of training on `timeline`. Raises `TrainerFailed`.
@@ -104,7 +91,7 @@ class Model:
         saved: what `state_format.read` or `unpack` made of the image.
         """
         with user_code():
-            self._setup(timeline.at(step - 1))
+            self.trainer.setup(self.given.give(timeline.at(step - 1)))
             self.trainer.load_state_dict(saved["trainer"])
         self.step, self._generators = step, saved["generators"]
         self._forget_logged()
@@ -117,7 +104,7 @@ class Model:
         if is_whole:
             with user_code():
                 saved = state_format.read(fd)
-                self._setup(timeline.at(0))
+                self.trainer.setup(self.given.give(timeline.at(0)))
                 self.trainer.load_state_dict(saved["trainer"])
             self._generators = saved["generators"]  # what the study's own values are is set up again at the step
             self._forget_logged()
@@ -134,7 +121,7 @@ class Model:
         generators.restore(self._generators, self.device)
         with user_code():
             if changes and self._set_up_at != self.step:
-                self._setup(changes)
+                self.trainer.setup(self.given.give(changes))
             self.trainer.train()
         self.advanced(generators.state(self.device))
 
@@ -170,7 +157,7 @@ class Model:
         with user_code():
             step, passed = self.trainer.settle()
             if step > self.step:
-                self._setup(timeline.at(step - 1))
+                self.trainer.setup(self.given.give(timeline.at(step - 1)))
             self.step = step
             return [(step, _metrics(each)) for step, each in sorted(passed.items())]
 
@@ -187,7 +174,7 @@ class Model:
             return
         generators.restore(self._generators, self.device)
         with user_code():
-            self._setup(values)
+            self.trainer.setup(self.given.give(values))
         self._generators, self._set_up_at = generators.state(self.device), self.step
 
     def advanced(self, at: dict[str, Any]) -> None:
@@ -241,7 +228,7 @@ class Model:
     @contextmanager
     def _unsavable(self) -> Iterator[None]:
         try:
-            with self.looked_at():
+            with self.given.looked_at():
                 yield
         except state_format.Unsavable as error:
             words = f"{place_text(self.trainer, error.place)} {error.problem}"

@@ -6,6 +6,7 @@ import copy
 import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -107,3 +108,25 @@ class ReadValues(Recorded):
     def setdefault(self, name: str, default: Any = None) -> Any:
         self.read.add(name)
         return super().setdefault(name, default)
+
+
+class GivenValues:
+    """The hyper-parameters that a trainer was given for its `setup`, and which of them it has read."""
+
+    def __init__(self) -> None:
+        self._names, self._read = set[str](), set[str]()
+
+    def give(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values for a `setup`. They note what is read of them, until all names were read."""
+        self._names.update(values)
+        return dict(values) if self._read.issuperset(values) else ReadValues(values, self._read)
+
+    def unread(self) -> list[str]:
+        return sorted(self._names - self._read)
+
+    @contextmanager
+    def looked_at(self) -> Iterator[None]:
+        """Within the block, values are read that the trainer keeps, and not by its own code."""
+        before = set(self._read)
+        yield
+        self._read.intersection_update(before)
