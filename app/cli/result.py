@@ -7,7 +7,7 @@ from typing import Any
 
 from app.cli.output import harmless, one_line, plural, print_table, result_cells, short_hp
 from app.service.views.ordering import ordered
-from stagetree.text import RANKED_LAST, duration, percent
+from stagetree.text import RANKED_LAST, duration, percent, unread_text
 
 Json = dict[str, Any]
 BEST = 5
@@ -59,7 +59,7 @@ def print_result(study: Json) -> None:
         print(f"not exact: {one_line(each)}")
     print_exactness(study)
     for name in study.get("unread", ()):
-        print(f"not read {one_line(name)}: the script read it in none of the first steps; see `stagetree check`")
+        print(f"not read {one_line(unread_text([name]))}; see `stagetree check`")
     if study.get("ending"):
         print(f"ended   {one_line(study['ending'])}")
     if study.get("error"):

@@ -18,9 +18,9 @@ from typing import Any
 
 from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.buffers import Buffers
-from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests, unread
+from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
-from stagetree.runtime.holdings import differing, holdings
+from stagetree.runtime.holdings import Holdings, differing, holdings
 from stagetree.runtime.leftovers import Leftovers
 from stagetree.runtime.loading import code_modules, imports_of, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
@@ -188,7 +188,7 @@ class Child:
     def _save(self, message: Message, fds: list[int]) -> Message:
         self._buffers.take_back(message["closed"])
         model = self._model_of(message)
-        more = {HOLDINGS: holdings(model.trainer, code_modules(self._file))} if message.get("look") else {}
+        more = {HOLDINGS: self._holdings(model)} if message.get("look") else {}
         buffer, size = model.save_in(self._buffers, self._machine, **more)
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 
@@ -245,10 +245,14 @@ class Child:
 
     def _seen(self, message: Message, fds: list[int]) -> Message:
         """What the trainer has read, and which hyper-parameters it has not."""
-        trainer = self._built.trainer
-        return {"unread": list(map(plain, unread(trainer))), "files": reads_of(trainer, self._file)}
+        files = reads_of(self._built.trainer, self._file)
+        return {"unread": list(map(plain, self._built.unread())), "files": files}
 
     # ------------------------------------------------------------------------------------------------ their parts
+
+    def _holdings(self, model: Model) -> Holdings:
+        with model.given.looked_at():  # to look at values is not to read them
+            return holdings(model.trainer, code_modules(self._file))
 
     def _model_of(self, message: Message) -> Model:
         return self._lanes[message["lane"]] if "lane" in message else self._built

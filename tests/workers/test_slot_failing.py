@@ -78,9 +78,13 @@ def test_an_evaluation_that_fails_concerns_who_waits_for_it(cluster: Cluster) ->
 
 
 def test_a_state_that_cannot_be_saved_fails_who_needs_it(cluster: Cluster) -> None:
+    """In any process the same would happen: it is not tried again."""
     done = cluster.run(cluster.submit(spec(({"mood": "unsavable"}, 4), ({}, 4))))
     assert [trial.state for trial in done.trials] == ["failed", "completed"]
-    assert {event.kind for event in cluster.events(e.StageFailed)} == {FailureKind.EXCEPTION}
+    [failed] = cluster.events(e.StageFailed)
+    assert (failed.kind, failed.signature) == (FailureKind.EXCEPTION, None)
+    assert failed.error.startswith("state_dict()[")
+    assert done.trials[0].error is not None and done.trials[0].error["tries"] == 1
 
 
 def test_a_fault_of_ours_is_an_accident_first(cluster: Cluster) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
-from app.domain import results, search_plan
+from app.domain import proofs, results, search_plan
 from app.domain.search_plan import SearchPlan, Study
 from app.service.views.exactness import marks
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Best
 from stagetree.models.trials import Outcome
+from stagetree.text import unread_text
 
 _make_outcome = unchecked(Outcome)
 
@@ -34,6 +35,22 @@ def _best(
         more["exactness"] = mark
     best_so_far = Best(trial=trial.number, value=result.value, steps=result.step, hp=trial.hp, last=last, best=best)
     return best_so_far.with_fields(**more)
+
+
+def without_effect(plan: SearchPlan, study: Study, equal: Sequence[search_plan.Trial]) -> str:
+    """Which hyper-parameters change nothing, of trials with equal results; "" if any may have an effect."""
+    names = dict.fromkeys(name for trial in equal for name in trial.hp)
+    differing = [name for name in names if len({repr(trial.hp.get(name)) for trial in equal}) > 1]
+    if idle := [name for name in proofs.unread(plan, study) if name in differing]:
+        return unread_text(idle)
+    first, *others = (dict(plan.curve(trial)) for trial in study.trials)
+    shared = [first.keys() & other.keys() for other in others]
+    if len(equal) < len(study.trials) or not differing or not all(shared):
+        return ""
+    if any(first[step] != other[step] for other, steps in zip(others, shared, strict=True) for step in steps):
+        return ""
+    change = "changes" if len(differing) == 1 else "change"
+    return f"{' and '.join(f'`{name}`' for name in differing)} {change} nothing so far: all trials have equal results"
 
 
 def front_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:

@@ -40,8 +40,8 @@ Result = TypeVar("Result")
 class Fence:
     """Knows which plans and studies are held up and why. No other part of the scheduler catches their errors.
 
-    An outage is raised again: it is no study's fault, and ends the tick. Where the fence `is_strict`, as in simulations,
-    so is any unexpected error: their caller has to know.
+    An outage is raised again: it is no study's fault, and ends the tick. Where the fence `is_strict`, as in
+    simulations, so is any unexpected error: their caller has to know.
     """
 
     def __init__(self, *, is_strict: bool = False) -> None:

@@ -220,7 +220,8 @@ class TrainingLane(Lane):
         kind = FailureKind.CRASH if failed.kind in ("internal", "rank") else FailureKind(failed.kind)
         out_of_memory = kind == FailureKind.OUT_OF_MEMORY
         error = f"{failed.error.rstrip()}\n\n{self._advice(failed)}" if out_of_memory else failed.error
-        fact = execution.failed(kind, error, failed.signature, failed.step, self._its.seconds())
+        signature = None if failed.is_final else failed.signature
+        fact = execution.failed(kind, error, signature, failed.step, self._its.seconds())
         version = slot.outbox.version(self.claim.stream)
         sound = fact.step if fact.evaluated is None else fact.evaluated - 1
         quarantine = slot.quarantine.after_failure(self.claim, stage.node, sound, version)
