@@ -79,9 +79,8 @@ class Bench:
         Raises as `TrainerHost.begin` does.
         """
         self._check_wanted()
-        if is_fresh:
-            self._host.end_process()
-        self._host.begin(self._work, 0, self.read, self._log)
+        begin = self._host.begin_independently if is_fresh else self._host.rebuild
+        begin(self._work, self.read, self._log)
         self.step = self._work.stages[0].start
 
     def read(self, resume: ResumePoint) -> State:
