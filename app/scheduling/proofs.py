@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
 from app.domain.awaiting import evaluations_of_each
 from app.domain.events import ExactnessTested, Stage
-from app.domain.exactness import MOST_IN_VAIN, passing, untried_roots
+from app.domain.exactness import MOST_IN_VAIN, open_suspicions, passing, untried_roots
 from app.domain.search_plan import Node, Resumption, SearchPlan, Trial, Value, Witness, resumption_at
 from app.domain.stage_tree import Place
 from app.domain.terms import NodeId, ProofKind, StudyId
@@ -167,8 +167,14 @@ def proof_through(
     ends = [(NodeId(each.node), each.step) for each in comparisons]
     stages = tuple(_stages(plan, node, begin, ends, comparisons, lead.study))
     ignored = tuple(changed_by_evaluation(plan)) if kind == ProofKind.WHOLE else ()
-    order = ProofOrder(kind, comparisons, most_steps(plan), ignored=ignored)
+    suspects = _suspects(plan, lead) if kind == ProofKind.WHOLE else ()
+    order = ProofOrder(kind, comparisons, most_steps(plan), ignored=ignored, suspects=suspects)
     return Proof(kind, lead, stages, resume, order)
+
+
+def _suspects(plan: SearchPlan, trial: Trial) -> tuple[str, ...]:
+    concerned = (each for each in open_suspicions(plan) if each.concerns(plan, trial))
+    return tuple(dict.fromkeys(name for each in concerned for name in sorted(each.names)))
 
 
 def changed_by_evaluation(plan: SearchPlan) -> list[str]:

@@ -186,15 +186,23 @@ class ProofLane(Lane):
 
     def _explained(self, bench: Bench, mine: State, at: Comparison, compared: Compared) -> str:
         """A difference with its likely cause: trained once more in the same way, it comes out the same, or does not."""
-        text, cause = compared.difference, of_state(compared.stray)
-        if is_of_metrics(text):
-            return f"{text}. {of_metrics(compared.stray)}"
+        text, stray = compared.difference, self._order.suspects or compared.stray
         with suppress(TrainerFailed, CheckpointUnreadable):  # it differs all the same
             bench.build()
-            bench.train(at.step)
-            with closing(bench.save()) as again:
-                cause = UNREPEATABLE if bench.compare(again, mine).difference else cause
-        return f"{text}. {cause}"
+            stray = self._order.suspects or self._stray_when_loaded(bench) or stray
+            if not is_of_metrics(text):
+                bench.train(at.step)
+                with closing(bench.save()) as again:
+                    if bench.compare(again, mine).difference:
+                        return f"{text}. {UNREPEATABLE}"
+        return f"{text}. {of_metrics(stray) if is_of_metrics(text) else of_state(stray)}"
+
+    def _stray_when_loaded(self, bench: Bench) -> Sequence[str]:
+        """What a model that was just loaded holds otherwise than that which saved the state."""
+        if self.work.resume is None:
+            return ()
+        with closing(bench.save(look=True)) as mine, closing(bench.read(self.work.resume)) as stored:
+            return bench.compare(mine, stored).stray
 
     def _say(self, at: Comparison, difference: str, stray: Sequence[str]) -> None:
         words = dict.fromkeys(stray, inexact.STRAY)

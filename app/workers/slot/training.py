@@ -178,7 +178,8 @@ class TrainingLane(Lane):
         """Copy the state. That at the end of a stage waits until the stage is on its way to the log."""
         execution, stage = self._execution, self._execution.stage
         begun_at = self._its.seconds()
-        state = self._its.model.save(look=execution.step in self.work.keep_at)
+        parts = execution.step >= stage.end and not execution.is_last_stage
+        state = self._its.model.save(look=parts or execution.step in self.work.keep_at)
         copied_at = self._its.seconds()
         execution.saved(copied_at)
         if execution.step >= stage.end:
