@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from app.domain import keeping
 from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
 from app.domain.awaiting import evaluations_of_each
 from app.domain.events import ExactnessTested, Stage
@@ -179,7 +180,8 @@ def proof_through(
     stages = tuple(_stages(plan, node, begin, ends, comparisons, lead.study))
     ignored = tuple(changed_by_evaluation(plan)) if kind == ProofKind.WHOLE else ()
     suspects = _suspects(plan, lead) if kind == ProofKind.WHOLE else ()
-    order = ProofOrder(kind, comparisons, most_steps(plan), ignored=ignored, suspects=suspects)
+    origin = None if trial is None else _resume_before(plan, node, end)
+    order = ProofOrder(kind, comparisons, most_steps(plan), ignored=ignored, suspects=suspects, origin=origin)
     return Proof(kind, lead, stages, resume, order)
 
 
@@ -217,13 +219,22 @@ def _is_otherwise(plan: SearchPlan, node: Node, begin: int, end: int) -> bool:
 
 
 def _comparison(plan: SearchPlan, node: Node, step: int, trial: Trial | None) -> Comparison | None:
-    """With the state that is kept there and the metrics on record, if the trial asked for an evaluation there."""
+    """With the state that is kept there and the metrics on record; of a whole trial, with the metrics that it asked for
+    and the state at its end, since to save one may be a break.
+    """
     metrics, state = node.metrics.get(step), node.checkpoints.get(step)
-    if trial is not None and not (plan.studies[trial.study].evaluates(step) or step in trial.requested_steps):
-        metrics = None
+    if trial is not None:
+        is_asked_for = plan.studies[trial.study].evaluates(step) or step in trial.requested_steps
+        metrics, state = metrics if is_asked_for else None, state if step == trial.steps else None
     if state is not None:
         return Comparison(node.id, step, state.key, state.sha256, state.since or 0, metrics, state.parts)
     return None if metrics is None else Comparison(node.id, step, "", "", 0, metrics)
+
+
+def _resume_before(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
+    """The last state that is kept up to a step on the way to a node."""
+    at = next(iter(keeping.latest_before(plan, node.id, step)), None)
+    return at and ResumePoint(at.node, at.step, at.key, at.checkpoint.sha256, at.checkpoint.parts)
 
 
 def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:

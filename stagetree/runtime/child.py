@@ -32,6 +32,9 @@ COMMANDS = (
 )
 """What can be asked for: each is a method."""
 
+RESTARTED = "the program, which is started again wherever its state is saved,"
+"""Whether that matters shows only where a whole trial is trained in one go, so it is another one in each process."""
+
 
 def run(wire: Wire) -> int:
     """Serve until told to exit, or until the other side is gone."""
@@ -221,7 +224,8 @@ class Child(Conversation):
 
     def _holdings(self, model: Model) -> Holdings:
         with model.given.looked_at():  # to look at values is not to read them
-            return holdings(model.trainer, code_modules(self._file))
+            held = holdings(model.trainer, code_modules(self._file))
+        return held | ({RESTARTED: os.urandom(8).hex()} if isinstance(model.trainer, TrainsAhead) else {})
 
     def _model_of(self, message: Message) -> Model:
         return self._lanes[message["lane"]] if "lane" in message else self._built

@@ -139,12 +139,14 @@ class Model:
         finally:
             self.step = begun + self.trainer.steps - before
 
-    def expect(self, timeline: HpTimeline, until: int, stop: int, evaluate: Collection[int]) -> None:
+    def expect(
+        self, timeline: HpTimeline, until: int, stop: int, evaluate: Collection[int], passed: Collection[int] = ()
+    ) -> None:
         """Tell a trainer that trains ahead what comes: `until` is where it stops first, and `stop` where its state may
         be asked for, if nothing but the steps `evaluate` lies between. Raises `TrainerFailed`.
         """
         if isinstance(self.trainer, TrainsAhead):
-            stop = stop if until in evaluate else until
+            stop = stop if until in evaluate or until in passed else until
             with user_code():
                 self.trainer.expect(stop, frozenset(step for step in evaluate if step <= stop), timeline.at)
 
