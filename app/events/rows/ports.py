@@ -267,7 +267,7 @@ class SchedulersPort(ABC):
 
     @abstractmethod
     def last_said(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
-        """The demand for slots at the last tick, or None; and a sentence on each study and plan that an error holds up."""
+        """The demand for slots at the last tick, or None; and a sentence for each study and plan with an error."""
 
 
 class RowsPort(ABC):
