@@ -20,6 +20,7 @@ What a hyper-parameter's entry in a space can become: looked at before a study s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -174,11 +175,16 @@ class Lengths:
 
     def completed(self, configuration: dict[str, Sequence]) -> dict[str, Sequence]:
         """The configuration with the length that follows from it. Raises `SpaceError`."""
-        if self.end is None or self.end not in configuration:
+        if self.end is None:
             return configuration
-        if not (steps := end_of(configuration[self.end])):
+        if self.end not in configuration:
+            raise SpaceError(f"{LENGTH}.end", f"must name a hyper-parameter of every trial: some have no {self.end}")
+        if not (steps := end_of(sequence := configuration[self.end])):
+            why = "changes without an end" if steps is None else "stays at its first value"
             raise SpaceError(
-                f"{LENGTH}.end", f"must name a hyper-parameter that comes to an end: {self.end} never does"
+                f"{LENGTH}.end",
+                f"must name a hyper-parameter that comes to an end in every trial: {self.end} never does where it is "
+                f"{json.dumps(sequence.to_json())}, which {why}; leave that out, or give {LENGTH} in numbers",
             )
         return {**configuration, LENGTH: Constant(steps)}
 
