@@ -24,7 +24,7 @@ from stagetree.runtime.buffers import Buffer, Buffers
 from stagetree.runtime.failures import TrainerFailed, plain, user_code
 from stagetree.runtime.launched import LaunchedTrainer as LaunchedTrainer
 from stagetree.runtime.weight_files import load_weights
-from stagetree.sequences import Form, Scalar, parse
+from stagetree.sequences import Form, Scalar, is_same_value, parse
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, TrainsAhead
 
@@ -45,7 +45,7 @@ class HpTimeline:
         if step == 0:
             return values
         before = self.at(step - 1)
-        return {name: value for name, value in values.items() if value != before[name]}
+        return {name: value for name, value in values.items() if not is_same_value(value, before[name])}
 
 
 class _Track:

@@ -9,8 +9,8 @@ from itertools import chain
 from random import Random
 from typing import Any
 
-from stagetree.sequences import is_fraction, is_mix
-from stagetree.space.distributions import Choice, Distribution, Range, SpaceError, weights_of
+from stagetree.sequences import is_mix
+from stagetree.space.distributions import Choice, Distribution, Range, SpaceError
 from stagetree.space.notation import canonical, read_choice, read_range, written_name
 
 _END = object()
@@ -199,84 +199,3 @@ def random_parts(pattern: Any) -> Iterator[str]:
 
 def is_random(unfolded: Any) -> bool:
     return any(True for _ in random_parts(unfolded))
-
-
-Values = dict[str, Any]
-
-
-def values_of(pattern: Any, path: str, value: Any, steps: int | None = None) -> Values | None:
-    """The values, by place, with which a pattern becomes JSON; None if it cannot become that.
-
-    steps: of the trial, for the fractions in the pattern.
-    """
-    if is_mix(pattern) and isinstance(pattern["mix"], Mapping):
-        weights = weights_of(pattern["mix"], value)
-        return None if weights is None else values_of(pattern["mix"], f"{path}.mix", weights)
-    value = bare(pattern, value)
-    match pattern:
-        case Choice(options=options):
-            inside = [values_of(option, f"{path}[{number}]", value, steps) for number, option in enumerate(options)]
-            return _chosen(pattern, inside, path)
-        case Range():
-            return _drawn(pattern, value, path)
-        case dict():
-            if not isinstance(value, Mapping) or not pattern.keys() <= value.keys():
-                return None
-            return _joined(
-                [_inside(item, f"{path}.{name}", value[name], value, steps) for name, item in pattern.items()]
-            )
-        case list():
-            if not isinstance(value, list) or len(value) != len(pattern):
-                return None
-            pairs = enumerate(zip(pattern, value, strict=True))
-            return _joined([_inside(item, f"{path}[{number}]", old, {}, steps) for number, (item, old) in pairs])
-    return {} if pattern == value else None
-
-
-def _inside(item: Any, path: str, value: Any, owner: Mapping[str, Any], steps: int | None) -> Values | None:
-    """The values in a field of `owner`, or in an item of a list."""
-    if not is_fraction(item):
-        return values_of(item, path, value, steps)
-    whole = owner.get(item["of"]) if "of" in item else steps
-    return None if not whole else _ratio(item["ratio"], f"{path}.ratio", value, whole)
-
-
-def _ratio(pattern: Any, path: str, value: Any, whole: float) -> Values | None:
-    """The values with which a fraction of `whole` is `value`; of all ratios that round to it, the one between."""
-    if isinstance(pattern, Choice):
-        inside = [_ratio(option, f"{path}[{n}]", value, whole) for n, option in enumerate(pattern.options)]
-        return _chosen(pattern, inside, path)
-    is_drawn = isinstance(pattern, Range)
-    ratio = pattern.near(value / whole) if is_drawn else pattern
-    if math.floor(ratio * whole + 0.5) != value:
-        return None
-    return _drawn(pattern, ratio, path) if is_drawn else {}
-
-
-def _chosen(choice: Choice, inside: list[Values | None], path: str) -> Values | None:
-    """The number of the first option that fits, and the values inside it."""
-    for number, values in enumerate(inside):
-        if values is not None:
-            return ({path: number} if choice.low < choice.high else {}) | values
-    return None
-
-
-def _drawn(distribution: Range, value: Any, path: str) -> Values | None:
-    if not distribution.holds(value):
-        return None
-    return {path: value} if distribution.low < distribution.high else {}
-
-
-def _joined(parts: list[Values | None]) -> Values | None:
-    joined: Values = {}
-    for part in parts:
-        if part is None:
-            return None
-        joined |= part
-    return joined
-
-
-def bare(pattern: Any, value: Any) -> Any:
-    """A constant as its bare value, unless the pattern spells the family out."""
-    is_constant = isinstance(value, Mapping) and value.get("family") == "constant"
-    return value["value"] if is_constant and not isinstance(pattern, dict | Choice) else value

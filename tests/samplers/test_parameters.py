@@ -50,9 +50,9 @@ def test_a_configuration_is_built_from_values() -> None:
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({}, "wd: must be from 0.1 to 1, got None"),
-        ({"wd": 2}, "wd: must be from 0.1 to 1, got 2"),
-        ({"wd": "0.5"}, "wd: must be from 0.1 to 1, got '0.5'"),
+        ({}, "wd: must be from 0.1 to 1.0, got None"),
+        ({"wd": 2}, "wd: must be from 0.1 to 1.0, got 2"),
+        ({"wd": "0.5"}, "wd: must be from 0.1 to 1.0, got '0.5'"),
         ({"wd": 0.5, "bs": 1.0}, "bs: must be from 1 to 8, got 1.0"),
         ({"wd": 0.5, "bs": True}, "bs: must be from 1 to 8, got True"),
         ({"wd": 0.5, "bs": 3, "n": 2}, "n: must be from 0 to 1, got 2"),
