@@ -25,7 +25,6 @@ from stagetree.runtime.machine import Machine, print_to
 from stagetree.runtime.model import HpTimeline, Journal, LaunchedTrainer, Model
 from stagetree.runtime.packed import Lanes
 from stagetree.runtime.wire import Message, Wire
-from stagetree.sequences import is_same_value
 from stagetree.trainer import ranks
 from stagetree.trainer.data import DataTrainer
 
@@ -65,7 +64,6 @@ class Child:
         self._waiting: tuple[Message, list[int]] | None = None
         self._model: Model | None = None
         self._lanes, self._looks, self._said_at = Lanes(), Looks(), 0.0
-        self._hp = dict[str, Any]()
         self._timeline, self._buffers, self._journal = HpTimeline({}), Buffers("cpu"), Journal()
         self._commands: dict[str, Callable[[Message, list[int]], Message]] = {
             name: getattr(self, f"_{name}") for name in COMMANDS
@@ -255,8 +253,8 @@ class Child:
         return self._model
 
     def _values(self, hp: dict[str, Any]) -> HpTimeline:
-        if not is_same_value(self._hp, hp):
-            self._hp, self._timeline = hp, HpTimeline(hp)
+        if not self._timeline.is_of(hp):
+            self._timeline = HpTimeline(hp)
         return self._timeline
 
     def _new_end(self, until: int) -> int:

@@ -33,7 +33,11 @@ class HpTimeline:
     """All hyper-parameters of a trial. hp: the JSON of its sequences. Raises `stagetree.sequences.SequenceError`."""
 
     def __init__(self, hp: Mapping[str, Any]) -> None:
-        self._tracks = {name: _Track(hp[name]) for name in sorted(hp)}
+        self._hp, self._tracks = hp, {name: _Track(hp[name]) for name in sorted(hp)}
+
+    def is_of(self, hp: Mapping[str, Any]) -> bool:
+        """Whether it was made of these hyper-parameters: 1, 1.0 and true are three values."""
+        return is_same_value(self._hp, hp)
 
     def at(self, step: int) -> dict[str, Scalar]:
         """All values in force at a step."""
