@@ -36,7 +36,6 @@ class HpTimeline:
         self._hp, self._tracks = hp, {name: _Track(hp[name]) for name in sorted(hp)}
 
     def is_of(self, hp: Mapping[str, Any]) -> bool:
-        """Whether it was made of these hyper-parameters: 1, 1.0 and true are three values."""
         return is_same_value(self._hp, hp)
 
     def at(self, step: int) -> dict[str, Scalar]:
@@ -45,11 +44,8 @@ class HpTimeline:
 
     def changes(self, step: int) -> dict[str, Scalar]:
         """The values that are new at a step: all of them at the first."""
-        values = self.at(step)
-        if step == 0:
-            return values
-        before = self.at(step - 1)
-        return {name: value for name, value in values.items() if not is_same_value(value, before[name])}
+        now, before = self.at(step), self.at(max(0, step - 1))
+        return {name: value for name, value in now.items() if step == 0 or not is_same_value(value, before[name])}
 
 
 class _Track:

@@ -53,7 +53,7 @@ class Range:
     is_log: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Bounds are written as 0 or 0.0: what is drawn is an int of whole numbers, and else a float, also at a bound."""
+        """Bounds may be written as 0 or 0.0: where it is not of whole numbers, all that is drawn is a float."""
         for name in () if self.is_whole else ("low", "high"):
             object.__setattr__(self, name, float(getattr(self, name)))
 

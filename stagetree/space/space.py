@@ -13,7 +13,6 @@ from stagetree.sequences import Sequence, SequenceError, parse_for
 from stagetree.space import conditions
 from stagetree.space.conditions import LENGTH, Condition, Lengths, grid_options, in_order, read_entry
 from stagetree.space.distributions import Choice, Distribution, SpaceError, plain
-from stagetree.space.fitting import values_of
 from stagetree.space.notation import canonical
 from stagetree.space.patterns import (
     Choose,
@@ -27,6 +26,7 @@ from stagetree.space.patterns import (
     listed,
     parameters_of,
     unfold_entry,
+    values_of,
 )
 from stagetree.space.where import Where, WhereError, read_where
 

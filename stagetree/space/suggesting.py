@@ -19,8 +19,7 @@ from typing import Any
 
 from stagetree.sequences import Sequence, SequenceError, did_you_mean, is_same_value
 from stagetree.space.distributions import Choice, Distribution, Range, SpaceError, plain
-from stagetree.space.fitting import values_of
-from stagetree.space.patterns import Choose, drawing, label, parameters_of
+from stagetree.space.patterns import Choose, drawing, label, parameters_of, values_of
 from stagetree.space.space import Space
 
 Values = dict[str, Any]

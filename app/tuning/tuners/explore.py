@@ -13,7 +13,7 @@ from typing import Any
 
 from stagetree.sequences import SequenceError, first_parts, is_fraction, is_same_value, parse
 from stagetree.space import Choice, Range
-from stagetree.space.fitting import bare, values_of
+from stagetree.space.patterns import bare, values_of
 from stagetree.spec import StudySpec
 
 Hp = dict[str, Any]
