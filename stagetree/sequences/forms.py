@@ -64,7 +64,7 @@ class _Named:
     name: str
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.name == other.name  # type: ignore[attr-defined]
+        return type(self) is type(other) and self.name == other.name
 
     def __hash__(self) -> int:
         return hash(self.name)
