@@ -60,7 +60,6 @@ class Child(Conversation):
         self._machine: dict[str, Any] = {}
         self._leftovers = Leftovers()
         watch_reads()
-        self._hp: dict[str, Any] | None = None
         self._timeline, self._buffers = HpTimeline({}), Buffers("cpu")
         self._commands = {name: getattr(self, f"_{name}") for name in COMMANDS}
 
@@ -237,8 +236,8 @@ class Child(Conversation):
         return self._model
 
     def _values(self, hp: dict[str, Any]) -> HpTimeline:
-        if self._hp != hp:
-            self._hp, self._timeline = hp, HpTimeline(hp)
+        if not self._timeline.is_of(hp):
+            self._timeline = HpTimeline(hp)
         return self._timeline
 
     def _drop(self) -> None:
