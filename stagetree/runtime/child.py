@@ -26,7 +26,7 @@ from stagetree.trainer.base import TrainsAhead
 from stagetree.trainer.data import DataTrainer
 
 COMMANDS = (
-    *("start", "build", "become_template", "take_over", "begin", "load", "train", "evaluate", "save", "save_part"),
+    *("start", "build", "become_template", "begin", "load", "train", "evaluate", "save", "save_part"),
     *("join", "train_together", "measure", "leave"),  # packs
     *("compare", "seen"),  # comparisons
 )
@@ -106,12 +106,6 @@ class Child(Conversation):
         if self._template.is_asked_for:
             print_to(os.dup(fds[0]))
         return answer
-
-    def _take_over(self, message: Message, fds: list[int]) -> Message:
-        """In a fork of a template: go on with its model. The file is as that of `start`."""
-        machine.write_stacks_to(fds[0])
-        machine.peak_bytes(self._device)
-        return dict(self._machine)
 
     def _begin(self, message: Message, fds: list[int]) -> Message:
         self._built.begin(fds[0], self._values(message["hp"]), is_whole=message["whole"])
