@@ -42,7 +42,7 @@ def _take_comparison(plan: SearchPlan, test: e.ExactnessTested) -> None:
 
     Where only metrics were equal, since no state is kept, they say nothing of the steps that follow.
     """
-    if test.proof == ProofKind.CHECK or test.difference or test.unproven:
+    if test.proof in (ProofKind.CHECK, ProofKind.EVALUATION) or test.difference or test.unproven:
         return
     if test.node not in plan.nodes or test.step not in plan.nodes[test.node].checkpoints:
         return
