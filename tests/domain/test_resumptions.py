@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from parting import Parting
 from plans import Story, steps
 
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.exactness import Judgement, judge, marks_of, open_suspicions, resumptions_of, text_of
-from app.domain.search_plan import Node, Study, resumption_at
+from app.domain.search_plan import Node, resumption_at
 from app.domain.terms import ChainId, NodeId, ProofKind, Verdict
 
 Json = dict[str, Any]
@@ -88,52 +89,16 @@ def test_the_same_values_at_another_step_are_another_resumption() -> None:
 # ------------------------------------------------------------------------------------------------ whole plans
 
 
-class Told(Story):
-    """A plan whose first study parts at 8, 11 and 13: a long trial, and one that resumes at each of these steps."""
-
-    def __init__(self, **fields: Any) -> None:
-        super().__init__()
-        branches = [({"lr": steps(0.1, value, milestones=[at])}, 20) for at, value in ((8, 0.3), (11, 0.2), (13, 0.4))]
-        self.study = self.submit(({"lr": 0.1}, 20), *branches, **fields)
-        [self.trunk] = {self.path(self.study, number)[0].id for number in (1, 2, 3)}
-        trunks = self.path(self.study, 0)
-        self.finish(self.assign(*[(node, node.start, end) for node, end in self.plan.way(trunks[-1].id, 20)]))
-        for number, at in ((1, 8), (2, 11), (3, 13)):
-            self.keep(self.plan.way(self.leaf(number), at)[-1][0].id, at, intermediate=True)
-            self.finish(self.assign((self.plan.nodes[self.leaf(number)], at, 20)))
-
-    @property
-    def it(self) -> Study:
-        return self.plan.studies[self.study]
-
-    def leaf(self, number: int) -> NodeId:
-        return self.trial(self.study, number).path[-1]
-
-    def marks(self) -> dict[int, str]:
-        mark = marks_of(self.plan, self.it)
-        return {trial.number: mark(trial) for trial in self.it.trials}
-
-    def judged(self) -> Judgement:
-        return judge(self.plan, self.it)
-
-    def compare(self, number: int, begin: int = 0, step: int = 20, since: int | None = None, **found: Any) -> None:
-        """The trial was trained again from `begin` on, where the record was trained from `since` on."""
-        resumed = {1: 8, 2: 11, 3: 13}.get(number, 0)
-        how: Json = {"proof": ProofKind.HANDOVER, "device": "cpu", **found}
-        node, began = self.leaf(number), resumed if since is None else since
-        self.happen(e.ExactnessTested(chain=ChainId("proof"), node=node, begin=begin, step=step, since=began, **how))
-
-
-def compared_but(*left_out: int, **fields: Any) -> Told:
+def compared_but(*left_out: int, **fields: Any) -> Parting:
     """All resumptions were compared, but those of these trials."""
-    told = Told(**fields)
+    told = Parting(**fields)
     for number in {1, 2, 3} - {*left_out}:
         told.compare(number)
     return told
 
 
 def test_a_trial_rests_on_the_steps_at_which_its_training_resumed() -> None:
-    told = Told()
+    told = Parting()
     rests = [{each.step for each in resumptions_of(told.plan, trial)} for trial in told.it.trials]
     assert rests == [set(), {8}, {11}, {13}]
     assert [each.step for each in told.plan.uncompared] == [8, 11, 13]
@@ -161,7 +126,7 @@ def test_a_state_that_was_loaded_only_to_be_evaluated_counts_for_the_trial_that_
 
 def test_one_comparison_covers_its_own_step_and_no_other() -> None:
     """Gradients are accumulated over 4 steps: what is sound at step 8 is wrong at 11 and 13, and had no mark there."""
-    told = Told()
+    told = Parting()
     told.compare(1)
     assert [each.step for each in told.plan.uncompared] == [11, 13]
     marks = told.marks()
@@ -222,7 +187,7 @@ def test_what_compares_no_training_behind_a_resumption_covers_none(found: Json) 
 
 def test_an_evaluation_of_a_state_that_is_kept_covers_no_resumption() -> None:
     """It is told of with the step of that state as its beginning."""
-    told = Told()
+    told = Parting()
     told.keep(told.leaf(1), 16)
     told.happen(
         e.ExactnessTested(
@@ -334,7 +299,7 @@ def test_a_few_steps_are_named_and_the_others_counted() -> None:
 # ------------------------------------------------------------------------------------------------ suspicions
 
 
-def suspected(**more: Any) -> Told:
+def suspected(**more: Any) -> Parting:
     """What the trainer holds besides its state differed behind step 11."""
     told = compared_but(2)
     told.compare(2, stray={"self.sched": "did not come back with the state"}, **more)
@@ -380,7 +345,7 @@ def test_other_names_at_another_step_remain() -> None:
     assert [each.names for each in open_suspicions(told.plan)] == [{"self.other"}]
 
 
-def evaluated_late(story: Told, step: int = 16) -> None:
+def evaluated_late(story: Parting, step: int = 16) -> None:
     """Another study has the branch at 8 evaluated there, which changes something in the state."""
     how: Json = {"chain": ChainId("x"), "proof": ProofKind.EVALUATION, "device": "cpu"}
     changed = {"trainer.calls": "is changed by evaluate()"}
