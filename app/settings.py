@@ -79,8 +79,8 @@ class Settings(BaseSettings):
     )
     proofs: bool = Field(
         default=True,
-        description="whether slots train some steps again to prove that trainers are exact; without, every study that "
-        "shares says that it is unproven",
+        description="whether slots train some steps again to compare them; without, every study that resumes from a "
+        "saved state says that it is unchecked",
     )
     policy: Literal["fair_share", "critical_path"] = Field(
         default="fair_share", description="which outstanding stages a free slot takes"

@@ -232,7 +232,7 @@ def attach(
         launch: how a slot starts the script as several processes: `torchrun --nproc-per-node 2`, or another command
             that takes `-m MODULE`. A literal, too; names in braces stand for `args`. By hand, it is not used.
         caches: variables of the script that no step depends on, such as `"last_batch"`, which need not come back with
-            the state: they are not named when exactness is proven. With `launch` none is named.
+            the state: they are not compared. With `launch` none is.
 
     Raises ValueError for an argument of the study file that is not in `args`, and for `caches` that are no names.
     """

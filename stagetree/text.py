@@ -74,6 +74,25 @@ def saved_text(by_sharing: float | None, by_stopping: float | None) -> str:
     return ", ".join(f"{percent(share)} by {how}" for share, how in shares if share) or "nothing so far"
 
 
+# -------------------------------------------------------------------------------------------------------------- marks
+
+UNCHECKED, WRONG, OTHER = "unchecked", "may be wrong", "may differ"
+"""The words of a mark in a table."""
+
+
+def mark_word(mark: str) -> str:
+    """A mark in a word or three, for a table: unchecked, may be wrong, or may differ. Empty where there is none."""
+    word = mark.partition(":")[0]
+    return next((each for each in (UNCHECKED, WRONG) if word.endswith(each)), OTHER if mark else "")
+
+
+def mark_sentence(subject: str, mark: str) -> str:
+    """A mark as the end of a sentence: Its value is unchecked: it resumed from ..."""
+    word = mark_word(mark)
+    is_or = {UNCHECKED: " is", WRONG: ""}.get(word, f" {OTHER}:")
+    return f"{subject}{is_or} {mark}"
+
+
 # ------------------------------------------------------------------------------------------------------------ repeats
 
 

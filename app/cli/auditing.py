@@ -1,4 +1,4 @@
-"""`stagetree audit`: has all that a finished study shares proven, and prints a verdict that can be cited."""
+"""`stagetree audit`: has each trial that shares steps trained again alone, and prints a verdict that can be cited."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _print(verdict: Json) -> None:
     replay = verdict["replay"]
     print(f"study     {verdict['study']}, on {verdict['plan']}")
     print(f"trainer   {verdict['trainer']} at version {verdict['trainer_version']}")
-    print(f"verdict   {verdict['verdict']}: {one_line(verdict['text'] or verdict['reason'])}")
+    print(f"verdict   {one_line(verdict['text'] or verdict['verdict'])}")
     counts = f"{len(verdict['differ'])} differ, {len(verdict['not_comparable'])} could not be compared"
     print(f"compared  {plural(verdict['compared'], 'time')} on {', '.join(verdict['devices']) or 'nothing'}: {counts}")
     for test in verdict["differ"]:

@@ -18,7 +18,7 @@ import typer
 
 from app.cli.errors import DONE, FAILED, INTERRUPTED, TRIALS_FAILED
 from app.cli.output import Format, memory, number, one_line, print_json, steps_done, trials_done, without_secrets
-from stagetree.text import FINAL, duration
+from stagetree.text import FINAL, duration, mark_word
 
 if TYPE_CHECKING:
     from app.cli.finding import Documents
@@ -203,9 +203,10 @@ def headline(study: Json) -> str:
 
 
 def best(study: Json) -> str:
-    """The best value, and where it is from."""
+    """The best value, where it is from, and its mark in a word."""
     result = study["best"]
-    return f"{one_line(study['metric'])} {number(result['value'])} (trial {result['trial']}, step {result['steps']})"
+    where = [f"trial {result['trial']}", f"step {result['steps']}", mark_word(result.get("exactness", ""))]
+    return f"{one_line(study['metric'])} {number(result['value'])} ({', '.join(filter(None, where))})"
 
 
 def separator(stream: Any) -> str:

@@ -12,7 +12,7 @@ import typer
 from app.cli.errors import FAILED, NOT_FOUND, USAGE, code_of, fail, sentence_of
 from app.cli.options import ListOutput, Server, Store
 from app.cli.output import ListFormat, fraction, one_line, print_list
-from stagetree.text import saved_text
+from stagetree.text import mark_word, saved_text
 
 Json = dict[str, Any]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="List at most N.")]
@@ -56,12 +56,14 @@ def studies(
         listed = [dict(study) for study in every if chosen <= set(study.get("tags", ()))][:limit]
         for study in listed[:LOOKED_AT]:
             study.update(_looked_at(service.client, study["study"]))
-    more = [name for name in ("due", "tags", "begins") if any(_more(study, name) for study in listed)]
+    more = [name for name in ("mark", "due", "tags", "begins") if any(_more(study, name) for study in listed)]
     header = [*HEADER, *({"begins": "begins from"}.get(name, name) for name in more)]
     rows = [[*_row(study, is_attended), *(_more(study, name) for name in more)] for study in listed]
     print_list(listed, output, header, rows)
     if output is not ListFormat.table:
         return
+    for study in (each for each in listed if each.get("mark")):
+        print(f"{study['study']}: {one_line(study['mark'])}")
     if sys.stdout.isatty() and not is_attended and any(study["state"] == "running" for study in listed):
         print(IDLE)  # for people: a program that reads the list finds nothing but the list
     if len(listed) > LOOKED_AT:
@@ -85,7 +87,9 @@ def _summary(study: Json) -> Json:
     best, cost = study["best"] or {}, study["cost"]
     saved = {name: cost.get(name) for name in ("saved_by_sharing", "saved_by_stopping")}
     result = {"best": best.get("value"), "best_trial": best.get("trial")}
-    return {**named, "trials": fraction(study["progress"]["trials"]), **result, **saved}
+    exactness = study.get("exactness") or {}  # an older server says nothing of it
+    known = {"verdict": exactness.get("verdict"), "mark": exactness.get("mark", "")}
+    return {**named, "trials": fraction(study["progress"]["trials"]), **result, **saved, **known}
 
 
 def _row(study: Json, is_attended: bool) -> list[Any]:
@@ -107,6 +111,8 @@ def _best(study: Json) -> str | None:
 
 def _more(study: Json, name: str) -> Any:
     """A column that is there only where a study has a value for it."""
+    if name == "mark":
+        return mark_word(study.get("mark", "")) or None
     if name == "due":  # an older server says nothing of slots
         slots = study.get("slots") or {}
         return slots.get("due") and f"{slots['used']} of {slots['due']:.3g} slots"

@@ -75,11 +75,13 @@ def trials(
 
 
 def _print_marks(trials: list[Json]) -> None:
-    """What stands beside the numbers of trials that are not proven to be exact, once for all of whom it is true."""
+    """Each mark beside the numbers of trials, once for all of them that have it."""
+    from app.cli.result import shown_mark
+
     marked: dict[str, list[int]] = {}
     for trial in trials:
-        if trial.get("exactness") and trial["value"] is not None:
-            marked.setdefault(trial["exactness"], []).append(trial["trial"])
+        if mark := shown_mark(trial):
+            marked.setdefault(mark, []).append(trial["trial"])
     for text, numbers in marked.items():
         some = f"trial{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
         of = some if len(numbers) < len(trials) else "all of them"
@@ -94,19 +96,20 @@ def _print_noise(study: Json) -> None:
 
 def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
     """The heading and the rows of the trials that are shown, without what all trials have in common."""
-    from app.cli.result import common_hp, judged_columns, judged_values, varied
+    from app.cli.result import common_hp, judged_columns, judged_values, mark_cells, shown_mark, varied
 
     results = (study["value"], "best" if study["value"] == "last" else "last")
     predicted = PREDICTED if any(trial.get("prediction") for trial in every) else {}
-    common, judged = common_hp(every), judged_columns(study)
+    common, judged, mark_of = common_hp(every), judged_columns(study), mark_cells(shown)
 
     def row(trial: Json) -> tuple[Any, ...]:
         numbers = [each for name in results for each in result_cells(trial[name])]
         told = [foretold(trial.get("prediction") or {}, name) for name in predicted]
         middle = (*numbers, *told, *judged_values(trial, judged))
-        return trial["trial"], *middle, trial["standing"], short_hp(varied(trial["hp"], common))
+        return trial["trial"], *middle, *mark_of(trial), trial["standing"], short_hp(varied(trial["hp"], common))
 
-    heads = (study["metric"], "step", results[1], "step", *predicted.values(), *judged)
+    marked = ["mark"] * any(map(shown_mark, shown))
+    heads = (study["metric"], "step", results[1], "step", *predicted.values(), *judged, *marked)
     return ("trial", *heads, "standing", "hyper-parameters"), map(row, shown)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from app.cli.output import harmless, one_line, plural, print_table, result_cells, short_hp
 from app.service.views.ordering import ordered
-from stagetree.text import RANKED_LAST, duration, percent, unread_text
+from stagetree.text import RANKED_LAST, duration, mark_word, percent, unread_text
 
 Json = dict[str, Any]
 BEST = 5
@@ -71,7 +71,8 @@ def print_exactness(study: Json) -> None:
     """How far the study's numbers were verified, in one line."""
     exactness = study.get("exactness") or {}
     if text := exactness.get("text"):
-        audit = f"; stagetree audit {study['study']} compares them" if exactness.get("unchecked") else ""
+        is_to_audit = exactness.get("verdict") == "unchecked" and not (study.get("packing") or {}).get("width")
+        audit = f"; stagetree audit {study['study']} compares the rest" if is_to_audit else ""
         print(f"exact   {one_line(text)}{audit}")
 
 
@@ -124,18 +125,20 @@ def print_best(study: Json) -> None:
     if not best:
         _print_broken(study)
         return
-    common = common_hp(study["trials"])
+    common, mark_of = common_hp(study["trials"]), mark_cells(best)
     some_failed = any(trial["state"] == RANKED_LAST for trial in best)
     rows = [
         (
             trial["trial"],
             *result_cells(trial[study["value"]]),
             *[trial["state"]] * some_failed,
+            *mark_of(trial),
             short_hp(varied(trial["hp"], common)),
         )
         for trial in best
     ]
-    print_table(("trial", study["metric"], "step", *["state"] * some_failed, "hyper-parameters"), rows)
+    more = [*["state"] * some_failed, *["mark"] * any(map(shown_mark, best))]
+    print_table(("trial", study["metric"], "step", *more, "hyper-parameters"), rows)
     if common:
         print(f"all trials: {one_line(short_hp(common))}")
 
@@ -145,14 +148,15 @@ def _print_front(study: Json) -> None:
     if not study["front"]:
         _print_broken(study)
         return
-    names, common = list(study["front"][0]["metrics"]), common_hp(study["trials"])
+    names, common, shown = list(study["front"][0]["metrics"]), common_hp(study["trials"]), study["front"][:BEST]
+    mark_of = mark_cells(shown)
     rows = [
-        (best["trial"], *best["metrics"].values(), best["steps"], short_hp(varied(best["hp"], common)))
-        for best in study["front"][:BEST]
+        (best["trial"], *best["metrics"].values(), best["steps"], *mark_of(best), short_hp(varied(best["hp"], common)))
+        for best in shown
     ]
-    print_table(("trial", *names, "step", "hyper-parameters"), rows)
-    shown = f", of which {len(rows)} are shown" if len(rows) < len(study["front"]) else ""
-    print(f"front: no other trial is as good in all metrics and better in one; {len(study['front'])} trials{shown}")
+    print_table(("trial", *names, "step", *["mark"] * any(map(shown_mark, shown)), "hyper-parameters"), rows)
+    some = f", of which {len(rows)} are shown" if len(rows) < len(study["front"]) else ""
+    print(f"front: no other trial is as good in all metrics and better in one; {len(study['front'])} trials{some}")
     if common:
         print(f"all trials: {one_line(short_hp(common))}")
 
@@ -162,6 +166,18 @@ def _print_broken(study: Json) -> None:
     if study["best"]:
         constraints = one_line(" and ".join(study["constraints"]))
         print(f"no trial keeps to {constraints}; trial {study['best']['trial']} is nearest to that")
+
+
+def shown_mark(trial: Json) -> str:
+    """The mark beside the value of a trial that has one."""
+    return trial.get("exactness", "") if trial["value"] is not None else ""
+
+
+def mark_cells(trials: Iterable[Json]) -> Callable[[Json], list[str]]:
+    """What a column of marks holds for each of the trials; there is none where no trial has a mark."""
+    if not any(map(shown_mark, trials)):
+        return lambda trial: []
+    return lambda trial: [mark_word(shown_mark(trial))]
 
 
 def judged_columns(study: Json) -> tuple[str, ...]:
@@ -208,7 +224,7 @@ def print_cost(study: Json) -> None:
             print(f"        {signed:>{width}}  {words}")
     print(f"        {cost['run']:>{width}}  run")
     if proofs := (study.get("exactness") or {}).get("proof_steps"):
-        print(f"        {proofs:>{width}}  trained again for proofs, only to compare: not among those run")
+        print(f"        {proofs:>{width}}  trained again, only to compare: not among those run")
     for number, line in enumerate(saved_lines(study)):
         print(f"{'' if number else 'saved':<7} {line}")
 

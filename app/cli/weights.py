@@ -15,9 +15,11 @@ import typer
 
 from app.cli.errors import USAGE, fail
 from app.cli.options import Server, Store, StudyId, Trainers, folder_or_default, open_records, places
+from app.cli.output import one_line
+from stagetree.text import mark_sentence
 
-OF_STATE = re.compile(r"trial-(\d+)-step-(\d+)-state")
-"""In the name of a file that holds a whole state."""
+OF_TRIAL = re.compile(r"trial-(\d+)-step-(\d+)")
+"""In the name of a file that holds a state, or the weights in it."""
 
 TrialNumber = Annotated[
     int | None, typer.Option("--trial", metavar="N", min=0, help="The trial; by default the best one.")
@@ -67,6 +69,7 @@ def weights(
             if name:
                 file = file._replace(path=file.path.replace(into / name))
             print(f"{file.path}{file.about}")
+            _print_mark(file)
             if not whole:
                 _say_what_is_like_it(file.like_the_model)
         else:
@@ -91,11 +94,12 @@ def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, di
         fail(f"{which.into} is not empty: name a new folder", USAGE)
     with TemporaryDirectory(prefix="stagetree-") as folder:
         file = _written(id, replace(which, into=Path(folder)), server, dir)
-        number, step = map(int, OF_STATE.findall(file.path.name)[-1])
+        number, step = map(int, OF_TRIAL.findall(file.path.name)[-1])
         state = StateOfTrial(id, number, step, file.path)
         is_its_own = export_as_on_a_slot(state, which.into, trainers, server, dir)
         like = [] if is_its_own else _like_the_model(file.path)
     print(f"{which.into}{file.about}: {', '.join(sorted(path.name for path in which.into.iterdir()))}")
+    _print_mark(file)
     _say_what_is_like_it(like)
 
 
@@ -105,6 +109,12 @@ def _like_the_model(state: Path) -> list[str]:
 
     with state.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as image:
         return like_the_model(image)
+
+
+def _print_mark(file: _File) -> None:
+    """The mark beside the numbers of the trial, if it has one."""
+    if file.mark:
+        print(f"{mark_sentence(f'Trial {file.trial}', one_line(file.mark))}.", file=sys.stderr)
 
 
 def _say_what_is_like_it(parts: Sequence[str]) -> None:
@@ -119,9 +129,11 @@ def _say_what_is_like_it(parts: Sequence[str]) -> None:
 
 
 class _File(NamedTuple):
-    """A file that was written, what is known of the trial, and what in its state may be taken for the model."""
+    """A file that was written, what is known of the trial, its mark, and what may be taken for the model."""
 
     path: Path
+    trial: int
+    mark: str
     about: str = ""
     like_the_model: Sequence[str] = ()
 
@@ -150,7 +162,9 @@ def _from_server(url: str, id: str, which: _Wanted) -> _File:
     with Client(url) as client:
         study = study_id(Documents(client), id)
         holds: Holds = "state" if which.whole else "weights"
-        return _File(client.checkpoint(study, which.into, trial=which.trial, step=which.step, holds=holds))
+        path = client.checkpoint(study, which.into, trial=which.trial, step=which.step, holds=holds)
+        number = int(OF_TRIAL.findall(path.name)[-1][0])
+        return _File(path, number, client.trial(study, number).exactness)
 
 
 def _from_store(folder: Path | None, id: str, which: _Wanted) -> _File:
@@ -168,7 +182,7 @@ def _from_store(folder: Path | None, id: str, which: _Wanted) -> _File:
         with Plans(records.log).holding(row.stream) as plan:
             state = kept_state(plan, plan.studies[StudyId(name)], which.trial, which.step)
     written = write_state(open_store(places(folder)[1]), name, state, which.into, whole=which.whole)
-    return _File(written.path, f"  ({state.text})", written.like_the_model)
+    return _File(written.path, state.trial, state.exactness, f"  ({state.text})", written.like_the_model)
 
 
 def _study(meant: str, folder: Path | None) -> str:

@@ -22,6 +22,7 @@ from app.events import StudyRecord
 from app.object_store import PART, ObjectStore, StoreUnavailable
 from app.service.services import Services
 from app.service.trial_logs import logged_points
+from app.service.views.exactness import marks
 from stagetree.models.pages import Logged
 from stagetree.runtime.weight_files import is_divided, joined, like_the_model, weight_parts
 from stagetree.whole_file import whole_file
@@ -31,7 +32,8 @@ from stagetree.whole_file import whole_file
 class KeptState:
     """The state of a trial after `step` steps, and what was measured there; of a trial with repeats, of the first one.
 
-    repeats: how many of them differ there. means: of all of them, where all are measured.
+    repeats: how many of them differ there. means: of all of them, where all are measured. exactness: the mark of the
+    trial, if it has one.
     """
 
     trial: int
@@ -41,6 +43,7 @@ class KeptState:
     has_failed: bool
     repeats: int = 1
     means: Mapping[str, float | None] = field(default_factory=dict)
+    exactness: str = ""
 
     @property
     def text(self) -> str:
@@ -87,24 +90,25 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
         raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}{how}")
     metrics = dict(plan.nodes[there[step].node].metrics.get(step) or {})
     has_failed, repeats = of.state == TrialState.FAILED, len(plan.nodes_of(of, step))
-    return KeptState(trial, step, there[step].checkpoint, metrics, has_failed, repeats, plan.metrics(of, step) or {})
+    means, mark = plan.metrics(of, step) or {}, marks(plan, study)(of)
+    return KeptState(trial, step, there[step].checkpoint, metrics, has_failed, repeats, means, mark)
 
 
-def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool) -> Iterator[memoryview]:
-    """A safetensors file of the model's weights or, if `whole`, the checkpoint as it is.
+def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool, exactness: str = "") -> Iterator[memoryview]:
+    """A safetensors file of the model's weights, with the trial's mark; or, if `whole`, the checkpoint as it is.
 
     Raises `Unknown` before the first part where the checkpoint is gone, damaged, or holds no tensors, and
     `StoreUnavailable`.
     """
     with _image(store, checkpoint) as image:
-        for piece in _pieces(image, whole):
+        for piece in _pieces(image, whole, exactness):
             for begin in range(0, len(piece), PART):
                 yield piece[begin : begin + PART]
 
 
-def _pieces(image: mmap.mmap, whole: bool) -> list[memoryview]:
+def _pieces(image: mmap.mmap, whole: bool, exactness: str) -> list[memoryview]:
     try:
-        return [memoryview(image)] if whole else weight_parts(image)
+        return [memoryview(image)] if whole else weight_parts(image, **({"exactness": exactness} if exactness else {}))
     except ValueError as error:
         raise Unknown(str(error)) from None
 
@@ -120,7 +124,7 @@ def write_state(store: ObjectStore, study: str, state: KeptState, folder: Path, 
     """Write such a file into a folder. Raises as `parts`, before the file is begun, and OSError."""
     path = folder / f"{study}-{state.file_name(whole=whole)}"
     with _image(store, state.checkpoint) as image:
-        pieces = _pieces(image, whole)
+        pieces = _pieces(image, whole, state.exactness)
         with whole_file(path) as file:
             for piece in pieces:
                 file.write(piece)

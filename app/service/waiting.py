@@ -70,7 +70,7 @@ def _gpus_of(plan: SearchPlan, study: Study) -> Iterator[str]:
 
 
 def _of_audit(plan: SearchPlan, well: Sequence[SlotRecord]) -> str:
-    """Why nothing is compared for a study all of which must be proven."""
+    """Why nothing is compared for a study that is audited."""
     if plan.opened is None or any(chain.proof is not None for chain in plan.chains.values()):
         return ""
     able = [slot for slot in well if has_trainer(slot, plan.opened)]

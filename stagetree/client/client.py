@@ -96,7 +96,7 @@ class AsyncClient(MakesTrials, TakesRemarks):
         return await self._change(study, "reopen", num_trials=num_trials)
 
     async def audit(self, study: str) -> models.StudyAnswer:
-        """Train again every stage that began with a saved state, and compare; `exactness` has the verdict."""
+        """Train each trial that shares steps again, alone, and compare; `exactness` of the study has the verdict."""
         return await self._change(study, "audit")
 
     async def cancel(self, study: str) -> models.StudyAnswer:

@@ -34,7 +34,7 @@ class Best(Answer, needs=("trial", "value", "steps")):
     best: Outcome | None
     metrics: dict[str, float] = Field(default={}, description="as `metrics` of a trial")
     violation: float | None = Field(default=None, description="as `violation` of a trial")
-    exactness: str = Field(default="", description="as `exactness` of a trial; empty where nothing is to be said")
+    exactness: str = Field(default="", description="as `exactness` of a trial: its mark, if it has one")
 
 
 class Cost(Answer, needs=()):
@@ -157,12 +157,12 @@ class Share(Answer, needs=()):
 
 
 class Exactness(Answer, needs=()):
-    """Whether training that resumed from saved states was compared with training that never stopped."""
+    """Whether training that resumed from saved states was compared with training that did not stop there."""
 
     verdict: Annotated[VerdictWord | str, Word(VerdictWord)]
     text: str = Field(description="the verdict in one line, for people")
-    mark: str = Field(description="what is to stand beside the study's numbers; empty where nothing is")
-    reason: str = Field(description="the first difference and its likely cause, or what was not compared and why")
+    mark: str = Field(description="the mark of the study; empty where no trial has one")
+    reason: str = Field(description="the first difference and its likely cause, or which trials are unchecked and why")
     unchecked: list[int] = Field(
         default=[], description="the steps at which training resumed and that were not compared"
     )

@@ -71,7 +71,7 @@ class Trial(Answer, needs=("trial", "state", "steps")):
     )
     error: str = Field(default="", description="why it failed, in one line, as in `standing`")
     exactness: str = Field(
-        default="", description="what is to stand beside its numbers, where they are not proven to be exact"
+        default="", description="the mark beside its numbers, where they were not compared or may be wrong"
     )
 
 

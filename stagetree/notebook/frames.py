@@ -192,12 +192,12 @@ _NOT_WORDS = {"by", "rung", "sample", "asked", "bracket", "member"}
 
 
 def text(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
-    """A study in a line, and its mark in another one, where its numbers are not proven to be exact."""
+    """A study in a line, and its mark in another one, where it has one."""
     return _in_a_line(name, url, study, trials) + mark_line(study.get("exactness", {}).get("mark", ""))
 
 
 def mark_line(mark: str) -> str:
-    """A line that says how far a study's numbers are proven; nothing where all of them are."""
+    """A line for the mark of a study; nothing where it has none."""
     return f"\n* {' '.join(mark.split())}" if mark else ""
 
 
@@ -238,9 +238,10 @@ def _html_row(trial: Json, names: Iterable[str]) -> str:
 
 
 def _value(trial: Json) -> str:
-    """A trial's value, as a mean with its deviation where it is one."""
+    """A trial's value, as a mean with its deviation where it is one, and a star where it has a mark."""
+    star = "*" if trial.get("exactness") and trial["value"] is not None else ""
     held = [each for each in (trial.get("last"), trial.get("best")) if each and each["value"] == trial["value"]]
-    return value_text(held[0]) if held else _short(trial["value"])
+    return (value_text(held[0]) if held else _short(trial["value"])) + star
 
 
 def _hp_text(value: Any) -> str:

@@ -21,7 +21,7 @@ from stagetree.client.known import Known
 from stagetree.errors import FailedStudy
 from stagetree.models import Decision, StudyAnswer, Trial, TrialDetail, UnderWay
 from stagetree.notebook import frames
-from stagetree.text import FINAL, decided, duration, saved_text
+from stagetree.text import FINAL, decided, duration, mark_word, saved_text
 
 SLOTS = 16
 """How many slots are shown; the others are counted."""
@@ -73,7 +73,7 @@ def _rows(study: StudyAnswer) -> Iterator[tuple[str, str]]:
     if progress.last is not None:
         yield "last", escape(_decision(progress.last))
     if study.exactness.mark:
-        yield "exact", escape(study.exactness.mark)
+        yield "mark", escape(study.exactness.mark)
     if study.ending:
         yield "ended", escape(study.ending)
     if study.error:
@@ -225,7 +225,8 @@ def progress_text(study: StudyAnswer) -> str:
     if failed := study.counts.get("failed", 0):
         parts.append(f"{failed} failed")
     if study.best is not None:
-        parts.append(f"best {study.metric} {study.best.value:.6g} (trial {study.best.trial})")
+        marked = f", {word}" if (word := mark_word(study.best.exactness)) else ""
+        parts.append(f"best {study.metric} {study.best.value:.6g} (trial {study.best.trial}{marked})")
     if study.exactness.isolated:
         parts.append("each trial alone: the trainer is not exact")
     return " · ".join([*parts, duration(study.wall_seconds)])

@@ -122,6 +122,10 @@ def _line(each: LinePart, scale: _Scale, record: StudyHistory) -> str:
     return f'<path {look} stroke-width="{width}" d="M{x0} {y0}L{x1} {y1}">{title}</path>'
 
 
+def _marked(trial: TrialDetail) -> str:
+    return f"; {trial.exactness}" if trial.exactness else ""
+
+
 def _ends(record: StudyHistory, scale: _Scale) -> Iterator[str]:
     """A dot where a trial ends, with what it is in words."""
     best = record.study.best.trial if record.study.best else None
@@ -129,7 +133,10 @@ def _ends(record: StudyHistory, scale: _Scale) -> Iterator[str]:
         points = [(step, value) for step, value in record.curve(trial.trial).items() if value is not None]
         if points:
             x, y = scale.x(points[-1][0]), scale.y(points[-1][1])
-            title = escape(f"trial {trial.trial}: {points[-1][1]:.6g} at step {points[-1][0]}, {trial.standing}")
+            title = escape(
+                f"trial {trial.trial}: {points[-1][1]:.6g} at step {points[-1][0]}, {trial.standing}{_marked(trial)}"
+            )
             dot = f'<circle cx="{x}" cy="{y}" r="3"><title>{title}</title></circle>'
-            name = f'<text x="{x - 6}" y="{y - 8}" text-anchor="end">trial {trial.trial}</text>'
+            star = "*" if trial.exactness else ""
+            name = f'<text x="{x - 6}" y="{y - 8}" text-anchor="end">trial {trial.trial}{star}</text>'
             yield f'<g class="best">{dot}{name}</g>' if trial.trial == best else dot

@@ -35,13 +35,13 @@ def export_weights(image: Image) -> bytes:
     return b"".join(weight_parts(image))
 
 
-def weight_parts(image: Image) -> list[memoryview]:
+def weight_parts(image: Image, **metadata: str) -> list[memoryview]:
     """As `export_weights`, in parts that lie where they were: for models that memory should not hold twice."""
     header, begin = header_of(image)
     names = _names(header)
     if not names:
         raise ValueError("the checkpoint holds no tensors, only other values")
-    return _written({name: header[stored] for name, stored in names.items()}, memoryview(image)[begin:])
+    return _written({name: header[stored] for name, stored in names.items()}, memoryview(image)[begin:], metadata)
 
 
 def like_the_model(image: Image) -> list[str]:
@@ -230,9 +230,9 @@ def _tensors(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         yield from _tensors(value, (*path, str(key)))
 
 
-def _written(entries: Mapping[str, Entry], area: memoryview) -> list[memoryview]:
+def _written(entries: Mapping[str, Entry], area: memoryview, metadata: Mapping[str, str]) -> list[memoryview]:
     """The parts of a safetensors file of these tensors, which lie in `area`."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # as other tools expect of PyTorch's names
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}  # as others expect of PyTorch's names
     parts, end = {name: area[slice(*entry["data_offsets"])] for name, entry in entries.items()}, 0
     names = sorted(parts, key=lambda name: -_bytes_of_one([([], entries[name]["shape"], parts[name])]))  # as above
     for name in names:

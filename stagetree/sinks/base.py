@@ -151,7 +151,7 @@ class Struck(RunRecord):
 
 @dataclass(frozen=True)
 class Ended(RunRecord):
-    """The study is over. state, value: the trial's. exactness: a note where its numbers are not proven exact."""
+    """The study is over. state, value: the trial's. exactness: its mark, if it has one."""
 
     state: str
     exactness: str = ""

@@ -208,7 +208,7 @@ class Mlflow:
                 self._client.set_terminated(run, _status(record.state), end_time=_milliseconds(record.at))
 
     def _mark(self, run: str, exactness: str) -> None:
-        """Say how far the trial's numbers are proven, or take that back."""
+        """Write the mark of a trial, or take it back."""
         if exactness:
             self._client.set_tag(run, _EXACTNESS, exactness)
         elif _EXACTNESS in self._client.get_run(run).data.tags:

@@ -116,6 +116,7 @@ def _news(study: Json) -> Iterator[News]:
     best = study["best"]
     parts = [f"{name} is {study['state']}"]
     if best:
-        parts.append(f"best {study['metric']} {best['value']:.6g} (trial {best['trial']}, step {best['steps']})")
+        mark = f", {best['exactness']}" if best.get("exactness") else ""
+        parts.append(f"best {study['metric']} {best['value']:.6g} (trial {best['trial']}, step {best['steps']}){mark}")
     parts += filter(None, (study.get("ending"), study.get("error"), *(each["text"] for each in failures)))
     yield News(study, "over", "; ".join(parts), repr(study["finished_at"]))

@@ -115,7 +115,7 @@ class Trainer(ABC):
     caches: ClassVar[tuple[str, ...]] = ()
     """Attributes, and globals of the trainer's file, that no step depends on, beside those that its bases name.
 
-    They need not come back with the state: nobody is told of them when exactness is proven.
+    They need not come back with the state, and are not compared.
     """
 
     ranks = _Here()

@@ -146,11 +146,11 @@ def cancel_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyA
     return _change(use, write, row, c.CancelStudy(study=StudyId(row.id), at=use.clock()))
 
 
-@router.post(**_command("audit", "Prove all that a study shares"))
+@router.post(**_command("audit", "Train every trial that shares steps again, and compare"))
 def audit_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
-    """Slots train every stage again that began with a saved state, and compare; `exactness` has the verdict."""
+    """Slots train each trial that shares steps again, alone and without a break; `exactness` has the verdict."""
     if not use.proofs:
-        raise StateConflict("nothing is compared here: proofs are switched off (STAGETREE_PROOFS)")
+        raise StateConflict("nothing is compared here: STAGETREE_PROOFS is false")
     return _change(use, write, row, c.RequestAudit(study=StudyId(row.id), at=use.clock()))
 
 

@@ -56,11 +56,14 @@ FILE: dict[int | str, dict[str, Any]] = {
 def get_checkpoint(
     row: StudyRowDep, use: ServicesDep, trial: Trial = None, step: Step = None, holds: Holds = "weights"
 ) -> StreamingResponse:
-    """Of the trial that is best now, unless another is named. A refusal says at which steps a state is kept."""
+    """Of the trial that is best now, unless another is named. A refusal says at which steps a state is kept.
+
+    The mark of the trial, if it has one, is in the metadata of the weights as `exactness`.
+    """
     with use.open_study(row) as (plan, study):
         state = kept_state(plan, study, trial, step)
     whole = holds == "state"
-    content = parts(use.store, state.checkpoint, whole=whole)
+    content = parts(use.store, state.checkpoint, whole=whole, exactness=state.exactness)
     first = next(content)  # what is wrong with it is found before anything is sent
     name = f'attachment; filename="{row.id}-{state.file_name(whole=whole)}"'
     headers = {"Content-Disposition": name, "Content-Encoding": "identity"}  # numbers hardly become smaller

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from app.domain import events as e
 from app.domain.exactness.suspicions import Suspicion, open_suspicions, whole_trials
 from app.domain.search_plan import Resumption, SearchPlan, Study, Trial
-from app.domain.terms import InexactPolicy, NodeId, ProofKind, Verdict
+from app.domain.terms import NodeId, ProofKind, Verdict
 
 PACKED = "what is trained in packs is not compared"
 
 MOST_NAMED = 5
-"""So many steps are named in one sentence."""
+"""So many steps or trials are named in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What is known of a study.
 
-    reason: of an inexact trainer, the first difference and its likely cause; of what is unchecked, which resumptions
-    and why. unchecked: the steps of the resumptions that were not compared. compared: how many were, at distinct steps.
+    reason: of an inexact trainer, the first difference and its likely cause; of what is unchecked, which trials and
+    why. unchecked: the steps of the resumptions that were not compared. compared: how many were, at distinct steps.
     """
 
     verdict: Verdict
@@ -46,12 +47,10 @@ def judge(plan: SearchPlan, study: Study) -> Judgement:
         return Judgement(Verdict.INEXACT, wrong.difference)
     if plan.packing:
         return Judgement(Verdict.UNCHECKED, PACKED)
-    marks = marks_of(plan, study)
-    reasons = dict.fromkeys(text for trial in study.trials if (text := marks(trial)))
     needed = {step for trial in study.trials for step, *_ in _resumed(plan, trial)}
     unchecked = {each.step for each in plan.uncompared} & needed
-    if reasons:
-        return Judgement(Verdict.UNCHECKED, next(iter(reasons)), tuple(sorted(unchecked)), len(needed - unchecked))
+    if reason := _unchecked_trials(plan, study):
+        return Judgement(Verdict.UNCHECKED, reason, tuple(sorted(unchecked)), len(needed - unchecked))
     is_whole = any(_is_of(study, whole) for whole in whole_trials(plan))
     return Judgement(Verdict.VERIFIED if is_whole else Verdict.CHECKED, "", (), len(needed))
 
@@ -68,26 +67,57 @@ def marks_of(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
         return partial(_inexact, plan, wrong.difference)
     if plan.packing:
         return lambda trial: f"unchecked: {PACKED}" if trial.path else ""
-    uncompared, suspicions = frozenset(plan.uncompared), tuple(open_suspicions(plan))
-    if not uncompared and not suspicions:
-        return lambda trial: ""
-    return partial(_unchecked, plan, uncompared, suspicions)
+    cause_of = _causes(plan)
+    return lambda trial: f"unchecked: {cause.said_of('it')}" if (cause := cause_of(trial)) else ""
 
 
 def _inexact(plan: SearchPlan, reason: str, trial: Trial) -> str:
     return f"may be wrong: the trainer is not exact: {reason}" if rests_on_sharing(plan, trial) else ""
 
 
-def _unchecked(
+class _Cause(NamedTuple):
+    """Why a trial is unchecked. names_trial: whether the text is what the trial did, in words that follow its name."""
+
+    text: str
+    names_trial: bool = False
+
+    def said_of(self, trials: str) -> str:
+        return f"{trials} {self.text}" if self.names_trial else self.text
+
+
+def _causes(plan: SearchPlan) -> Callable[[Trial], _Cause | None]:
+    """Why each trial of a plan is unchecked; None where it is not."""
+    uncompared, suspicions = frozenset(plan.uncompared), tuple(open_suspicions(plan))
+    if not uncompared and not suspicions:
+        return lambda trial: None
+    return partial(_cause, plan, uncompared, suspicions)
+
+
+def _cause(
     plan: SearchPlan, uncompared: frozenset[Resumption], suspicions: Iterable[Suspicion], trial: Trial
-) -> str:
+) -> _Cause | None:
     if not_compared := sorted({each.step for each in resumptions_of(plan, trial) & uncompared}):
         why = why_not_compared(plan, not_compared)
-        return f"unchecked: it resumed from the state of step {steps_text(not_compared)}, {why}"
-    for each in suspicions:
-        if each.concerns(plan, trial):
-            return f"unchecked: {each.text}, and no whole trial was compared"
-    return ""
+        return _Cause(f"resumed from the state of step {numbers_text(not_compared)}, {why}", names_trial=True)
+    return next(
+        (_Cause(f"{each.text}, and no whole trial was compared") for each in suspicions if each.concerns(plan, trial)),
+        None,
+    )
+
+
+def _unchecked_trials(plan: SearchPlan, study: Study) -> str:
+    """Which trials of a study are unchecked, and why the first of them is; empty where none is."""
+    cause_of, trials = _causes(plan), dict[_Cause, list[int]]()
+    for trial in study.trials:
+        if cause := cause_of(trial):
+            trials.setdefault(cause, []).append(trial.number)
+    if not trials:
+        return ""
+    (cause, numbers), *others = trials.items()
+    named = f"trial{'s' if len(numbers) > 1 else ''} {numbers_text(numbers)}"
+    text = cause.said_of(named) if cause.names_trial else f"{named}: {cause.text}"
+    rest = sum(len(each) for _, each in others)
+    return f"{text}; {rest} more {'trial is' if rest == 1 else 'trials are'} unchecked" if rest else text
 
 
 def why_not_compared(plan: SearchPlan, steps: list[int]) -> str:
@@ -100,9 +130,9 @@ def why_not_compared(plan: SearchPlan, steps: list[int]) -> str:
     return "which was not compared" + (f": that takes {costs} steps" if costs else "")
 
 
-def steps_text(steps: Iterable[int]) -> str:
-    """A few steps, for people: 8, 11 and 3 more."""
-    named = sorted(steps)
+def numbers_text(numbers: Iterable[int]) -> str:
+    """A few steps or trials, for people: 8, 11 and 3 more."""
+    named = sorted(numbers)
     more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
     return ", ".join(map(str, named[:MOST_NAMED])) + more
 
@@ -129,6 +159,8 @@ def _resumed(plan: SearchPlan, trial: Trial) -> Iterator[tuple[int, NodeId]]:
                     yield step, run.path[-1]
 
 
+NOTHING_RESUMED = "checked: no training resumed from a saved state"
+
 TEXTS: Mapping[Verdict, str] = {
     Verdict.VERIFIED: "verified: every step at which trials part was compared, and a whole trial was equal",
     Verdict.CHECKED: "checked: every step at which trials part was compared",
@@ -142,8 +174,9 @@ def text_of(study: Study, judgement: Judgement) -> str:
         case Verdict.INEXACT if study.isolated:
             return f"inexact, so each trial is trained alone: {judgement.reason}"
         case Verdict.INEXACT:
-            allowed = "" if study.inexact == InexactPolicy.ALLOW else ", and what was shared may be wrong"
-            return f"inexact{allowed}: {judgement.reason}"
+            return f"inexact, and what was shared may be wrong: {judgement.reason}"
         case Verdict.UNCHECKED:
-            return judgement.reason if judgement.reason.startswith("unchecked") else f"unchecked: {judgement.reason}"
+            return f"unchecked: {judgement.reason}"
+        case Verdict.CHECKED if not judgement.compared:
+            return NOTHING_RESUMED
     return TEXTS[judgement.verdict] if study.trials else ""

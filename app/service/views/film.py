@@ -255,8 +255,8 @@ class _Growing:
             yield Figure("line", FRAMES, "accent", tuple(dict.fromkeys(self._along(way[::-1]))), 4)
             x, y = end = self.place(best.steps, best.value)
             yield Figure("star", FRAMES, "accent", (end,), 10)
-            beside = (x - 14, max(TOP + 12, y - 10))
-            yield Figure("text", FRAMES, "accent", (beside,), 15, text=f"trial {best.trial}: {best.value:.4g}")
+            beside, star = (x - 14, max(TOP + 12, y - 10)), "*" if best.exactness else ""
+            yield Figure("text", FRAMES, "accent", (beside,), 15, text=f"trial {best.trial}: {best.value:.4g}{star}")
 
 
 def _domain(values: Sequence[float], mode: str) -> Point:

@@ -15,6 +15,7 @@ from app.domain import accounting, results
 from app.domain.results import MeasuredValue
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, StudyState, TrialState
+from app.service.views.exactness import mark_of_best
 from app.service.views.ordering import json_safe
 from app.service.views.outcomes import without_effect
 from stagetree.models.studies import StudyStory
@@ -42,9 +43,11 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     cost, pace = accounting.cost(plan, study), accounting.seconds_per_step(study)
     ways = ("sharing" if cost.shared else "sharing with other studies", "early stopping")
     saved = [(cost.spared, pace * cost.spared), (cost.stopped_early, pace * cost.stopped_early)]
-    noise = _noise(plan, study, ranked, beside, close := _close(plan, study, ranked))
+    won = _won(plan, study, ranked, beside, as_far) + _failed_too(ranked, len(order) - len(ranked))
+    close = _close(plan, study, ranked)
+    noise = _noise(plan, study, ranked, beside, close)
     lines = [
-        _won(plan, study, ranked, beside, as_far) + _failed_too(ranked, len(order) - len(ranked)),
+        won + (mark_of_best(plan, study, ranked[0][0]) if ranked else ""),
         _saved(study, ranked, shared, zip(ways, saved, strict=True)),
         *([noise] if noise else []),
     ]

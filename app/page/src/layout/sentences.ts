@@ -54,15 +54,18 @@ const SENTENCES: Record<string, (data: Data) => string> = {
 /** What was trained again to compare, by the kind of proof. */
 const PROOFS: Record<string, string> = {
   check: "the trainer was tried",
-  handover: "a hand-over was compared",
+  handover: "the steps around a saved state were compared",
   whole: "a whole trial was compared",
   audit: "a stage was audited",
+  evaluation: "the state was compared before and after evaluate()",
 };
 
 function compared(data: Data): string {
   if (data["goes_on"]) return "it can be trained, and is compared now";
-  if (data["unproven"]) return `not proven: ${data["unproven"]}`;
+  if (data["unproven"]) return `not compared: ${data["unproven"]}`;
   if (data["difference"]) return String(data["difference"]);
+  const suspicions = Object.entries((data["stray"] ?? {}) as Data);
+  if (suspicions.length) return suspicions.map(([name, text]) => `${name} ${text}`).join("; ");
   return `all bits are equal, steps ${data["begin"]} to ${data["step"]}`;
 }
 

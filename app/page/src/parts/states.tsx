@@ -1,4 +1,4 @@
-/** A state as a shape and a word, and the mark of a number that is not proven. */
+/** A state as a shape and a word, and the mark beside a number that was not compared or may be wrong. */
 import { MARKS } from "../format.ts";
 
 export function State({ state }: { state: string }) {
@@ -14,8 +14,8 @@ interface Marked {
   signs: Map<string, string>;
 }
 
-/** Behind a number that is not proven to be exact: a sign, whose sentence `Footnotes` shows nearby. */
-export function Unproven({ text, signs }: Marked & { text: string | null | undefined }) {
+/** Behind a number that has a mark: a sign, whose sentence `Footnotes` shows nearby. */
+export function Mark({ text, signs }: Marked & { text: string | null | undefined }) {
   return text ? <abbr title={text}>{signs.get(text) ?? "*"}</abbr> : null;
 }
 

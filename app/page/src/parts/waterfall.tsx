@@ -60,7 +60,7 @@ export function Waterfall({ study }: { study: Study }) {
       <Savings cost={study.cost} />
       {study.exactness.proof_steps > 0 && (
         <p class="quiet">
-          {plural(study.exactness.proof_steps, "step")} trained again for proofs, only to compare: in the slot time, and not among those run.
+          {plural(study.exactness.proof_steps, "step")} trained again, only to compare: in the slot time, and not among those run.
         </p>
       )}
       {study.cost.repeated > 0 && (

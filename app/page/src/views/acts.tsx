@@ -26,8 +26,8 @@ const NAMES: Record<Act, string> = {
 /** What a study in this state can be asked to do. */
 function possible(study: Study): Act[] {
   const { isolated, audited, mark, verdict } = study.exactness;
-  const isToProve = study.finished_at !== null && mark !== "" && verdict !== "inexact" && !isolated && !audited;
-  return [...ofState(study), ...(isToProve ? (["audit"] as const) : [])];
+  const isToAudit = study.finished_at !== null && mark !== "" && verdict !== "inexact" && !isolated && !audited;
+  return [...ofState(study), ...(isToAudit ? (["audit"] as const) : [])];
 }
 
 function ofState({ state, tuner, grows_by }: Study): Act[] {

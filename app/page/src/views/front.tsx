@@ -5,7 +5,7 @@ import { frontDots, isLessBetter, measured, staircase, type FrontDot } from "../
 import { Canvas, Tip } from "../parts/canvas.tsx";
 import { frontScales, paintFront } from "../parts/front_painting.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
-import { Footnotes, Unproven } from "../parts/states.tsx";
+import { Footnotes, Mark } from "../parts/states.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { useTable, type Table } from "../table.ts";
 import type { Palette } from "../theme.ts";
@@ -152,7 +152,7 @@ function Listed({ study }: { study: Study }) {
             <tr key={each.trial}>
               <th scope="row">
                 <a href={studyLink(study.study, ["trials", String(each.trial)])}>trial {each.trial}</a>
-                <Unproven text={each.exactness} signs={signs} />
+                <Mark text={each.exactness} signs={signs} />
               </th>
               {names.map((name) => (
                 <td key={name} class="n">

@@ -10,7 +10,7 @@ import { FailedTrials } from "../parts/failures.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
 import { Sketch } from "../parts/sketch.tsx";
-import { Footnotes, Unproven } from "../parts/states.tsx";
+import { Footnotes, Mark } from "../parts/states.tsx";
 import { Waterfall } from "../parts/waterfall.tsx";
 import { Words } from "../parts/words.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
@@ -64,7 +64,7 @@ function Winner({ study, at }: ViewProps) {
       <p class="value">
         <strong>
           {number(best.value, 6)}
-          <Unproven text={best.exactness} signs={signs} />
+          <Mark text={best.exactness} signs={signs} />
         </strong>{" "}
         <span class="quiet">{spread(resultOf(study, best))}</span> <span>{study.metric}</span>
       </p>
@@ -142,7 +142,7 @@ function RunnersUp({ study, at }: ViewProps) {
             {index > 0 && " · "}
             <span class="whole">
               <a href={studyLink(study.study, ["trials", String(trial)])}>{trial}</a>: {number(table.get(trial, "value") as number)}
-              <Unproven text={markOf(trial)} signs={signs} />
+              <Mark text={markOf(trial)} signs={signs} />
               <span class="quiet"> {spread({ deviation: table.get(trial, `${place}.deviation`) as number | null, repeats: Number(table.get(trial, `${place}.repeats`)) })}</span>
             </span>
           </span>

@@ -4,7 +4,7 @@ import { about, address, happened, mayChange, useAnswer } from "../data.ts";
 import { duration, number, share, signsOf, time } from "../format.ts";
 import { chosenStudies, isMeant } from "../layout/studies.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
-import { State, Unproven } from "../parts/states.tsx";
+import { State, Mark } from "../parts/states.tsx";
 import { formatRoute, route, setQuery } from "../route.ts";
 import type { Listed, Study, StudyPage } from "../types.ts";
 import { Tags } from "./labels.tsx";
@@ -132,11 +132,16 @@ function Row({ item }: { item: Listed }) {
       </th>
       <td>
         <State state={item.state} />
+        {data?.exactness.mark && (
+          <p class="quiet" title={data.exactness.mark}>
+            {data.exactness.verdict}
+          </p>
+        )}
       </td>
       <td>{data?.tuner ?? "…"}</td>
       <td class="n">
         {data?.best ? number(data.best.value) : "–"}
-        {data?.best && <Unproven text={data.best.exactness} signs={signsOf([data.best.exactness])} />}
+        {data?.best && <Mark text={data.best.exactness} signs={signsOf([data.best.exactness])} />}
         {data && (
           <p class="quiet" title={data.mode === "min" ? "lower is better" : "higher is better"}>
             {data.metric} <span aria-hidden="true">{data.mode === "min" ? "↓" : "↑"}</span>

@@ -5,7 +5,7 @@ import { count, duration, number, share, signsOf, spread } from "../format.ts";
 import { chosenStudies, sharedPlans } from "../layout/studies.ts";
 import { Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
-import { Footnotes, State, Unproven } from "../parts/states.tsx";
+import { Footnotes, State, Mark } from "../parts/states.tsx";
 import { formatRoute, route, setQuery, studyLink } from "../route.ts";
 import { palette, series } from "../theme.ts";
 import { resultOf, type History, type Listed, type Study, type StudyPage } from "../types.ts";
@@ -118,7 +118,7 @@ function Row({ name, study, error, index, plan, signs }: RowProps) {
       <td>{study?.tuner ?? "…"}</td>
       <td class="n">
         {best ? <a href={studyLink(name, ["trials", String(best.trial)])}>{number(best.value, 6)}</a> : "–"}
-        {best && <Unproven text={best.exactness} signs={signs} />}
+        {best && <Mark text={best.exactness} signs={signs} />}
         {study && (
           <p class="quiet">
             {best && spread(resultOf(study, best))} {study.metric} {study.mode === "min" ? "↓" : "↑"}

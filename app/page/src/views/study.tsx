@@ -149,9 +149,9 @@ function Head({ study }: { study: Study }) {
             Not exact: {reason}
           </p>
         ))}
-        {study.exactness.audited && <p class="quiet">An audit is under way: all that the study shares is being proven.</p>}
+        {study.exactness.audited && <p class="quiet">An audit is under way: each trial that shares steps is trained again, alone, and compared.</p>}
         {study.exactness.text && (
-          <p class={study.exactness.verdict === "inexact" ? "trouble" : "quiet"} title={study.exactness.stray.join("; ") || PROVEN}>
+          <p class={study.exactness.verdict === "inexact" ? "trouble" : "quiet"} title={MEANING[study.exactness.verdict]}>
             Exactness: <Words text={study.exactness.text} />
           </p>
         )}
@@ -166,8 +166,14 @@ function Head({ study }: { study: Study }) {
   );
 }
 
-/** What a verdict on exactness stands for. */
-const PROVEN = "Up to a proven step, training that shares was done again without sharing, and all bits were equal. An audit does so to the end.";
+/** What each verdict on exactness stands for. */
+const MEANING: Record<string, string> = {
+  verified: "Around every step at which trials part, training was done again in another way, and so was a whole trial: all bits were equal.",
+  checked: "Around every step at which trials part, training was done again in another way: all bits were equal.",
+  unchecked: "Some trials resumed from a saved state, and training was not done again there to compare. They have a mark. An audit compares them.",
+  inexact: "Training that resumed from a saved state differed from training that did not stop there.",
+  unshared: "No trial resumed from a saved state or shares steps with another one.",
+};
 
 /** How far a study is that is not over: its steps as a bar, its trials, what reached each rung, and the time left. */
 function ProgressStrip({ study: { progress } }: { study: Study }) {

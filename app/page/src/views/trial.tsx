@@ -8,7 +8,7 @@ import { reason } from "../layout/sentences.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
-import { State, Unproven } from "../parts/states.tsx";
+import { State, Mark } from "../parts/states.tsx";
 import { studyLink } from "../route.ts";
 import { palette } from "../theme.ts";
 import { resultOf, type History, type Logged, type Rungs, type Study, type TrialDetail } from "../types.ts";
@@ -27,7 +27,7 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
               <p class="value">
                 <strong>
                   {number(shown.value, 6)}
-                  <Unproven text={shown.value === null ? null : shown.exactness} signs={signsOf([shown.exactness])} />
+                  <Mark text={shown.value === null ? null : shown.exactness} signs={signsOf([shown.exactness])} />
                 </strong>{" "}
                 <span class="quiet">{spread(resultOf(study, shown))}</span> <span>{study.metric}</span>
               </p>

@@ -90,7 +90,7 @@ function List({ study, table }: ViewProps & { table: Table }) {
   );
 }
 
-/** The signs beside the values of trials that are not proven to be exact. */
+/** The signs beside the values of trials that have a mark. */
 function marks(table: Table): Map<string, string> {
   return signsOf(table.column("exactness").map((text, row) => (text === null || table.get(row, "value") === null ? null : String(text))));
 }
