@@ -234,7 +234,7 @@ def _comparison(plan: SearchPlan, node: Node, step: int, trial: Trial | None) ->
 def _resume_before(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
     """The last state that is kept up to a step on the way to a node."""
     at = next(iter(keeping.latest_before(plan, node.id, step)), None)
-    return at and ResumePoint(at.node, at.step, at.key, at.checkpoint.sha256, at.checkpoint.parts)
+    return None if at is None else ResumePoint(at.node, at.step, at.key, at.checkpoint.sha256, at.checkpoint.parts)
 
 
 def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 from forks import checked
+from stagetree.runtime.attributes import of_trainer
 
 from stagetree.runtime import suspects
-from stagetree.runtime.attributes import of_trainer
 
 FILE = Path(__file__).with_name("inexact.py")
 

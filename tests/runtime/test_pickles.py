@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from stagetree.runtime.suspects import first_difference, say_the_same
 
 PLAIN = st.recursive(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from app.domain.proofs import judge, of_trial
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scenes import ONE
@@ -14,7 +15,6 @@ from toy_worker import ToyWorkers, proving
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
-from app.domain.proofs import judge, of_trial
 from app.domain.terms import NodeId, ProofKind, StudyId, StudyState, Verdict
 from tests.plans import steps, tried
 

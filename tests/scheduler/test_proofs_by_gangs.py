@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from app.domain.proofs import judge
 from scenes import OPENED, Scene, scene, trials
 from toy_worker import ToyWorkers
 
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
-from app.domain.proofs import judge
 from app.domain.terms import ProofKind, StudyId, Verdict
 from app.scheduling.gangs import kinds_that_prove
 from app.tuning.replay import replay

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from app.domain.proofs import fails_on, is_checked, judge, of_study, of_trial
 from hypothesis import example, given
 from hypothesis import strategies as st
 from toy_worker import ToyWorkers, proving
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.proofs import fails_on, is_checked, judge, of_study, of_trial
 from app.domain.search_plan import Study, Trial
 from app.domain.terms import ChainId, ProofKind, StateConflict, StudyId, StudyState, Verdict
 from app.simulation.what_if import what_if
