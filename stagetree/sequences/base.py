@@ -113,7 +113,7 @@ def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
 
 
 def _canonical(pieces: Iterator[Piece], *, is_typed: bool = True) -> Iterator[Piece]:
-    """The pieces with the first step of each as a value of its own, without those that repeat the one before."""
+    """The pieces with the first step of each as a value of its own, without repetitions."""
     last = ""
     for piece, end in with_ends(pieces):
         for part in _parts(piece, end):

@@ -73,7 +73,7 @@ class Condition:
     def resolved(self, values: Mapping[str, list[Sequence] | None], owner: str) -> Condition:
         """The condition in terms of the values that hyper-parameters can have, where these are known.
 
-        1 means 1, where that is in the space, and else 1.0. Raises `SpaceError` for what is not in it.
+        1 means 1, where that is in the space, and else 1.0. Raises `SpaceError` for other values.
         """
         known = {name: options for name in self.wanted if (options := values[name]) is not None}
         wanted = {name: _as_listed(self.wanted[name], known[name], f"{owner}.when.{name}") for name in known}

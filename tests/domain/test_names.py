@@ -21,7 +21,7 @@ changed."""
 LINES = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
 FORMER = GOLDEN.with_name("former_forms.jsonl")
-"""Those that were in it before 1 and 1.0 were two values, and were named otherwise: logs without paths need them."""
+"""Lines with other names, from before 1 and 1.0 were two values: logs without paths need them."""
 
 FORMER_LINES = [json.loads(line) for line in FORMER.read_text().splitlines()]
 

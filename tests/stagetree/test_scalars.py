@@ -1,4 +1,4 @@
-"""1, 1.0 and true are three values, 0.0 and -0.0 are two: what is written is what `setup` gets, with its type."""
+"""1, 1.0 and true are three values, 0.0 and -0.0 are two: `setup` gets a value as it is written."""
 
 from __future__ import annotations
 
