@@ -26,8 +26,9 @@ PROOF_SHARE = 0.02
 SMALL_SHARE, SMALL_STEPS = 0.1, 32
 """In small studies one comparison may cost that share of the steps, up to so many: less would compare nothing."""
 
-MOMENT_SECONDS, MOMENTS = 10.0, 3
-"""One comparison that takes no longer is made in any study, as long as all of its take no more than so many moments."""
+MOMENT_SECONDS, MOMENTS = 2.0, 5
+"""A comparison that takes no longer may be made in any case, as long as so many of them for each resumption are not
+exceeded: where trials are short, the state before a resumption lies far back."""
 
 FEW_STEPS = 2
 """A comparison has at least so many steps behind a resumption, and a trainer is tried for so many."""
@@ -91,19 +92,21 @@ def _by_worth(plan: SearchPlan, witnesses: Sequence[Witness]) -> list[Witness]:
 
 def _may_cost(plan: SearchPlan, cost: int) -> bool:
     """Whether so many steps may be trained again for one resumption."""
-    if cost <= 2 * FEW_STEPS or _takes_a_moment(plan, cost):
-        return True
     steps, spent = _steps(plan), sum(study.proof_steps for study in plan.studies.values())
+    if cost <= 2 * FEW_STEPS or _takes_a_moment(plan, cost, spent):
+        return True
     share = max(PROOF_SHARE * steps, 4 * FEW_STEPS * len(plan.resumptions))
     return cost <= max(most_steps(plan), min(SMALL_SHARE * steps, SMALL_STEPS)) and spent + cost <= share
 
 
-def _takes_a_moment(plan: SearchPlan, cost: int) -> bool:
-    studies = [study for study in plan.studies.values() if study.paced_steps]
-    seconds = max((study.paced_seconds / study.paced_steps for study in studies), default=0.0)
-    spent = sum(study.proof_steps for study in studies)
-    is_short = cost * seconds <= MOMENT_SECONDS and (spent + cost) * seconds <= MOMENTS * MOMENT_SECONDS
-    return bool(studies) and is_short
+def _takes_a_moment(plan: SearchPlan, cost: int, spent: int) -> bool:
+    """Whether so many more steps, and all that were trained again before, cost next to nothing."""
+    paced = [study for study in plan.studies.values() if study.paced_steps]
+    if not paced:
+        return False
+    step = sum(study.paced_seconds for study in paced) / sum(study.paced_steps for study in paced)
+    most = MOMENT_SECONDS * MOMENTS * max(1, len(plan.resumptions))
+    return cost * step <= MOMENT_SECONDS and (spent + cost) * step <= most
 
 
 def steps_behind(plan: SearchPlan) -> int:

@@ -87,7 +87,7 @@ class Template:
         self.is_asked_for = False
         ends_by, drawn = signal.getsignal(signal.SIGTERM), random.getstate()
         gc.freeze()  # what is there now stays shared with the forks: no look for garbage touches it
-        self._ends = atexit._ncallbacks()  # type: ignore[attr-defined]
+        self._ends = atexit._ncallbacks()
         connection = ForkServer(owner).serve()
         if connection is None:
             os._exit(0)  # nothing was trained here: what was registered for the end of a training is not to be done
@@ -103,7 +103,7 @@ class Template:
         The way in which Python ends would copy thousands of pages, to let go of what the kernel frees anyway.
         """
         is_quiet = len(os.listdir("/proc/self/task")) == 1 and not _has_children()
-        if self._at_fork is None or not is_quiet or self._ends != atexit._ncallbacks():  # type: ignore[attr-defined]
+        if self._at_fork is None or not is_quiet or self._ends != atexit._ncallbacks():
             return
         new = {number for number, *_ in set(_identities()) - self._at_fork}
         if not all(os.readlink(f"/proc/self/fd/{number}").startswith(OURS) for number in new):

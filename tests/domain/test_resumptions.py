@@ -331,11 +331,28 @@ def test_a_whole_trial_elsewhere_settles_none() -> None:
     assert len(open_suspicions(told.plan)) == 1 and told.marks()[2]
 
 
-def test_what_is_settled_is_no_suspicion_at_other_steps() -> None:
+def test_what_is_settled_is_no_suspicion_where_training_resumed_later() -> None:
     told = suspected()
     told.compare(3, stray={"self.sched": "did not come back with the state"})
     told.compare(2, proof=ProofKind.WHOLE)
     assert open_suspicions(told.plan) == []
+
+
+def test_what_is_settled_where_training_resumed_late_is_open_where_more_steps_lie_behind() -> None:
+    """A whole trial with one step behind its resumption lifted the mark of one with 13 steps, whose values differed."""
+    told = suspected()
+    told.compare(3, stray={"self.sched": "did not come back with the state"})
+    told.compare(3, proof=ProofKind.WHOLE)
+    [left] = open_suspicions(told.plan)
+    assert left.step == 11 and [number for number, mark in told.marks().items() if mark] == [2]
+
+
+def test_what_is_settled_for_short_trials_is_open_for_longer_ones() -> None:
+    told = suspected()
+    told.compare(2, proof=ProofKind.WHOLE)
+    told.give(c.AddTrial(study=told.study, hp=told.trial(told.study, 2).hp, steps=30))
+    assert [number for number, mark in told.marks().items() if mark] == [4]
+    assert told.marks()[4].startswith("unchecked: self.sched did not come back with the state of step 11")
 
 
 def test_other_names_at_another_step_remain() -> None:

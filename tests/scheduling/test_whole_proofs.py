@@ -181,6 +181,16 @@ def test_one_whole_trial_settles_the_same_suspicion_at_all_steps() -> None:
     assert made == 1 and not any(story.marks().values())
 
 
+def test_the_trial_with_the_most_steps_behind_a_suspicion_is_taken_once_it_is_over() -> None:
+    story = parted(found=lambda proof: {"stray": STRAY})
+    whole = due_whole(story.plan, "cpu")
+    assert whole is not None and whole.trial.number == 1, "it resumed at 8, the others later"
+    story.give(c.AddTrial(study=story.study, hp={"lr": steps(0.1, 0.9, milestones=[8])}, steps=24))
+    longer = story.trial(story.study, 4)
+    story.assign((story.plan.nodes[longer.path[-1]], 8, 24))
+    assert due_whole(story.plan, "cpu") is None, "that one settles more, and is still trained"
+
+
 def test_a_suspicion_that_shows_makes_the_trainer_inexact() -> None:
     story = suspected()
     whole = due_whole(story.plan, "cpu")
