@@ -28,6 +28,13 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def unread_text(names: Sequence[str]) -> str:
+    """That hyper-parameters have no effect, since the trainer's first steps have read none of them."""
+    listed = " and ".join(f"`{name}`" for name in names)
+    change, them = ("changes", "it") if len(names) == 1 else ("change", "them")
+    return f"{listed} {change} nothing: `setup` never reads {them}, nor do the first steps"
+
+
 def rough(seconds: float) -> str:
     """A time in one unit, as one says it: 40 s, 12 min, 5 h, 3 days."""
     for unit, size, most in (("s", 1, 100), ("min", 60, 6000), ("h", 3600, 172_800)):

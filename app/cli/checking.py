@@ -91,7 +91,8 @@ def lines(report: Json) -> list[str]:
     ]
     report_lines += [f"not exact         {operation} has no deterministic form" for operation in report["not_exact"]]
     for name in report["unread"]:
-        report_lines.append(f"not read          {name}: the script read it in none of the {report['steps']} steps")
+        steps = f"the {report['steps']} steps"
+        report_lines.append(f"not read          `{name}` changes nothing: `setup` never reads it, nor do {steps}")
     report_lines += _reads(report["reads"])
     for way, words in WAYS.items():
         if way != "again" or way in report["differences"]:

@@ -110,7 +110,7 @@ class ExactnessTested:
     difference: the first leaf or metric that differs and the likely cause, in a sentence; empty where all bits are
     equal. stray: attributes of the trainer that do not come back with its state, each in words that follow its name.
     unproven: why nothing could be compared, in words that follow a colon; empty where it was. unread: of a `CHECK`, the
-    hyper-parameters that a script has read in none of the steps. files: of a `CHECK`, a record of each data file that
+    hyper-parameters that none of its steps has read. files: of a `CHECK`, a record of each data file that
     the trainer has read, as of `StudySubmitted.inputs`. A `CHECK` that failed in the user's code is a `StageFailed`.
     goes_on: of a `CHECK`, that the trainer can be trained and its state be loaded; what is compared follows.
     """

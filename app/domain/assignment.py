@@ -74,7 +74,8 @@ class ProofOrder:
     """What a chain is to prove: see `ProofKind`.
 
     comparisons: in the order of their steps, none for a `CHECK`. most_steps: a check that costs more steps in all than
-    that, and takes more than a moment, leaves out what it can. metrics: those that an evaluation must report. ignored:
+    that, and takes more than a moment, leaves out what it can. metrics: those that an evaluation must report. suspects:
+    what did not come back with a state before, the likely cause of a difference. ignored:
     leaves of the state, other than tensors, that evaluations change which the trial alone does not make.
     """
 
@@ -83,6 +84,7 @@ class ProofOrder:
     most_steps: int = 0
     metrics: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +218,7 @@ def _proof(data: Mapping[str, Any] | None) -> ProofOrder | None:
     if data is None:
         return None
     comparisons = tuple(Comparison(**_with_parts(each)) for each in data["comparisons"])
-    names = {name: tuple(data.get(name, ())) for name in ("metrics", "ignored")}
+    names = {name: tuple(data.get(name, ())) for name in ("metrics", "ignored", "suspects")}
     return ProofOrder(**{**data, "comparisons": comparisons, **names})
 
 

@@ -182,7 +182,10 @@ class SlotRow(SQLModel, table=True):
 
 
 class SchedulerRow(SQLModel, table=True):
-    """A process that ticks. Where none did of late, nothing is given to slots. demand: for slots, at that tick."""
+    """A process that ticks. Where none did of late, nothing is given to slots. demand: for slots, at that tick.
+
+    held_up: a sentence for each study and plan that an error held up then, by its name.
+    """
 
     __tablename__ = "schedulers"
 
@@ -191,6 +194,7 @@ class SchedulerRow(SQLModel, table=True):
     pid: int
     ticked_at: float
     demand: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    held_up: dict[str, str] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
 
 
 class ChainRow(SQLModel, table=True):

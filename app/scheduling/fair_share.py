@@ -76,22 +76,20 @@ class FairSharing:
         self._turn_seconds = turn_seconds
         self._share, self._used, self._at = NO_CONTENTION, Counter[StudyId](), 0.0
 
-    def look(self, frontiers: Sequence[Frontier], slots: int, now: float) -> FairShare:
+    def look(self, requests: Mapping[StudyId, ShareRequest], slots: int, now: float) -> FairShare:
         """The shares of `slots` slots now. now: seconds of a clock that does not go back."""
-        competing = competitors(frontiers)
-        deficit = self._deficits(now) if len(competing) > 1 else {}
+        deficit = self._deficits(now) if len(requests) > 1 else {}
         self._at = now
-        if len(competing) < 2:
+        if len(requests) < 2:
             self._share = NO_CONTENTION
         else:
-            requests = share_requests(frontiers, slots)
             self._share = FairShare(requests, shares(slots, requests), deficit)
         return self._share
 
-    def settle(self, frontiers: Sequence[Frontier]) -> None:
+    def settle(self, used: Counter[StudyId]) -> None:
         """The slots have been given away, and stay with their studies until the next look."""
         if self._share.due:
-            self._used = slots_used(frontiers)
+            self._used = used
 
     def _deficits(self, now: float) -> dict[StudyId, float]:
         """The deficits at `now`. A study that has ceased to compete, or has just begun to, has none."""

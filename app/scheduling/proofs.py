@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
 from app.domain.awaiting import evaluations_of_each
 from app.domain.events import ExactnessTested, Stage
-from app.domain.exactness import MOST_IN_VAIN, passing, untried_roots
+from app.domain.exactness import MOST_IN_VAIN, open_suspicions, passing, untried_roots
 from app.domain.search_plan import Node, Resumption, SearchPlan, Trial, Value, Witness, resumption_at
 from app.domain.stage_tree import Place
 from app.domain.terms import NodeId, ProofKind, StudyId
@@ -24,6 +24,9 @@ PROOF_SHARE = 0.02
 
 SMALL_SHARE, SMALL_STEPS = 0.1, 32
 """In small studies one comparison may cost that share of the steps, up to so many: less would compare nothing."""
+
+MOMENT_SECONDS, MOMENTS = 10.0, 3
+"""One comparison that takes no longer is made in any study, as long as all of its take no more than so many moments."""
 
 FEW_STEPS = 2
 """A comparison has at least so many steps behind a resumption, and a trainer is tried for so many."""
@@ -87,11 +90,19 @@ def _by_worth(plan: SearchPlan, witnesses: Sequence[Witness]) -> list[Witness]:
 
 def _may_cost(plan: SearchPlan, cost: int) -> bool:
     """Whether so many steps may be trained again for one resumption."""
-    if cost <= 2 * FEW_STEPS:
+    if cost <= 2 * FEW_STEPS or _takes_a_moment(plan, cost):
         return True
     steps, spent = _steps(plan), sum(study.proof_steps for study in plan.studies.values())
     share = max(PROOF_SHARE * steps, 4 * FEW_STEPS * len(plan.resumptions))
     return cost <= max(most_steps(plan), min(SMALL_SHARE * steps, SMALL_STEPS)) and spent + cost <= share
+
+
+def _takes_a_moment(plan: SearchPlan, cost: int) -> bool:
+    studies = [study for study in plan.studies.values() if study.paced_steps]
+    seconds = max((study.paced_seconds / study.paced_steps for study in studies), default=0.0)
+    spent = sum(study.proof_steps for study in studies)
+    is_short = cost * seconds <= MOMENT_SECONDS and (spent + cost) * seconds <= MOMENTS * MOMENT_SECONDS
+    return bool(studies) and is_short
 
 
 def steps_behind(plan: SearchPlan) -> int:
@@ -167,8 +178,15 @@ def proof_through(
     ends = [(NodeId(each.node), each.step) for each in comparisons]
     stages = tuple(_stages(plan, node, begin, ends, comparisons, lead.study))
     ignored = tuple(changed_by_evaluation(plan)) if kind == ProofKind.WHOLE else ()
-    order = ProofOrder(kind, comparisons, most_steps(plan), ignored=ignored)
+    suspects = _suspects(plan, lead) if kind == ProofKind.WHOLE else ()
+    order = ProofOrder(kind, comparisons, most_steps(plan), ignored=ignored, suspects=suspects)
     return Proof(kind, lead, stages, resume, order)
+
+
+def _suspects(plan: SearchPlan, trial: Trial) -> tuple[str, ...]:
+    suspicions = (each for each in open_suspicions(plan) if not each.is_of_evaluation)
+    concerned = (each for each in suspicions if each.concerns(plan, trial))
+    return tuple(dict.fromkeys(name for each in concerned for name in sorted(each.names)))
 
 
 def changed_by_evaluation(plan: SearchPlan) -> list[str]:

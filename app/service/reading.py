@@ -88,7 +88,7 @@ def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None 
         passing: Json = {"wall_seconds": round(folded.wall_seconds(now), 3), "slots": documents.share(row, live)}
         if with_trials:
             passing |= gains(use, row, plan, is_packed=shown.packing is not None)
-        if waits := waiting.of_study(use, plan, folded, live):
+        if waits := waiting.of_study(use, row.stream, plan, folded, live):
             passing["waits_for"] = waits
         return shown.with_fields(**passing), plan.version
 

@@ -17,12 +17,13 @@ from stagetree.models import trials
 Shown = TypeVar("Shown", bound=trials.Trial)
 
 
-def of_study(use: Services, plan: SearchPlan, study: Study, live: Sequence[ChainRecord]) -> list[str]:
+def of_study(use: Services, stream: str, plan: SearchPlan, study: Study, live: Sequence[ChainRecord]) -> list[str]:
     """What holds a study up now, in a sentence each. live: the chains of its plan that are under way."""
     sentences = sorted(by_chain(use, live).values())
     if study.is_audited or study.is_running:
         with use.records.read() as rows:
-            slots, now = rows.slots.alive(use.lease_seconds), rows.now()
+            slots, now, held_up = rows.slots.alive(use.lease_seconds), rows.now(), rows.schedulers.held_up()
+        sentences += [held_up[name] for name in (study.id, stream) if name in held_up]
         well = [slot for slot in slots if not slot.is_quarantined(now)]
         if sentence := _of_audit(plan, well) if study.is_audited else _without_slot(plan, study, well):
             sentences.append(sentence)

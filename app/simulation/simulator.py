@@ -27,6 +27,7 @@ from app.simulation.pace import NO_OVERHEADS, Fault, Faults, Overheads, Seconds,
 from app.simulation.slots import VirtualSlot, anywhere, placed_anywhere
 from app.simulation.virtual_chain import VirtualChain, World
 from app.tuning.tuners.driver import TunerDriver, make_driver
+from app.workers.scheduler.fence import Fence
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.retry import Instant
@@ -90,8 +91,7 @@ class Simulator:
         self._beats: list[tuple[float, int, VirtualChain]] = []  # when, in which order, and the chain with news then
         self._is_tick_due = self._is_look_due = False
         self._overheads, self._given, self._seen = overheads, 0, 0  # seen: how many events were looked at for news
-        self._stages, self._order, chains = count(), count(), count()
-        self._drivers = dict[StudyId, TunerDriver]()
+        self._stages, self._order, chains, self._drivers = count(), count(), count(), dict[StudyId, TunerDriver]()
         self._ports = Ports(
             records=self._records,
             plans=self._plans,
@@ -108,6 +108,7 @@ class Simulator:
             notify=lambda chain, slot: self._slots[slot].look(),
             limits=limits,
             turn_seconds=turn_seconds,
+            fence=Fence(is_strict=True),
         )
         self.scheduler = Scheduler(self._ports)
         world = self._world(keep_every, profile, ranks)

@@ -74,7 +74,7 @@ class SchedulerRole:
         freeze_survivors()
         records, owner = SqlRecords(self._database), uuid4().hex
         housekeeping = RateLimit(CLEAN_SECONDS, lambda: _run_housekeeping(records.database))
-        record = RateLimit(settings().tick_seconds / 2, lambda: _record_tick(records, owner, scheduler.demand()))
+        record = RateLimit(settings().tick_seconds / 2, lambda: _record_tick(records, owner, scheduler))
         scheduler = self._scheduler(records, record.do_if_due)
 
         def look() -> None:
@@ -132,8 +132,9 @@ class SchedulerRole:
         return Scheduler(ports)
 
 
-def _record_tick(records: SqlRecords, owner: str, demand: Mapping[str, Any]) -> None:
-    change(records, lambda rows: rows.schedulers.ticked(owner, socket.gethostname(), os.getpid(), demand))
+def _record_tick(records: SqlRecords, owner: str, scheduler: Scheduler) -> None:
+    demand, held_up, host = scheduler.demand(), scheduler.held_up(), socket.gethostname()
+    change(records, lambda rows: rows.schedulers.ticked(owner, host, os.getpid(), demand, held_up))
 
 
 def _run_housekeeping(database: Database) -> None:

@@ -12,11 +12,12 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
+from app.workers.warm import request_fork
 from stagetree.runtime.failures import TrainerFailed, ending
 from stagetree.runtime.wire import Message, Wire, WireTimeout, anonymous_file
 
@@ -24,6 +25,11 @@ POLL_SECONDS = 0.1
 """How often the slot looks at what it has to look at while a trainer is silent."""
 
 SEND_SECONDS = 10.0
+FORK_SECONDS = 30.0
+"""A template has nothing else to do than to fork, which takes milliseconds."""
+
+STDERR = 2
+
 KILL_SECONDS = 10.0
 """A killed process is gone in milliseconds; one that is waiting for a driver or a disk takes longer."""
 
@@ -113,6 +119,16 @@ class TrainerConnection:
             wire.close()
         os.close(self._stacks)
         self._stacks = -1
+
+    def become_template(self, *, deadline: Deadline) -> tuple[str, Sequence[str]]:
+        """Serve forks from here on, each with the model that was just built. Why that would not be safe, in words that
+        follow "it"; or none, and the files that were read by then. Then only `fork`, `kill` and `close` are left."""
+        answer, _ = self._ask("become_template", deadline, STDERR)
+        return answer["unsafe"], answer["files"]
+
+    def fork(self) -> tuple[Wire, Wire, int]:
+        """A fork of a template, as `Warm.fork` gives one. Raises `WarmFailed`, EOFError, OSError."""
+        return request_fork(self._connection, FORK_SECONDS)
 
     def relay(self, far: Wire, lifeline: Wire, adapt: Callable[[Message], Message], look: Callable[[], None]) -> None:
         """Be another machine's: pass on all that is said to the process and by it, until it has ended. adapt: makes

@@ -63,7 +63,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """unread: hyper-parameters that a script has read in no step so far. files: the data files that were read."""
+    """unread: hyper-parameters that it has read in no step so far. files: the data files that were read."""
 
     unread: tuple[str, ...] = ()
     files: tuple[str, ...] = ()

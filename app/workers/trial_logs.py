@@ -47,6 +47,24 @@ class StageFiles:
     printed: Path
     rows: Path | None
 
+    def size(self) -> int:
+        """Of what was printed so far; 0 where that is not known."""
+        with suppress(OSError):
+            return self.printed.stat().st_size
+        return 0
+
+    def printed_since(self, size: int) -> bytes:
+        """What was printed since the file had that size, up to `PIECE_BYTES`."""
+        with suppress(OSError), self.printed.open("rb") as file:
+            file.seek(size)
+            return file.read(PIECE_BYTES)
+        return b""
+
+    def add(self, text: bytes) -> None:
+        """As if it had been printed now."""
+        with suppress(OSError), self.printed.open("ab") as file:
+            file.write(text)
+
 
 class TrialLogs:
     """root: the folder of all logs. A stage that several trials share is in the log of the one it runs for.

@@ -90,16 +90,9 @@ class Warm:
                 self._process.wait(END_SECONDS)
 
     def _fork(self) -> tuple[Wire, Wire, int]:
-        (connection, its_connection), (lifeline, its_lifeline) = pair(), pair()
-        ours = Wire(connection), Wire(lifeline)
         try:
-            with its_connection, its_lifeline:
-                requests = self._connect()
-                requests.send({}, its_connection.fileno(), its_lifeline.fileno(), timeout=START_SECONDS)
-            return *ours, _pid(ours[1].receive(START_SECONDS))
+            return request_fork(self._connect(), START_SECONDS)
         except BaseException:
-            for wire in ours:
-                wire.close()
             self.close()  # whoever asks again asks another one, which may have more luck
             raise
 
@@ -130,9 +123,23 @@ class Warm:
             return str(problem)
 
 
-def _pid(arrived: tuple[Message, list[int]] | None) -> int:
+def request_fork(requests: Wire, seconds: float) -> tuple[Wire, Wire, int]:
+    """The connection to a new fork of a `ForkServer`, its lifeline, its id. Raises `WarmFailed`, EOFError, OSError."""
+    (connection, its_connection), (lifeline, its_lifeline) = pair(), pair()
+    ours = Wire(connection), Wire(lifeline)
+    try:
+        with its_connection, its_lifeline:
+            requests.send({}, its_connection.fileno(), its_lifeline.fileno(), timeout=seconds)
+        return *ours, _pid(ours[1].receive(seconds), seconds)
+    except BaseException:
+        for wire in ours:
+            wire.close()
+        raise
+
+
+def _pid(arrived: tuple[Message, list[int]] | None, seconds: float) -> int:
     if arrived is None:
-        raise WarmFailed(f"the interpreter that forks trainers was not ready after {START_SECONDS:.0f} s")
+        raise WarmFailed(f"the interpreter that forks trainers was not ready after {seconds:.0f} s")
     if "refused" in arrived[0]:
         raise WarmFailed(f"the interpreter that forks trainers cannot be started: {arrived[0]['refused']}")
     return int(arrived[0]["pid"])

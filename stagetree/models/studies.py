@@ -187,7 +187,8 @@ class StudyStory(Answer, needs=()):
         default=[], description="trials whose repeats do not tell them from the best: fewer than 2 standard errors off"
     )
     noise: str = Field(
-        default="", description="a sentence on these or, of equal results without repeats, that `repeats` would tell"
+        default="",
+        description="a sentence on these or on equal results: what has no effect, or that `repeats` would tell",
     )
     sharers: int = Field(description="how many other trials share the `shared_beginning` of the best one")
     shared_beginning: int = Field(description="the steps of that: where most is shared, counted over these trials")
@@ -214,11 +215,12 @@ class StudyAnswer(Answer, needs=("study", "state")):
     )
     exactness: Exactness
     unread: list[str] = Field(
-        default=[], description="hyper-parameters that its script has read in none of the steps of a check"
+        default=[], description="hyper-parameters that its trainer has read in none of the steps of a check"
     )
     waits_for: list[str] = Field(
         default=[],
-        description="what holds it up: a store that is away, by slot; a trainer that no slot has; an audit that waits",
+        description="what holds it up: a store that is away, by slot; a trainer that no slot has; an audit that waits; "
+        "an error in its tuner's or plan's work, which the scheduler tries again",
     )
     begins: dict[str, Any] | None = Field(
         default=None,

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from stagetree.runtime import inexact, machine, state_format
-from stagetree.runtime.comparing import unread
 from stagetree.runtime.differences import first_difference, leaves
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.forks import Way, forked, forked_ranks, warned_once
@@ -72,7 +71,7 @@ class Report:
     without a break or on from the state of one process; or a metric where no leaf differs.
 
     failed: the trainer's own error, with which nothing could be compared. not_exact: what has no deterministic form.
-    unread: hyper-parameters that a script has not read. reads: data, code and variables beside its version.
+    unread: hyper-parameters that it has not read. reads: data, code and variables beside its version.
     first_step_seconds: with what happens once, such as compiling.
     save_seconds: for `checkpoint_bytes`.
     """
@@ -175,7 +174,7 @@ class _Ways:
             "metrics": model.evaluate(),
             "evaluate_seconds": time.monotonic() - begun_at,
             "not_exact": sorted({name for each in caught if (name := inexact.operation_in(str(each.message)))}),
-            "unread": unread(model.trainer),
+            "unread": model.unread(),
             "reads": reads_of(model.trainer, self._job.file),
             "first_step_seconds": seconds[0],
             "step_seconds": sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2],
@@ -243,7 +242,8 @@ class _Ways:
         return {"load_seconds": load_seconds, "holdings": self._holdings(model), "metrics": model.evaluate()}
 
     def _holdings(self, model: Model) -> Mapping[str, str]:
-        return holdings(model.trainer, code_modules(self._job.file))
+        with model.given.looked_at():
+            return holdings(model.trainer, code_modules(self._job.file))
 
     def _keep(self, model: Model, name: str) -> tuple[int, float]:
         """Save the state under a name; its size, and how long it took. Of ranks, each saves its part."""

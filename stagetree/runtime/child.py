@@ -1,42 +1,32 @@
-"""The process that trains: it does what it is told over a connection, one command after the other, with one trainer.
-
-Every command is answered with `done`, or with `failed` and what failed. While it trains it says by itself how far it
-is, and looks between two steps whether it is wanted to train for longer, or shorter.
-"""
+"""The process that trains: it does what it is told over a connection, one command after the other, with one trainer."""
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import signal
 import time
 import traceback
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.buffers import Buffers
-from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests, unread
-from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
-from stagetree.runtime.holdings import differing, holdings
+from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests
+from stagetree.runtime.conversation import Conversation
+from stagetree.runtime.failures import TrainerFailed, plain, user_code
+from stagetree.runtime.holdings import Holdings, differing, holdings
 from stagetree.runtime.leftovers import Leftovers
 from stagetree.runtime.loading import code_modules, imports_of, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
-from stagetree.runtime.model import HpTimeline, Journal, LaunchedTrainer, Model
-from stagetree.runtime.packed import Lanes
+from stagetree.runtime.model import HpTimeline, LaunchedTrainer, Model
 from stagetree.runtime.reads import reads_of, watch_reads
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import ranks
 from stagetree.trainer.base import TrainsAhead
 from stagetree.trainer.data import DataTrainer
 
-PROGRESS_SECONDS = 0.1
-"""How often it says how far it is; after each step, if steps are longer."""
-
 COMMANDS = (
-    *("start", "build", "begin", "load", "train", "evaluate", "save", "save_part"),
+    *("start", "build", "become_template", "take_over", "begin", "load", "train", "evaluate", "save", "save_part"),
     *("join", "train_together", "measure", "leave"),  # packs
     *("compare", "seen"),  # comparisons
 )
@@ -58,65 +48,29 @@ def run(wire: Wire) -> int:
     return 0
 
 
-class Child:
+class Child(Conversation):
     """commands: what can be asked for, by name. The model is there from `build` on."""
 
     def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-        self._device, self._file, self._may_divide = "cpu", "", False
+        super().__init__(wire)
+        self._file = ""
         self._machine: dict[str, Any] = {}
-        self._waiting: tuple[Message, list[int]] | None = None
-        self._model: Model | None = None
-        self._lanes, self._leftovers, self._said_at = Lanes(), Leftovers(), 0.0
+        self._leftovers = Leftovers()
         watch_reads()
         self._hp: dict[str, Any] | None = None
-        self._timeline, self._buffers, self._journal = HpTimeline({}), Buffers("cpu"), Journal()
-        self._commands: dict[str, Callable[[Message, list[int]], Message]] = {
-            name: getattr(self, f"_{name}") for name in COMMANDS
-        }
-
-    def serve(self) -> None:
-        """Raises EOFError, ConnectionError."""
-        while (arrived := self._waiting or self._wire.receive(None)) is not None:
-            (message, fds), self._waiting = arrived, None
-            if message["do"] == "exit":
-                return
-            if not self._heeds(message, fds) and message["do"] in self._commands:  # else of a training that has ended
-                self._answer(message, fds)
-
-    def _answer(self, message: Message, fds: list[int]) -> None:
-        try:
-            answer = {"done": message["do"], **self._commands[message["do"]](message, fds)}
-        except TrainerFailed as failed:
-            answer = {"failed": failed.kind, "error": failed.error, "signature": failed.signature}
-        except (EOFError, ConnectionError):
-            raise
-        except Exception as error:
-            kind = blame if (blame := kind_of(error)) in ("device", "rank") else "internal"
-            answer = {"failed": kind, "error": plain(traceback.format_exc()), "signature": signature_of(error)}
-        if answer.get("failed") == "out_of_memory":
-            answer["may_divide"] = self._may_divide
-            machine.collect(self._device)
-        for fd in fds:
-            os.close(fd)
-        passed = [answer.pop("fd")] if "fd" in answer else []
-        model = self._lanes.get(message["lane"]) if "lane" in message else self._model
-        self._wire.send({"number": message["number"], "step": model.step if model else 0, **answer}, *passed)
-        for fd in passed:
-            os.close(fd)
+        self._timeline, self._buffers = HpTimeline({}), Buffers("cpu")
+        self._commands = {name: getattr(self, f"_{name}") for name in COMMANDS}
 
     # ------------------------------------------------------------------------------------------------ commands
 
     def _start(self, message: Message, fds: list[int]) -> Message:
         """Its file gets the stacks of all threads when the process crashes, and whenever SIGUSR1 arrives."""
-        stacks = os.fdopen(os.dup(fds[0]), "wb", buffering=0)
-        faulthandler.enable(stacks)
-        faulthandler.register(signal.SIGUSR1, stacks)
+        machine.write_stacks_to(fds[0])
         self._device = message["device"]
         self._buffers = Buffers(self._device)
         settings = ("visible_devices", "threads", "determinism", "memory_fraction", "cuda_graphs")
-        machine = Machine(self._device, *(message[name] for name in settings))
-        self._machine = {**machine.prepare(), "threads": machine.threads}
+        here = Machine(self._device, *(message[name] for name in settings))
+        self._machine = {**here.prepare(), "threads": here.threads}
         if "ranks" in message:
             ranks.be(ranks.Ranks.meet(os.dup(fds[-1]), device=self._device, **message["ranks"]))
         return dict(self._machine)
@@ -125,6 +79,7 @@ class Child:
         if self._file not in ("", message["file"]):
             raise RuntimeError(f"this process serves {self._file}, and no other file")
         self._file = message["file"]
+        self._template.begin()
         self._drop()
         machine.set_determinism(message["determinism"])
         inexact.forget()
@@ -141,6 +96,20 @@ class Child:
         self._machine["packages"] = package_versions(file)
         left = [] if "names" in message else self._leftovers.left(self._built.trainer, self._file)
         return {"version": code.version, "left": left}
+
+    def _become_template(self, message: Message, fds: list[int]) -> Message:
+        """From here on, each chain trains in a fork of this process, if that is safe: what it says follows from
+        `Template.ask`. What it prints itself goes to the file that comes along."""
+        answer = self._template.ask(self._device, fds)
+        if self._template.is_asked_for:
+            print_to(os.dup(fds[0]))
+        return answer
+
+    def _take_over(self, message: Message, fds: list[int]) -> Message:
+        """In a fork of a template: go on with its model. The file is as that of `start`."""
+        machine.write_stacks_to(fds[0])
+        machine.peak_bytes(self._device)
+        return dict(self._machine)
 
     def _begin(self, message: Message, fds: list[int]) -> Message:
         self._built.begin(fds[0], self._values(message["hp"]), is_whole=message["whole"])
@@ -188,7 +157,7 @@ class Child:
     def _save(self, message: Message, fds: list[int]) -> Message:
         self._buffers.take_back(message["closed"])
         model = self._model_of(message)
-        more = {HOLDINGS: holdings(model.trainer, code_modules(self._file))} if message.get("look") else {}
+        more = {HOLDINGS: self._holdings(model)} if message.get("look") else {}
         buffer, size = model.save_in(self._buffers, self._machine, **more)
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 
@@ -245,10 +214,14 @@ class Child:
 
     def _seen(self, message: Message, fds: list[int]) -> Message:
         """What the trainer has read, and which hyper-parameters it has not."""
-        trainer = self._built.trainer
-        return {"unread": list(map(plain, unread(trainer))), "files": reads_of(trainer, self._file)}
+        files = reads_of(self._built.trainer, self._file)
+        return {"unread": list(map(plain, self._built.unread())), "files": files}
 
     # ------------------------------------------------------------------------------------------------ their parts
+
+    def _holdings(self, model: Model) -> Holdings:
+        with model.given.looked_at():  # to look at values is not to read them
+            return holdings(model.trainer, code_modules(self._file))
 
     def _model_of(self, message: Message) -> Model:
         return self._lanes[message["lane"]] if "lane" in message else self._built
@@ -263,34 +236,6 @@ class Child:
         if self._hp != hp:
             self._hp, self._timeline = hp, HpTimeline(hp)
         return self._timeline
-
-    def _new_end(self, until: int) -> int:
-        """Where the training must end now."""
-        while (arrived := self._wire.receive()) is not None:
-            message, fds = arrived
-            if message["do"] == "until":
-                until = message["until"]
-            elif not self._heeds(message, fds):  # whoever wants something else has given this training up
-                self._waiting = arrived
-                return 0
-        return until
-
-    def _heeds(self, message: Message, fds: list[int]) -> bool:
-        """Whether it is something that has no answer, and may come at any time."""
-        if message["do"] == "log":
-            print_to(fds[0])  # from here on, what is printed, and what is logged to the second, if there is one
-            journal = self._lanes.journal(message["lane"]) if "lane" in message else self._journal
-            journal.write_to(fds[1] if len(fds) > 1 else -1)
-        elif message["do"] == "patience":
-            ranks.here().give_up_after(message["seconds"])
-        return message["do"] in ("log", "patience")
-
-    def _say(self, number: int, step: int) -> bool:
-        """Say from time to time how far that command is. Whether the slot has said nothing meanwhile."""
-        if (now := time.monotonic()) - self._said_at >= PROGRESS_SECONDS:
-            self._wire.send({"number": number, "step": step})
-            self._said_at = now
-        return self._wire.is_silent()
 
     def _drop(self) -> None:
         """Free the memory of the model; in a cycle of references it would wait for the collector."""

@@ -12,7 +12,6 @@ from stagetree.runtime.differences import Leaves, first_difference, leaves
 from stagetree.runtime.failures import plain
 from stagetree.runtime.holdings import differing, digest
 from stagetree.runtime.model import Model
-from stagetree.runtime.scripted import Script
 from stagetree.trainer.parted import Parted, map_parted
 
 COMPARED = ("trainer", "generators")
@@ -49,8 +48,3 @@ def leaf_digests(model: Model) -> Mapping[str, str]:
     """A digest of each leaf of a model's state, as it stands. Raises `TrainerFailed`."""
     found: Leaves = leaves({"trainer": model.state()["trainer"]})
     return {name: digest(value) for name, value in found.items()}
-
-
-def unread(trainer: object) -> list[str]:
-    """The hyper-parameters that a script has read in no step so far; of other trainers it is not known."""
-    return trainer.unread() if isinstance(trainer, Script) else []

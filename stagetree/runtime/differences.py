@@ -158,7 +158,7 @@ def _same(one: Any, other: Any) -> bool:
         return one == other or say_the_same(one, other)
     if isinstance(one, float):
         return bool(one.hex() == other.hex())  # -0.0 equals 0.0
-    if isinstance(one, np.ndarray):
+    if isinstance(one, np.ndarray | np.generic):
         return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
     return bool(one == other or (one != one and other != other))
 

@@ -103,6 +103,10 @@ PEER_SIGNS = ("closed by peer", "reset by peer", "Read error", "Write error", "B
 """In the messages of gloo, for which it has no class."""
 
 
+UNSAVABLE = "unsavable"
+"""The signature of a failure where the trainer's state holds something that cannot be saved."""
+
+
 class TrainerFailed(Exception):
     """A trainer cannot go on.
 
@@ -116,6 +120,11 @@ class TrainerFailed(Exception):
         super().__init__(error)
         self.kind, self.error, self.step, self.signature = kind, error, step, signature or kind
         self.may_divide = may_divide
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the same would happen in any other process, so that another try is of no use."""
+        return self.signature == UNSAVABLE
 
     @classmethod
     def of(cls, error: BaseException) -> TrainerFailed:

@@ -49,9 +49,14 @@ class FolderWatch:
         with suppress(OSError):  # there is no more
             while self._end >= 0 and (events := os.read(self._end, 2**16)):
                 yield from self._named(events)
+        self.close()
+
+    def close(self) -> list[str]:
+        """See nothing any more; the folders that were watched."""
         if self._end >= 0:
             os.close(self._end)
             self._end = -1
+        return list(self._folders.values())
 
     def _named(self, events: bytes) -> Iterator[tuple[bool, str]]:
         begin = 0

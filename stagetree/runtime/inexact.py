@@ -129,9 +129,13 @@ def is_of_metrics(difference: str) -> bool:
     return difference.startswith(_MEASURED)
 
 
+_OF_THE_STATE = ("._modules", "._parameters", "._buffers", ".state", ".param_groups")
+"""What holds tensors of the state is named last."""
+
+
 def not_in_state(names: Iterable[str]) -> str:
     """The likely cause that these attributes are; nothing if there are none."""
-    named = ", ".join(list(names)[:3])
+    named = ", ".join(sorted(names, key=lambda name: any(part in name for part in _OF_THE_STATE))[:3])
     return f"Likely: {named} not in the state: {STATE_LOADED}" if named else ""
 
 

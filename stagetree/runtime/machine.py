@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import logging
 import os
 import platform
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +114,14 @@ def log_to_stderr() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def write_stacks_to(fd: int) -> None:
+    """Where the stacks of all threads go when this process crashes, and whenever SIGUSR1 arrives. It stays the
+    caller's."""
+    stacks = os.fdopen(os.dup(fd), "wb", buffering=0)
+    faulthandler.enable(stacks)
+    faulthandler.register(signal.SIGUSR1, stacks)
 
 
 def refuse_breakpoints() -> None:

@@ -8,7 +8,6 @@ Values of hyper-parameters come from the pieces that nodes are named by. What is
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
@@ -17,16 +16,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from stagetree.limits import MOST_METRICS
 from stagetree.runtime import state_format
 from stagetree.runtime.averaging import Averaging
 from stagetree.runtime.buffers import Buffer, Buffers
-from stagetree.runtime.failures import TrainerFailed, plain, user_code
+from stagetree.runtime.failures import UNSAVABLE, TrainerFailed, plain, user_code
 from stagetree.runtime.launched import LaunchedTrainer as LaunchedTrainer
+from stagetree.runtime.scripted import Script, place_text
 from stagetree.runtime.weight_files import load_weights
 from stagetree.sequences import Form, Scalar, parse
 from stagetree.trainer import Trainer, generators
-from stagetree.trainer.base import MetricSums, TrainsAhead
+from stagetree.trainer.base import MetricSums, TrainsAhead, finite_metrics
+from stagetree.trainer.values import GivenValues
 
 
 class HpTimeline:
@@ -72,6 +72,7 @@ class Model:
         vars(trainer)["_is_driven"] = True
         self._generators, self.averaging = generators.state(device), Averaging(trainer)
         self._set_up_at = -1  # the step that it was set up for without taking it
+        self.given = GivenValues()
 
     @classmethod
     def build(cls, kind: type[Trainer], args: Mapping[str, Any], seed: int, device: str) -> Model:
@@ -80,13 +81,17 @@ class Model:
         with user_code():
             return cls(kind(seed=seed, device=device, **args), device)
 
+    def unread(self) -> list[str]:
+        """The hyper-parameters that the trainer has read in no step so far."""
+        return self.trainer.unread() if isinstance(self.trainer, Script) else self.given.unread()
+
     def load(self, saved: dict[str, Any], timeline: HpTimeline, step: int) -> None:
         """Become the model that was saved after `step` steps of training on `timeline`. Raises `TrainerFailed`.
 
         saved: what `state_format.read` or `unpack` made of the image.
         """
         with user_code():
-            self.trainer.setup(timeline.at(step - 1))
+            self.trainer.setup(self.given.give(timeline.at(step - 1)))
             self.trainer.load_state_dict(saved["trainer"])
         self.step, self._generators = step, saved["generators"]
         self._forget_logged()
@@ -99,7 +104,7 @@ class Model:
         if is_whole:
             with user_code():
                 saved = state_format.read(fd)
-                self.trainer.setup(timeline.at(0))
+                self.trainer.setup(self.given.give(timeline.at(0)))
                 self.trainer.load_state_dict(saved["trainer"])
             self._generators = saved["generators"]  # what the study's own values are is set up again at the step
             self._forget_logged()
@@ -116,7 +121,7 @@ class Model:
         generators.restore(self._generators, self.device)
         with user_code():
             if changes and self._set_up_at != self.step:
-                self.trainer.setup(changes)
+                self.trainer.setup(self.given.give(changes))
             self.trainer.train()
         self.advanced(generators.state(self.device))
 
@@ -152,7 +157,7 @@ class Model:
         with user_code():
             step, passed = self.trainer.settle()
             if step > self.step:
-                self.trainer.setup(timeline.at(step - 1))
+                self.trainer.setup(self.given.give(timeline.at(step - 1)))
             self.step = step
             return [(step, _metrics(each)) for step, each in sorted(passed.items())]
 
@@ -169,7 +174,7 @@ class Model:
             return
         generators.restore(self._generators, self.device)
         with user_code():
-            self.trainer.setup(dict(values))
+            self.trainer.setup(self.given.give(values))
         self._generators, self._set_up_at = generators.state(self.device), self.step
 
     def advanced(self, at: dict[str, Any]) -> None:
@@ -206,19 +211,30 @@ class Model:
 
         machine: what must be known of where it was made; it changes nothing of what is loaded.
         """
-        with _unsavable():
+        with self._unsavable():
             return state_format.write({**self.state(), "machine": dict(machine or {})})
 
     def save_in(self, buffers: Buffers, machine: Mapping[str, Any], **more: Any) -> tuple[Buffer, int]:
         """As `save`, in a buffer that is used again once it is given back. more: is saved beside the state."""
-        with _unsavable():
+        with self._unsavable():
             return _filled(state_format.Layout.of({**self.state(), "machine": dict(machine), **more}), buffers)
 
     def save_part_in(self, buffers: Buffers) -> tuple[Buffer, int] | None:
         """The divided tensors of a rank that does not lead; None where none is divided."""
-        with _unsavable():
+        with self._unsavable():
             layout = state_format.Layout.of_part(self.state())
             return None if layout is None else _filled(layout, buffers)
+
+    @contextmanager
+    def _unsavable(self) -> Iterator[None]:
+        try:
+            with self.given.looked_at():
+                yield
+        except state_format.Unsavable as error:
+            words = f"{place_text(self.trainer, error.place)} {error.problem}"
+            raise TrainerFailed("exception", plain(words), signature=UNSAVABLE) from error
+        except RuntimeError as error:  # torch's: the device, for one
+            raise TrainerFailed.of(error) from error
 
 
 def _filled(layout: state_format.Layout, buffers: Buffers) -> tuple[Buffer, int]:
@@ -231,29 +247,8 @@ def _filled(layout: state_format.Layout, buffers: Buffers) -> tuple[Buffer, int]
     return buffer, layout.size
 
 
-@contextmanager
-def _unsavable() -> Iterator[None]:
-    try:
-        yield
-    except (state_format.Unsavable, RuntimeError) as error:  # the latter is torch's: the device, for one
-        raise TrainerFailed.of(error) from error
-
-
 def _metrics(metrics: Any) -> dict[str, float | None]:
-    """The metrics that `evaluate` returned, as floats; None for one that is not finite."""
-    if not isinstance(metrics, Mapping):
-        raise TypeError(f"evaluate must return a dict of numbers, got {type(metrics).__name__}")
-    if len(metrics) > MOST_METRICS:
-        raise ValueError(f"evaluate must return at most {MOST_METRICS:,} metrics, got {len(metrics):,}")
-    return {plain(str(name)): _finite(name, value) for name, value in metrics.items()}
-
-
-def _finite(name: str, value: Any) -> float | None:
-    try:
-        number = float(value.detach() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError, OverflowError):  # the last of a whole number that is no float
-        raise TypeError(f"evaluate must return a dict of numbers, got {value!r} for {name}") from None
-    return number if math.isfinite(number) else None
+    return {plain(name): each for name, each in finite_metrics(metrics).items()}
 
 
 DRAIN_SECONDS = 1.0

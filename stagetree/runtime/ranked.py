@@ -22,7 +22,6 @@ import torch
 
 from stagetree.runtime import inexact, state_format
 from stagetree.runtime.attached import script_trainer
-from stagetree.runtime.comparing import unread
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.grant import Grant, GrantLost
 from stagetree.runtime.launcher import SOCKET
@@ -97,7 +96,7 @@ class Rank:
         return {"logged": self._built.logged()}, []
 
     def unread(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
-        return {"unread": unread(self._built.trainer)}, []
+        return {"unread": self._built.unread()}, []
 
     def files(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
         return {"files": reads_of(self._built.trainer, self._file)}, []

@@ -30,6 +30,7 @@ MANY = 16
 MOST_NOTED = 4096
 
 EVENTS = {"open", "os.listdir", "os.scandir"}
+TEMPORARY = {"tempfile.mkstemp", "tempfile.mkdtemp"}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 ABOUT = (".dist-info/", ".egg-info/")
 CODE = {".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link"}
@@ -61,6 +62,10 @@ class _Forks:
                 parts.append(part)
         yield from ((message[:1], message[1:]) for message in os.fsdecode(b"".join(parts)).split("\0") if message)
 
+    def close(self) -> None:
+        for end in (self._begin, self._end):
+            os.close(end)
+
     def _now(self) -> tuple[int, int]:
         status = os.fstat(self._end)
         return status.st_dev, status.st_ino
@@ -77,11 +82,17 @@ class _Watch:
     def is_in_a_fork(self) -> bool:
         return self.owner != os.getpid()
 
+    def close(self) -> list[str]:
+        """The folders that it watched."""
+        self.forks.close()
+        return self.folders.close()
+
 
 READ, WRITTEN = "r", "w"
 
 _read: dict[str, None] = {}
 _written: set[str] = set()
+_temporary: list[str] = []
 _watch: list[_Watch] = []  # one, of this process or of the one that it is a fork of
 
 
@@ -94,17 +105,34 @@ def watch() -> None:
         sys.addaudithook(_note)
 
 
+def watch_on() -> None:
+    """In a fork that goes on as a process of its own: what it opens is its own, in the same folders."""
+    folders = [folder for watch in _watch for folder in watch.close()]
+    _watch[:] = [_Watch()]
+    for folder in folders:
+        _watch[0].folders.add(folder)
+
+
+def temporary_files() -> list[str]:
+    """The temporary files and folders that this process has made, in the order in which it has."""
+    return _temporary
+
+
 def data_files() -> list[str]:
     """The files that were read and not written, without code, hidden files, and files of the system and of packages;
     and patterns of many."""
+    return _told(read_files())
+
+
+def read_files() -> list[str]:
+    """As `data_files`, each by its own name."""
     for watch in _watch:
         for kind, name in watch.forks.told():
             _enter(kind, name)
         for is_written, name in watch.folders.closed():
             _enter(WRITTEN if is_written else READ, name)
     installed = installed_folders()
-    names = [name for name in dict.fromkeys((*_read, *_held())) if name not in _written and _may_be(name, installed)]
-    return _told(names)
+    return [name for name in dict.fromkeys((*_read, *_held())) if name not in _written and _may_be(name, installed)]
 
 
 def code_files(code: Imports) -> list[str]:
@@ -120,6 +148,8 @@ def _told(names: Iterable[str]) -> list[str]:
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook: an error here would be raised by the trainer's own `open`."""
     if event not in EVENTS:
+        if event in TEMPORARY:
+            _temporary.append(os.fsdecode(arguments[0]))
         return
     try:
         name = os.path.abspath(os.fsdecode(arguments[0] or "."))

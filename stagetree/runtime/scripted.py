@@ -6,7 +6,10 @@ It asks by these classes and not by names: a class trainer's own `running` or `v
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
+
+from stagetree.trainer.parted import in_brackets
 
 
 class Script(ABC):
@@ -35,3 +38,17 @@ class OpenScript(Script):
     @abstractmethod
     def running(self) -> dict[str, dict[str, Any]]:
         """The variables of each function of the script that is being run, such as `main`, by the function's name."""
+
+
+def place_text(trainer: object, place: Sequence[Any]) -> str:
+    """Where something is in what the user's own code gives: `save()["best"]` of a script.
+
+    place: the keys and indices that lead to it from the whole state.
+    """
+    inside = list(place[1:] if place[:1] == ("trainer",) else place)
+    if not isinstance(trainer, Script):
+        return in_brackets("state_dict()", inside)
+    is_streamed = isinstance(trainer, OpenScript) and bool(trainer.streamed())
+    for _ in range(1 + is_streamed):  # what stands around that in the state of a script
+        inside = inside[1:] if inside[:1] == ["state"] else inside
+    return in_brackets("save()", inside)

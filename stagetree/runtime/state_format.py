@@ -1,12 +1,12 @@
 """A state as one safetensors image: tensors by the names of their places, everything else as JSON in its header.
 
-Arrays of NumPy and bytes lie beside the tensors, as tensors do.
+Arrays of NumPy and bytes lie beside the tensors, as tensors do. A scalar of NumPy comes back with its type.
 
 Of a tensor that is divided among ranks, the image of each has its rows, and says where they lie in the whole: that of
 the leader has the tree besides, and everything that is not divided.
 
 Nothing is ever unpickled. An image is written into a file without a name, which can be handed to another process: each
-tensor is copied once, from where it is; from a GPU on a stream of its own.
+tensor is copied once, from where it is. `stagetree.runtime.image_layout` says where tensors lie.
 """
 
 from __future__ import annotations
@@ -14,46 +14,45 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from stagetree.runtime import image_layout
+from stagetree.runtime.image_layout import DTYPES as DTYPES
+from stagetree.runtime.image_layout import NAMES, PlacedTensor, tensors_of
+from stagetree.runtime.safetensors_header import LENGTH
 from stagetree.runtime.wire import anonymous_file
 from stagetree.trainer.parted import Parted, is_divided, local, place_of
 from stagetree.trainer.parted import Unsavable as Unsavable
 
 TENSOR, ARRAY, BYTES, PAIRS, TUPLE, PARTED = "$tensor", "$array", "$bytes", "$pairs", "$tuple", "$parted"
-DTYPES = {
-    "F64": torch.float64,
-    "I64": torch.int64,
-    "U64": torch.uint64,
-    "C64": torch.complex64,
-    "F32": torch.float32,
-    "I32": torch.int32,
-    "U32": torch.uint32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I16": torch.int16,
-    "U16": torch.uint16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-}
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
+NUMBER = "$number"
 SAME = {"$as": "the first"}
 """In the state of one of several ranks: what is there in that of the first."""
 
+INSTEAD = (
+    (set | frozenset | deque | range, "list({})"),
+    (np.generic, "{}.item()"),
+    (complex, "[{0}.real, {0}.imag]"),
+    (Enum, "{}.value"),
+    (torch.Generator, "{}.get_state()"),
+    (np.random.Generator, "{}.bit_generator.state"),
+    (Path | Decimal | Fraction | torch.dtype | torch.device | date | time, "str({})"),
+)
+"""What to write for a value that cannot be saved, by its type. `{}` stands for its name."""
+
 PLAIN = frozenset((int, float, str, bool, type(None)))
 """What is written as it is."""
-
-LENGTH = 8
-"""An image begins with the length of its header, in so many bytes; everything in it is aligned to as many."""
 
 Image = bytes | bytearray | memoryview | mmap.mmap
 
@@ -63,8 +62,11 @@ class Layout:
     """An image before it is written: what it begins with, the tensors behind that, and how many bytes it has."""
 
     header: bytes
-    tensors: list[torch.Tensor]
-    size: int
+    tensors: list[PlacedTensor]
+
+    @property
+    def size(self) -> int:
+        return len(self.header) + max((each.end for each in self.tensors), default=0)
 
     @classmethod
     def of(cls, state: Any) -> Layout:
@@ -80,23 +82,15 @@ class Layout:
 
     @classmethod
     def _written(cls, metadata: dict[str, str], tensors: dict[str, torch.Tensor]) -> Layout:
-        placed = sorted(tensors.items(), key=lambda each: -each[1].element_size())  # so that each is aligned
-        places = {name: place_of(each, name) for name, each in placed if is_divided(each)}
+        places = {name: place_of(each, name) for name, each in tensors.items() if is_divided(each)}
         metadata = {**metadata, "parted": json.dumps(places)} if places else metadata
-        here = [(name, local(tensor)) for name, tensor in placed]
-        header, size = _header(metadata, here)
-        return cls(header, [tensor for _, tensor in here], size)
+        placed = image_layout.place({name: local(tensor) for name, tensor in tensors.items()})
+        return cls(image_layout.header(metadata, placed), placed)
 
     def fill(self, area: mmap.mmap) -> None:
         """Write it to the beginning of `area`; all of it is there on return."""
         area[: len(self.header)] = self.header
-        with _side_stream(self.tensors):
-            offset = len(self.header)
-            for tensor in self.tensors:
-                if tensor.numel():
-                    there = torch.frombuffer(area, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
-                    there.view(tensor.shape).copy_(tensor, non_blocking=True)
-                    offset += tensor.numel() * tensor.element_size()
+        image_layout.fill(area, len(self.header), self.tensors)
 
     def write(self) -> tuple[int, int]:
         """A file without a name that holds it: its descriptor and size. Raises OSError."""
@@ -121,7 +115,8 @@ def unpack(*images: Image) -> Any:
     """
     tree, tensors, parts = None, dict[str, Any](), dict[str, list[tuple[Any, torch.Tensor]]]()
     for image in images:
-        area = bytearray(image) if isinstance(image, bytes) or memoryview(image).readonly else image
+        is_fixed = isinstance(image, bytes) or memoryview(image).readonly
+        area = image_layout.aligned_copy(memoryview(image)) if is_fixed else image
         begin = LENGTH + int.from_bytes(area[:LENGTH], "little")
         header = json.loads(bytes(area[LENGTH:begin]))
         metadata = header.pop("__metadata__")
@@ -132,13 +127,6 @@ def unpack(*images: Image) -> Any:
             tensors[name] = Parted(place["shape"], parts[name])
         tensors |= {name: tensor for name, tensor in stored.items() if name not in places}
     return _rebuild(tree, tensors)
-
-
-def tensors_of(
-    area: bytearray | memoryview | mmap.mmap, begin: int, entries: Mapping[str, Any]
-) -> dict[str, torch.Tensor]:
-    """The tensors that a header's entries describe, where they lie: in `area`, from `begin` on."""
-    return {name: _tensor(area, begin, entry) for name, entry in entries.items()}
 
 
 def read(*fds: int) -> Any:
@@ -153,9 +141,9 @@ def _flattened(state: Any) -> tuple[Any, dict[str, torch.Tensor]]:
     """The JSON tree of a state, and its tensors by the names that they have in it. Raises `Unsavable`."""
     tensors: dict[str, torch.Tensor] = {}
     try:
-        return _flatten(state, ("state",), tensors), tensors
+        return _flatten(state, (), tensors), tensors
     except RecursionError:
-        raise Unsavable("the state holds itself, or is nested too deeply") from None
+        raise Unsavable("holds itself, or is nested too deeply") from None
 
 
 def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]) -> Any:
@@ -166,11 +154,13 @@ def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]
         return {PARTED if is_divided(value) else TENSOR: name}
     if isinstance(value, np.ndarray):
         return {ARRAY: _flatten(_tensor_of(value, path), path, tensors)[TENSOR]}
+    if isinstance(value, np.number | np.bool_ | np.datetime64):
+        return {NUMBER: [_dtype_text(value.dtype), value.tobytes().hex()]}
     if isinstance(value, bytes | bytearray):
         content = np.frombuffer(value, dtype=np.uint8)
         return {BYTES: _flatten(_tensor_of(content, path), path, tensors)[TENSOR]}
     if isinstance(value, dict):
-        return {PAIRS: [[_scalar(k, path), _flatten(v, (*path, k), tensors)] for k, v in value.items()]}
+        return {PAIRS: [[_key(k, path), _flatten(v, (*path, k), tensors)] for k, v in value.items()]}
     if type(value) is list and PLAIN.issuperset(map(type, value)):  # such as the 625 numbers of Python's generator
         return value
     if isinstance(value, list | tuple):
@@ -179,10 +169,14 @@ def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]
     return _scalar(value, path)
 
 
+def _dtype_text(dtype: np.dtype[Any]) -> str:
+    """The letter of a type, which tells `longlong` from `int64`; with a unit of time, its longer form."""
+    return dtype.char if np.dtype(dtype.char) == dtype else dtype.str
+
+
 def _name(path: tuple[Any, ...], names: Mapping[str, Any]) -> str:
     """What any program that opens the file will see: `trainer.model.0.weight`."""
-    parts = path[1:] or path
-    name = ".".join(map(str, parts)).encode("utf-8", "backslashreplace").decode()
+    name = ".".join(map(str, path or ("state",))).encode("utf-8", "backslashreplace").decode()
     return name if name not in names else f"{name}#{len(names)}"
 
 
@@ -190,63 +184,45 @@ def _tensor_of(array: np.ndarray[Any, Any], path: tuple[Any, ...]) -> torch.Tens
     try:
         return torch.from_numpy(np.require(array, requirements=["C", "W"]))
     except (TypeError, ValueError):
-        raise Unsavable(f"{_place(path)} is an array of {array.dtype}, which cannot be saved") from None
+        raise Unsavable(f"is an array of {array.dtype}, which cannot be saved", path) from None
 
 
 def _savable(tensor: torch.Tensor, path: tuple[Any, ...]) -> torch.Tensor:
     if tensor.layout != torch.strided or tensor.dtype not in NAMES:
-        raise Unsavable(f"{_place(path)} is a tensor of {tensor.dtype} and {tensor.layout}, which cannot be saved")
+        raise Unsavable(f"is a tensor of {tensor.dtype} and {tensor.layout}, which cannot be saved", path)
     return tensor.detach()
 
 
 def _scalar(value: Any, path: tuple[Any, ...]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    subject = f"{_place(path)} is a {type(value).__name__}"
-    raise Unsavable(f"{subject}; state_dict must hold tensors, arrays, bytes and JSON values only")
+    raise Unsavable(f"is a {type_name(value)}; {instead_of(value, path)}", path)
 
 
-def _place(path: tuple[Any, ...]) -> str:
-    return str(path[0]) + "".join(f"[{part!r}]" for part in path[1:])
+def _key(key: Any, path: tuple[Any, ...]) -> Any:
+    if key is None or isinstance(key, bool | int | float | str):
+        return key
+    raise Unsavable(f"has a key that is a {type_name(key)}; keys are text or numbers", path)
 
 
-def _header(metadata: dict[str, str], tensors: list[tuple[str, torch.Tensor]]) -> tuple[bytes, int]:
-    """What comes before the tensors, and the size of the whole."""
-    entries: dict[str, Any] = {"__metadata__": metadata}
-    end = 0
-    for name, tensor in tensors:
-        begin, end = end, end + tensor.numel() * tensor.element_size()
-        entries[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % LENGTH)
-    return len(text).to_bytes(LENGTH, "little") + text, LENGTH + len(text) + end
+def type_name(value: Any) -> str:
+    """`numpy.float32`, and `set` of a type that Python has itself."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-@contextmanager
-def _side_stream(tensors: list[torch.Tensor]) -> Iterator[None]:
-    """Copies from a GPU within the block go by a stream of their own, after what was computed until now.
-
-    They are over after the block, also where it raises: who copies there next must not be overtaken.
-    """
-    with ExitStack() as entered:
-        for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
-            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream(device))
-            entered.callback(stream.synchronize)
-            entered.enter_context(torch.cuda.stream(stream))
-        yield
+def instead_of(value: Any, path: tuple[Any, ...]) -> str:
+    """What to write for a value that cannot be saved: "write list(seen)"."""
+    name = str(path[-1]) if path and str(path[-1]).isidentifier() else "it"
+    if callable(getattr(value, "state_dict", None)):
+        return f"write {name}.state_dict()"
+    form = next((form for kinds, form in INSTEAD if isinstance(value, kinds)), None)
+    if form is None:
+        return "a state holds tensors, arrays, bytes, text and numbers, and lists, tuples and dicts of them"
+    return f"write {form.format(name)}"
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
-
-
-def _tensor(area: bytearray | memoryview | mmap.mmap, begin: int, entry: dict[str, Any]) -> torch.Tensor:
-    dtype, shape = DTYPES[entry["dtype"]], entry["shape"]
-    first, end = entry["data_offsets"]
-    if first == end:
-        return torch.empty(shape, dtype=dtype)
-    count = (end - first) // dtype.itemsize
-    return torch.frombuffer(area, dtype=dtype, count=count, offset=begin + first).view(shape)
 
 
 def _rebuild(tree: Any, tensors: Mapping[str, Any]) -> Any:
@@ -256,6 +232,9 @@ def _rebuild(tree: Any, tensors: Mapping[str, Any]) -> Any:
         return tree
     if TENSOR in tree or PARTED in tree:
         return tensors[tree.get(TENSOR) or tree[PARTED]]
+    if NUMBER in tree:
+        dtype, content = tree[NUMBER]
+        return np.frombuffer(bytes.fromhex(content), dtype=dtype)[0]
     if ARRAY in tree:
         return tensors[tree[ARRAY]].numpy()
     if BYTES in tree:
@@ -292,7 +271,9 @@ def _are_equal(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         is_alike = one.dtype == other.dtype and one.shape == other.shape
         return is_alike and _bytes(one).equal(_bytes(other))
-    return type(one) is type(other) and not isinstance(one, np.ndarray | torch.Tensor | float) and bool(one == other)
+    if isinstance(one, np.ndarray | np.generic | torch.Tensor | float):
+        return False
+    return type(one) is type(other) and bool(one == other)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

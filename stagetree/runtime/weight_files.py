@@ -7,22 +7,17 @@ Telling them apart, and taking the model out of a checkpoint, needs no torch: a 
 from __future__ import annotations
 
 import json
-import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from stagetree.runtime import dcp
-
-LENGTH, MOST_HEADER = 8, 2**27
-"""A safetensors file begins with the length of its header, in so many bytes; one of more bytes than that is none."""
+from stagetree.runtime.safetensors_header import LENGTH, MOST_HEADER, Entry, Image, entries_of, head_of, header_of
 
 WRAPPED = ("state_dict", "model", "model_state_dict")
 """The names under which scripts keep a state dict among other things."""
 
-Entry = dict[str, Any]
-Image = bytes | memoryview | mmap.mmap
 Block = tuple[list[int], list[int], memoryview]
 """Where the part of a tensor begins in the whole, its shape, and its numbers."""
 
@@ -95,7 +90,7 @@ def joined(images: Sequence[Image]) -> Iterator[memoryview]:
         size = prod(shape) * _bytes_of_one(blocks[name])
         entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
         end += size
-    yield _head(entries)
+    yield head_of(entries)
     for name in names:
         yield from _in_order(whole[name][1], blocks[name])
 
@@ -139,9 +134,9 @@ def kind_of(file: BinaryIO) -> Literal["checkpoint", "dcp", "safetensors", "torc
         header = json.loads(file.read(length))
     except ValueError:
         return None
-    if not isinstance(header, dict):
+    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else None
+    if metadata is None:
         return None
-    metadata = header.get("__metadata__", {})
     return "dcp" if dcp.KIND in metadata else "checkpoint" if "tree" in metadata else "safetensors"
 
 
@@ -158,7 +153,7 @@ def load_weights(path: str | Path) -> dict[str, Any]:
     """
     import torch
 
-    from stagetree.runtime import state_format
+    from stagetree.runtime.image_layout import tensors_of
 
     if Path(path).is_dir():
         image = bytearray(b"".join(dcp.PackedFolder.of(Path(path)).parts()))
@@ -171,12 +166,11 @@ def load_weights(path: str | Path) -> dict[str, Any]:
         if kind is None:
             raise ValueError("that is no safetensors file, no file of torch.save, and no checkpoint")
         image = bytearray(file.read())
-    if kind == "checkpoint":
-        image = bytearray(export_weights(memoryview(image)))
+    image = bytearray(export_weights(memoryview(image))) if kind == "checkpoint" else image
     header, begin = header_of(memoryview(image))
     if kind == "dcp":
         return _model_of(dcp.tensors_in(memoryview(image), header, begin))
-    return state_format.tensors_of(image, begin, entries_of(header))
+    return tensors_of(image, begin, entries_of(header))
 
 
 def _model_of(tensors: dict[str, Any]) -> dict[str, Any]:
@@ -195,23 +189,6 @@ def _state_dict(saved: Any) -> dict[str, Any]:
         if isinstance(state, Mapping) and any(isinstance(each, torch.Tensor) for each in state.values()):
             return dict(state)
     raise ValueError(f"the file of torch.save holds no state dict, neither itself nor as {', '.join(WRAPPED)}")
-
-
-def header_of(image: Image) -> tuple[dict[str, Any], int]:
-    """The header of a safetensors file, and where the tensors begin. Raises ValueError."""
-    begin = LENGTH + int.from_bytes(image[:LENGTH], "little")
-    try:
-        header = json.loads(bytes(image[LENGTH:begin]))
-    except ValueError:
-        header = None
-    if begin > len(image) or not isinstance(header, dict):
-        raise ValueError("that is no safetensors file")
-    return header, begin
-
-
-def entries_of(header: Mapping[str, Any]) -> dict[str, Entry]:
-    """What a header says of each tensor."""
-    return {name: entry for name, entry in header.items() if name != "__metadata__"}
 
 
 def _names(header: Mapping[str, Any]) -> dict[str, str]:
@@ -256,20 +233,12 @@ def _tensors(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 def _written(entries: Mapping[str, Entry], area: memoryview, metadata: Mapping[str, str]) -> list[memoryview]:
     """The parts of a safetensors file of these tensors, which lie in `area`."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}  # as others expect of PyTorch's names
-    pieces, end = list[memoryview](), 0
-    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):  # largest elements first
-        first, last = entry["data_offsets"]
-        pieces.append(area[first:last])
-        begin, end = end, end + last - first
-        header[name] = {**entry, "data_offsets": [begin, end]}
-    return [_head(header), *pieces]
-
-
-def _head(header: Mapping[str, Any]) -> memoryview:
-    """What a safetensors file begins with."""
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % LENGTH)
-    return memoryview(len(text).to_bytes(LENGTH, "little") + text)
+    parts, end = {name: area[slice(*entry["data_offsets"])] for name, entry in entries.items()}, 0
+    names = sorted(parts, key=lambda name: -_bytes_of_one([([], entries[name]["shape"], parts[name])]))  # as above
+    for name in names:
+        begin, end = end, end + len(parts[name])
+        header[name] = {**entries[name], "data_offsets": [begin, end]}
+    return [head_of(header), *(parts[name] for name in names)]
 
 
 __all__ = ["export_weights", "load_state", "load_weights", "weight_parts"]
@@ -286,10 +255,10 @@ def load_state(path: str | Path) -> dict[str, Any]:
         ValueError: if it is no safetensors file, or only the beginning of one.
     """
     from stagetree.runtime import state_format
+    from stagetree.runtime.image_layout import aligned_copy, tensors_of
 
-    image = Path(path).read_bytes()
     try:
-        header, begin = header_of(image)
+        header, begin = header_of(image := Path(path).read_bytes())
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     if begin + max((entry["data_offsets"][1] for entry in entries_of(header).values()), default=0) > len(image):
@@ -297,4 +266,4 @@ def load_state(path: str | Path) -> dict[str, Any]:
     if "tree" in header.get("__metadata__", {}):
         state: dict[str, Any] = state_format.unpack(image)["trainer"]
         return state
-    return state_format.tensors_of(bytearray(image), begin, entries_of(header))
+    return tensors_of(aligned_copy(image[begin:]), 0, entries_of(header))

@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from stagetree.limits import MOST_METRICS
+
 if TYPE_CHECKING:
     from stagetree.trainer.ranks import Ranks
 
@@ -266,3 +268,20 @@ class TrainsAhead(Trainer):
             That step, which is the runner's or a later one, and the metrics of the steps between them at which it was
             to be evaluated.
         """
+
+
+def finite_metrics(metrics: Any) -> dict[str, float | None]:
+    """The metrics that `evaluate` returned, as floats; None for one that is not finite."""
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"evaluate must return a dict of numbers, got {type(metrics).__name__}")
+    if len(metrics) > MOST_METRICS:
+        raise ValueError(f"evaluate must return at most {MOST_METRICS:,} metrics, got {len(metrics):,}")
+    return {str(name): _finite(name, value) for name, value in metrics.items()}
+
+
+def _finite(name: str, value: Any) -> float | None:
+    try:
+        number = float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, OverflowError):  # the last of a whole number that is no float
+        raise TypeError(f"evaluate must return a dict of numbers, got {value!r} for {name}") from None
+    return number if math.isfinite(number) else None

@@ -7,6 +7,7 @@ it is one process, as many as before, or more.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -16,8 +17,20 @@ from torch import Tensor
 
 
 class Unsavable(TypeError):
-    """A state holds something that is no tensor, array, bytes or JSON value, or is divided in a way that is not known;
-    the message says where."""
+    """A state holds something that cannot be saved.
+
+    place: the keys and indices that lead to it from the state, which the message writes as `state["opt"][0]`.
+    problem: the rest of the sentence.
+    """
+
+    def __init__(self, problem: str, place: Sequence[Any] = ()) -> None:
+        super().__init__(f"{in_brackets('state', place)} {problem}")
+        self.problem, self.place = problem, tuple(place)
+
+
+def in_brackets(name: str, place: Sequence[Any]) -> str:
+    """Where something is in an object of that name: `state["opt"][0]`."""
+    return name + "".join(f"[{json.dumps(each) if isinstance(each, str) else repr(each)}]" for each in place)
 
 
 class Parted:
@@ -73,7 +86,8 @@ def place_of(tensor: Any, name: str = "a tensor") -> dict[str, list[int]]:
     """The shape of a divided tensor, and where the rows that this process has begin in it. Raises `Unsavable`."""
     mesh, (placement, *others) = tensor.device_mesh, tensor.placements
     if others or type(placement).__name__ != "Shard":
-        raise Unsavable(f"{name} is divided as {tensor.placements}, and only a mesh of one dimension is known")
+        problem = f"is divided as {tensor.placements}, and only a mesh of one dimension is known"
+        raise Unsavable(problem, name.split("."))
     shape, begin = list(tensor.shape), [0] * tensor.dim()
     length = shape[placement.dim]
     begin[placement.dim] = min(length, mesh.get_local_rank() * -(-length // mesh.size()))

@@ -1,8 +1,12 @@
-"""Hyper-parameters that shape a model, and whether they change; and hyper-parameters that a script has read."""
+"""Hyper-parameters that shape a model, and whether they change; and hyper-parameters that a trainer has read."""
 
 from __future__ import annotations
 
+import copy
+import sys
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -41,6 +45,9 @@ class ReadValues(Recorded):
     def __init__(self, hp: Mapping[str, Any], read: set[str]) -> None:
         super().__init__(hp)
         self.read = read
+        if (yaml := sys.modules.get("yaml")) is not None:  # it writes no classes that it does not know
+            for dumper in (yaml.SafeDumper, getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
+                dumper.add_representer(ReadValues, dumper.represent_dict)
 
     def __iter__(self) -> Iterator[str]:
         self.read.update(super().keys())
@@ -61,6 +68,65 @@ class ReadValues(Recorded):
     def copy(self) -> dict[str, Any]:
         return dict(self.items())
 
+    def __copy__(self) -> dict[str, Any]:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return {name: copy.deepcopy(value, memo) for name, value in self.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OrderedDict, (), None, None, iter(self.items())  # `torch.load` knows that class, and not this one
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(list[str](self.keys()))
+
+    def __or__(self, other: Any) -> Any:
+        return dict(self.items()) | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | dict(self.items())
+
+    def __eq__(self, other: object) -> bool:
+        return dict(self.items()) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(dict(self.items()))
+
     def pop(self, name: str, *default: Any) -> Any:
         self.read.add(name)
         return super().pop(name, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        self.read.update(super().keys())
+        return super().popitem()
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        self.read.add(name)
+        return super().setdefault(name, default)
+
+
+class GivenValues:
+    """The hyper-parameters that a trainer was given for its `setup`, and which of them it has read."""
+
+    def __init__(self) -> None:
+        self._names, self._read = set[str](), set[str]()
+
+    def give(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values for a `setup`. They note what is read of them, until all names were read."""
+        self._names.update(values)
+        return dict(values) if self._read.issuperset(values) else ReadValues(values, self._read)
+
+    def unread(self) -> list[str]:
+        return sorted(self._names - self._read)
+
+    @contextmanager
+    def looked_at(self) -> Iterator[None]:
+        """Within the block, values are read that the trainer keeps, and not by its own code."""
+        before = set(self._read)
+        yield
+        self._read.intersection_update(before)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import events as e
-from app.domain.terms import StudyId
+from app.domain.terms import ChainId, ProofKind, StudyId
 from app.service.views import documents
 from stagetree.text import rough
 from tests.domain.test_accounting import asha, simulator, submit
@@ -129,6 +129,31 @@ def test_nobody_knows_which_of_equal_results_is_better(
 ) -> None:
     """The lowest number won, as if it were better, and nothing pointed to `repeats`."""
     assert tell(values, **fields)[2:] == lines
+
+
+def test_what_changes_nothing_is_said_instead_of_repeats() -> None:
+    """All trials were equal to the last bit, and `repeats` was to tell how much of that is chance."""
+    story = Story()
+    study = story.submit(({"lr": 0.1, "bs": 1}, 4), ({"lr": 0.2, "bs": 1}, 4), ({"lr": 0.3, "bs": 1}, 4))
+    for number in range(3):
+        story.evaluate(story.path(study, number)[-1].id, 4, 0.5)
+    idle = "`lr` changes nothing so far: all trials have equal results."
+    assert told(story.plan, study)["noise"] == idle
+    node = story.path(study)[-1].id
+    test = {"device": "cpu", "node": node, "begin": 0, "step": 2}
+    story.happen(e.ExactnessTested(chain=ChainId("c"), proof=ProofKind.CHECK, **test, unread=["bs", "lr"]))
+    unread = "`lr` changes nothing: `setup` never reads it, nor do the first steps."
+    assert told(story.plan, study)["noise"] == unread
+
+
+def test_a_value_that_changed_a_result_on_the_way_is_not_said_to_change_nothing() -> None:
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 4), ({"lr": 0.2}, 4))
+    for number, first in enumerate((0.2, 0.3)):
+        node = story.path(study, number)[-1].id
+        story.evaluate(node, 2, first)
+        story.evaluate(node, 4, 0.5)
+    assert told(story.plan, study)["noise"] == EQUAL
 
 
 def test_equal_results_of_one_training_are_no_chance() -> None:

@@ -25,6 +25,7 @@ LABELS = {
     "stagetree_chains": ("state", set(LIVE_CHAINS)),
     "stagetree_ready": ("check", CHECKS),
     "stagetree_log_head": ("", set[str]()),
+    "stagetree_held_up": ("", set[str]()),
     "stagetree_scheduler_tick_age_seconds": ("", set[str]()),
 }
 """What `GET /metrics` says, with the values of the label: `tests/api/test_service_routes.py` has its text."""

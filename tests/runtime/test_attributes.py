@@ -19,7 +19,6 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from stagetree.runtime import attributes, suspects
 from stagetree.runtime.attributes import differing, of_code, of_trainer
-from stagetree.runtime.comparing import unread
 
 
 class Env:
@@ -216,7 +215,6 @@ def test_an_attribute_of_a_user_may_have_the_name_of_what_scripts_are_asked(name
     assert f"self.{name}" in of_trainer(trainer)
     assert of_code(trainer, []) == {}
     assert suspects.modes(trainer).keys() == suspects.modes(made()).keys()
-    assert unread(trainer) == []
 
 
 def test_what_has_slots_counts_or_is_in_a_set_is_seen() -> None:

@@ -7,6 +7,7 @@ import math
 import mmap
 import os
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -73,6 +74,27 @@ def test_arrays_and_bytes_come_back() -> None:
     restored["columns"] += 1  # it is the trainer's own
 
 
+NUMBERS = [kind for kind in np.sctypeDict.values() if issubclass(kind, np.number | np.bool_)]
+
+
+@pytest.mark.parametrize("kind", sorted(set(NUMBERS), key=lambda kind: kind.__name__))
+def test_scalars_of_numpy_come_back_with_their_type_and_bits(kind: type[np.generic]) -> None:
+    """A float32 that a late step put into the state ended all trials; a float64 came back as a float."""
+    numbers = [kind(0), kind(1)]
+    if issubclass(kind, np.inexact):
+        numbers += [kind(-0.0), kind("nan"), kind("inf"), kind(1) / kind(3)]
+    state = {"best": numbers[-1], "all": numbers, "in": (numbers[0],)}
+    restored = unpack(image_of(state))
+    assert type(restored["best"]) is kind and type(restored["in"][0]) is kind
+    assert [each.tobytes() for each in restored["all"]] == [each.tobytes() for each in numbers]
+
+
+def test_times_of_numpy_come_back() -> None:
+    state = [np.datetime64("2026-11-28"), np.timedelta64(3, "ms"), np.timedelta64(3)]
+    restored = unpack(image_of(state))
+    assert [(each, each.dtype) for each in restored] == [(each, each.dtype) for each in state]
+
+
 def test_a_file_is_read_where_it_is_and_never_changed() -> None:
     fd, _ = write({"weights": torch.zeros(1000)})
     read(fd)["weights"].fill_(1.0)
@@ -109,14 +131,20 @@ def test_checkpoints_of_the_version_before_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ({"model": [1, object()]}, r"state\['model'\]\[1\] is a object"),
+        ({"model": [1, object()]}, r'state\["model"\]\[1\] is a object; a state holds tensors, arrays'),
         (
             {"model": {"w": torch.ones(2).to_sparse()}},
-            r"state\['model'\]\['w'\] is a tensor of torch.float32 and torch.sp",
+            r'state\["model"\]\["w"\] is a tensor of torch.float32 and torch.sp',
         ),
-        ({"w": torch.ones(2, dtype=torch.complex128)}, r"state\['w'\] is a tensor of torch.complex128"),
-        ({(1, 2): 3}, "state is a tuple"),
-        ({"names": np.array(["a"], dtype=object)}, r"state\['names'\] is an array of object"),
+        ({"w": torch.ones(2, dtype=torch.complex128)}, r'state\["w"\] is a tensor of torch.complex128'),
+        ({(1, 2): 3}, "state has a key that is a tuple; keys are text or numbers"),
+        ({"at": {np.int64(3): 1}}, r'state\["at"\] has a key that is a numpy.int64'),
+        ({"names": np.array(["a"], dtype=object)}, r'state\["names"\] is an array of object'),
+        ({"seen": {1, 2}}, r'state\["seen"\] is a set; write list\(seen\)'),
+        ({"last": [2 + 1j]}, r'state\["last"\]\[0\] is a complex; write \[it.real, it.imag\]'),
+        ({"opt": torch.optim.SGD([torch.ones(1)])}, r'state\["opt"\] is a torch.*SGD; write opt.state_dict\(\)'),
+        ({"row": np.zeros(1, dtype="i4,f4")[0]}, r'state\["row"\] is a numpy.void; write row.item\(\)'),
+        ({"file": Path("a")}, r'state\["file"\] is a pathlib.PosixPath; write str\(file\)'),
     ],
 )
 def test_what_cannot_be_saved_is_named(state: Any, words: str) -> None:

@@ -405,6 +405,29 @@ def test_each_cause_has_words_for_scripts() -> None:
         assert not any(word in words for word in ("train()", "load_state_dict", "setup()", "state_dict()")), words
 
 
+STREAMED = """
+class Data(list):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+run.stream(Data([1, 2, 3]))
+"""
+
+
+@pytest.mark.parametrize("streams", ["", STREAMED])
+def test_what_cannot_be_saved_is_named_as_the_script_knows_it(build: Any, streams: str) -> None:
+    """It was `state['trainer']['state']['seen']`, a place that no script has."""
+    text = SCRIPT.replace('{"where": where}, load', '{"where": where, "seen": {1, 2}}, load')
+    model = trained(build(text.replace("for step", f"{streams}for step")), 1, HP)
+    with pytest.raises(TrainerFailed) as failed:
+        model.save()
+    assert failed.value.error == 'save()["seen"] is a set; write list(seen)'
+    assert failed.value.is_final and failed.value.kind == "exception"
+
+
 # ------------------------------------------------------------------------------------------------ what it reads
 
 TWO = {**HP, "decay": 0.1}
@@ -440,7 +463,7 @@ def test_check_names_what_a_script_does_not_read(tmp_path: Path) -> None:
     (tmp_path / "walk.py").write_text(SCRIPT)
     report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": TWO})
     assert (report["unread"], report["differences"]) == (["decay"], {})
-    assert "not read          decay: the script read it in none of the 4 steps" in lines(report)
+    assert "not read          `decay` changes nothing: `setup` never reads it, nor do the 4 steps" in lines(report)
 
 
 # ------------------------------------------------------------------------------------------------ by hand, the example

@@ -60,6 +60,10 @@ class InProcess:
             kind = load_trainer(file, name)
         self.model, self.timeline = Model.build(kind, args, seed, "cpu"), HpTimeline({})
 
+    def become_template(self, *, deadline: Any) -> tuple[str, tuple[str, ...]]:
+        self.do("become_template")
+        return "is no process of its own", ()
+
     def begin(self, weights: State, hp: Mapping[str, Any], *, whole: bool, deadline: Any) -> None:
         self.do("begin")
         assert self.model is not None

@@ -97,7 +97,7 @@ def test_only_a_model_that_is_where_the_chain_begins_and_was_built_alike_is_gone
         trainer.begin(there, 0, read, None)
     done.clear()
     trainer.begin(work(), 0, read, None)
-    assert done == ["build"]
+    assert done == ["build"]  # in another process, where nothing was trained
 
 
 def test_a_process_that_died_while_nobody_used_it_is_replaced(tmp_path: Path) -> None:
@@ -121,16 +121,22 @@ def test_a_process_that_died_while_nobody_used_it_is_replaced(tmp_path: Path) ->
     assert len(started) == 2
 
 
-def test_a_model_that_fits_is_loaded_and_not_built_anew() -> None:
-    done = list[str]()
-    trainer = host(lambda process, what, step: done.append(what))
+def test_a_state_is_loaded_into_a_model_that_nobody_has_trained() -> None:
+    """Where the process had trained another trial, the chain found what that had left behind."""
+    done, started = list[str](), list[InProcess]()
+
+    def start() -> InProcess:
+        started.append(InProcess(lambda process, what, step: done.append(f"{what} in {started.index(process)}")))
+        return started[-1]
+
+    trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0)
     train(trainer, 0)
     state = trainer.save()
     trainer.mark_at(("p", "m", 2))
     done.clear()
     there = replace(work(), stages=work().stages[1:], resume=ResumePoint("n", 2, "key", ""))
     trainer.begin(there, 0, lambda resume: state, None)
-    assert done == ["load"]
+    assert done == ["build in 1", "load in 1"]
 
 
 @pytest.mark.parametrize("tolerated", [(), ("exception",)])
@@ -161,7 +167,7 @@ def test_where_nothing_is_in_memory_there_is_nothing_to_end() -> None:
     host().end_process()
 
 
-def test_a_process_that_has_grown_is_replaced_between_two_chains_and_not_within_one() -> None:
+def test_a_chain_resumes_in_the_process_that_trained_its_beginning_unless_that_has_grown() -> None:
     started = list[InProcess]()
 
     def start() -> InProcess:
@@ -169,9 +175,24 @@ def test_a_process_that_has_grown_is_replaced_between_two_chains_and_not_within_
         return started[-1]
 
     trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0, growth_bytes=100)
-    for resident, processes in ((0, 1), (1000, 1), (0, 2)):
-        for index in (0, 1):
-            train(trainer, index)
-            started[-1].resident = resident
-            trainer.mark_at(("p", "n", 2 + 2 * index))
-            assert len(started) == processes
+    train(trainer, 0)
+    trainer.mark_at(("p", "n", 2))
+    state = trainer.save()
+    for resident, processes in ((0, 1), (0, 1), (1000, 1), (0, 2)):
+        there = replace(work(), stages=work().stages[1:], resume=ResumePoint("n", 2, "key", ""))
+        trainer.begin(there, 0, lambda resume: state, None)
+        started[-1].resident = resident
+        trainer.mark_at(("p", "n", 2))
+        assert len(started) == processes
+
+
+def test_a_process_has_no_template_twice_where_it_can_have_none(caplog: pytest.LogCaptureFixture) -> None:
+    done = list[str]()
+    trainer = host(lambda process, what, step: done.append(what))
+    for _ in range(3):
+        train(trainer, 0)
+    assert done.count("build") == 3
+    assert done.count("become_template") == 1
+    assert caplog.messages == [
+        "each chain of trainer 'toy' builds it in a process of its own: it is no process of its own"
+    ]

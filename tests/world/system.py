@@ -17,6 +17,7 @@ from app.events.plans import Plans
 from app.registry import TrainerSource
 from app.scheduling.fair_share import POLICIES
 from app.workers.ownership import Ownership
+from app.workers.scheduler.fence import Fence
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
@@ -221,6 +222,7 @@ class World:
             pause=me.rest,
             chains_that_fit=deleting.chains_that_fit,
             proofs=self.setting.proofs,
+            fence=Fence(is_strict=True),
         )
         scheduler = Scheduler(ports)
         retention = PeriodicThread("retention", lambda: deleting.look().is_done, TICK, rest=0.5, executor=me.fibers_of)

@@ -31,7 +31,7 @@ def text(use: ApiServices) -> str:
     with use.records.read() as rows:
         now, last_tick, slots = rows.now(), rows.schedulers.last_tick(), rows.slots.all()
         studies = rows.studies.count_by_state()
-        chains = Counter(row.state for row in rows.chains.live())
+        chains, held_up = Counter(row.state for row in rows.chains.live()), len(rows.schedulers.held_up())
     states = Counter(state_of(row, now, use.lease_seconds) for row in slots)
     checks = {name: int(answer == "ok") for name, answer in use.checks.ask().items()}
     demand = reading.last_demand(use)
@@ -43,6 +43,7 @@ def text(use: ApiServices) -> str:
         *_metric("stagetree_chains", "Chains under way by state.", "state", {s: chains[s] for s in LIVE_CHAINS}),
         *_metric("stagetree_log_head", "The position of the last event.", "", {"": use.log.head()}),
         *_metric("stagetree_demand", "Slots that have work, and further ones that would.", "slots", counts),
+        *_metric("stagetree_held_up", "Studies and plans that an error holds up.", "", {"": held_up}),
         *_metric("stagetree_scheduler_tick_age_seconds", "Since a scheduler last looked.", "", ticked),
         *_metric("stagetree_ready", "Whether a check of readiness is met.", "check", checks),
     ]

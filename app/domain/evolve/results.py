@@ -30,11 +30,15 @@ MOST_WITNESSES = 8
 
 def trained_by(plan: SearchPlan, node: Node, step: int) -> Chain | None:
     """The chain that comes by there; None where none is on record."""
-    chain = node.saving.get(step)
-    if chain is None:
-        covering = (name for (name, _), (start, end) in node.running.items() if start < step <= end)
-        chain = next(covering, None)
-    return plan.chains.get(chain) if chain is not None else None
+    if (name := node.saving.get(step)) is not None:
+        return plan.chains.get(name)
+    training = (chain for chain in plan.chains.values() if chain.proof is None)
+    return next((chain for chain in training if _passes(chain, node, step)), None)
+
+
+def _passes(chain: Chain, node: Node, step: int) -> bool:
+    """Also where its stage is over: a state inside it may be stored after that is on record."""
+    return any(stage.node == node.id and stage.start < step <= stage.end for stage in chain.stages)
 
 
 def _take_comparison(plan: SearchPlan, test: e.ExactnessTested) -> None:
@@ -42,7 +46,8 @@ def _take_comparison(plan: SearchPlan, test: e.ExactnessTested) -> None:
 
     Where only metrics were equal, since no state is kept, they say nothing of the steps that follow.
     """
-    if test.proof == ProofKind.CHECK or test.difference or test.unproven:
+    is_of_resumptions = test.proof not in (ProofKind.CHECK, ProofKind.EVALUATION)
+    if not is_of_resumptions or test.difference or test.unproven:
         return
     if test.node not in plan.nodes or test.step not in plan.nodes[test.node].checkpoints:
         return

@@ -85,6 +85,6 @@ def _is_to_be_checked(plan: SearchPlan) -> bool:
 
 
 def unread(plan: SearchPlan, study: Study) -> list[str]:
-    """The hyper-parameters of a study that a script has read in none of the steps of a check."""
+    """The hyper-parameters of a study that its trainer has read in none of the steps of a check."""
     names = dict.fromkeys(name for test in plan.tests for name in test.unread)
     return [name for name in names if any(name in trial.hp for trial in study.trials)]

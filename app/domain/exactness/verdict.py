@@ -124,7 +124,10 @@ def why_not_compared(plan: SearchPlan, steps: list[int]) -> str:
     """Why resumptions were not compared, in words that follow a comma."""
     tried = (test for test in plan.tests if test.unproven and test.proof != ProofKind.CHECK)
     reason = next((test.unproven for test in tried if max(test.begin, test.since) in steps), "")
-    return f"which could not be compared: {reason}" if reason else "which was not compared"
+    if reason:
+        return f"which could not be compared: {reason}"
+    costs = min((each.cost for step in steps for each in plan.witnesses.get(step, ())), default=0)
+    return "which was not compared" + (f", since that takes {costs} steps" if costs else "")
 
 
 def numbers_text(numbers: Iterable[int]) -> str:

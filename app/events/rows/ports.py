@@ -254,8 +254,15 @@ class SchedulersPort(ABC):
     """The processes that tick, each with the time of its last tick."""
 
     @abstractmethod
-    def ticked(self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None) -> None:
-        """The process has looked at everything just now. demand: what `Scheduler.demand` says."""
+    def ticked(
+        self,
+        owner: str,
+        host: str,
+        pid: int,
+        demand: Mapping[str, Any] | None = None,
+        held_up: Mapping[str, str] | None = None,
+    ) -> None:
+        """The process has looked at everything just now. demand, held_up: as of the `Scheduler`."""
 
     @abstractmethod
     def forget(self, owner: str) -> None:
@@ -268,6 +275,10 @@ class SchedulersPort(ABC):
     @abstractmethod
     def demand(self) -> Mapping[str, Any] | None:
         """What the one that ticked last said of its demand for slots; None where it did not say."""
+
+    @abstractmethod
+    def held_up(self) -> Mapping[str, str]:
+        """The studies and plans that an error holds up, with a sentence each, by the scheduler that ticked last."""
 
 
 class RowsPort(ABC):

@@ -33,8 +33,15 @@ class Schedulers(SchedulersPort):
     def __init__(self, session: SqlSession) -> None:
         self._session = session
 
-    def ticked(self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None) -> None:
-        facts = {"host": host, "pid": pid, "ticked_at": now(self._session), "demand": demand}
+    def ticked(
+        self,
+        owner: str,
+        host: str,
+        pid: int,
+        demand: Mapping[str, Any] | None = None,
+        held_up: Mapping[str, str] | None = None,
+    ) -> None:
+        facts = {"host": host, "pid": pid, "ticked_at": now(self._session), "demand": demand, "held_up": held_up}
         row = insert(self._session, SCHEDULERS).values(owner=owner, **facts)
         self._session.execute(row.on_conflict_do_update(index_elements=["owner"], set_=facts))
 
@@ -46,9 +53,16 @@ class Schedulers(SchedulersPort):
         return last
 
     def demand(self) -> Mapping[str, Any] | None:
-        query = select(SCHEDULERS.c.demand).order_by(SCHEDULERS.c.ticked_at.desc()).limit(1)
-        demand: Mapping[str, Any] | None = self._session.scalar(query)
+        demand: Mapping[str, Any] | None = self._session.scalar(_last_said(SCHEDULERS.c.demand))
         return demand
+
+    def held_up(self) -> Mapping[str, str]:
+        return self._session.scalar(_last_said(SCHEDULERS.c.held_up)) or {}
+
+
+def _last_said(column: ColumnElement[Any]) -> Select[Any]:
+    """By the scheduler that ticked last."""
+    return select(column).order_by(SCHEDULERS.c.ticked_at.desc()).limit(1)
 
 
 class Slots(SlotsPort):

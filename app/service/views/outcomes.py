@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
-from app.domain import results, search_plan
+from app.domain import exactness, results, search_plan
 from app.domain.search_plan import SearchPlan, Study
 from app.service.views.exactness import marks
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Best
 from stagetree.models.trials import Outcome
+from stagetree.text import mark_sentence, unread_text
 
 _make_outcome = unchecked(Outcome)
 
@@ -19,6 +20,24 @@ def best(plan: SearchPlan, study: Study) -> Best | None:
     """The best trial by the study's mode, ties to the lower number; None as long as none has a value."""
     result = results.best(plan, study)
     return _best(plan, study, marks(plan, study), *result) if result else None
+
+
+def result_step(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> int | None:
+    """The step at which a trial had its value; None as long as it has none."""
+    result = results.result(plan, study, trial)
+    return None if result is None else result.step
+
+
+def mark(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> str:
+    """The mark of a trial; empty where it has none."""
+    return marks(plan, study)(trial)
+
+
+def mark_of_best(plan: SearchPlan, study: Study, best: search_plan.Trial) -> str:
+    """The mark of the best trial as a sentence, to follow the one on why it won; empty where it has none."""
+    text = mark(plan, study, best)
+    subject = "Its value" if len(study.objectives.goals) == 1 else f"Trial {best.number}"
+    return f" {mark_sentence(subject, text)}." if text else ""
 
 
 def _best(
@@ -30,10 +49,26 @@ def _best(
 ) -> Best:
     last, best = outcomes_of(plan, study, trial)
     more: dict[str, Any] = judged._asdict() if (judged := judged_by(plan, study, trial)) else {}
-    if mark := mark_of(trial):
-        more["exactness"] = mark
+    if text := mark_of(trial):
+        more["exactness"] = text
     best_so_far = Best(trial=trial.number, value=result.value, steps=result.step, hp=trial.hp, last=last, best=best)
     return best_so_far.with_fields(**more)
+
+
+def without_effect(plan: SearchPlan, study: Study, equal: Sequence[search_plan.Trial]) -> str:
+    """Which hyper-parameters change nothing, of trials with equal results; "" if any may have an effect."""
+    names = dict.fromkeys(name for trial in equal for name in trial.hp)
+    differing = [name for name in names if len({repr(trial.hp.get(name)) for trial in equal}) > 1]
+    if idle := [name for name in exactness.unread(plan, study) if name in differing]:
+        return unread_text(idle)
+    first, *others = (dict(plan.curve(trial)) for trial in study.trials)
+    shared = [first.keys() & other.keys() for other in others]
+    if len(equal) < len(study.trials) or not differing or not all(shared):
+        return ""
+    if any(first[step] != other[step] for other, steps in zip(others, shared, strict=True) for step in steps):
+        return ""
+    change = "changes" if len(differing) == 1 else "change"
+    return f"{' and '.join(f'`{name}`' for name in differing)} {change} nothing so far: all trials have equal results"
 
 
 def front_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from app.domain import accounting, results
 from app.domain.results import MeasuredValue
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, StudyState, TrialState
-from app.service.views.exactness import mark_of_best
 from app.service.views.ordering import json_safe
+from app.service.views.outcomes import mark_of_best, without_effect
 from stagetree.models.studies import StudyStory
 from stagetree.text import RANKED_LAST, rough
 
@@ -39,13 +39,11 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     ranked = results.in_question(order)
     beside, as_far = _beside(plan, study, ranked), _as_far(plan, ranked)
     shared = _beginning(plan, study, ranked[0][0]) if ranked else Beginning()
-    cost = accounting.cost(plan, study)
-    pace = accounting.seconds_per_step(study)
+    cost, pace = accounting.cost(plan, study), accounting.seconds_per_step(study)
     ways = ("sharing" if cost.shared else "sharing with other studies", "early stopping")
     saved = [(cost.spared, pace * cost.spared), (cost.stopped_early, pace * cost.stopped_early)]
+    noise = _noise(plan, study, ranked, beside, close := _close(plan, study, ranked))
     won = _won(plan, study, ranked, beside, as_far) + _failed_too(ranked, len(order) - len(ranked))
-    close = _close(plan, study, ranked)
-    noise = _noise(plan, study, ranked, beside, close)
     lines = [
         won + (mark_of_best(plan, study, ranked[0][0]) if ranked else ""),
         _saved(study, ranked, shared, zip(ways, saved, strict=True)),
@@ -182,6 +180,8 @@ def _noise(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int], clo
     best = list(plan.ends(next(ranked[0][0].alone())))
     if all(list(plan.ends(next(study.trials[each].alone()))) == best for each in equal):
         return ""  # they are one training, and no chance is in that
+    if idle := without_effect(plan, study, [study.trials[each] for each in (ranked[0][0].number, *equal)]):
+        return f"{idle}."
     return "Which of the equal ones is better is not known: `repeats` in the study file would tell how much is chance."
 
 

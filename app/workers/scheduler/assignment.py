@@ -1,7 +1,6 @@
 """Runs on: the tick's thread.
 
-Gives the most urgent work to free slots, and chooses how wide packs are where a plan was opened without a width,
-before any of its stages is trained. Which slot gets what is said in `app.scheduling.assignment`.
+Gives the most urgent work to free slots. Which slot gets what is said in `app.scheduling.assignment`.
 """
 
 from __future__ import annotations
@@ -9,28 +8,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from app.domain import commands as c
 from app.domain.assignment import ChainAssignment, SlotDescription, kind_of_proofs
 from app.domain.decide import decide
-from app.domain.events import PackingProfiled, PlanOpened
+from app.domain.events import PlanOpened
 from app.domain.exactness import may_train
 from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
-from app.domain.terms import ChainId, PlanId, Refused
-from app.events import PlanUnusable, RowsPort, SlotTaken, VersionConflict, packs_on_record
+from app.domain.terms import ChainId, PlanId
+from app.events import RowsPort, SlotTaken, VersionConflict
 from app.scheduling.assignment import Candidates, assign, has_trainer, place, resume_point, stages_of, without_trainer
 from app.scheduling.fair_share import NO_CONTENTION, Choice, FairShare, allowed
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import GangPath, may_have_gangs
 from app.scheduling.packs import choose_leader, is_gathering, isolated, pack_members, until_branch, until_filled
 from app.scheduling.proofs import keep_at
-from app.scheduling.widths import batch_of, chosen, covers, widest
-from app.workers.scheduler.gangs import MOST_MEASUREMENTS, Gangs
+from app.scheduling.widths import batch_of, widest
+from app.workers.scheduler.gangs import Gangs
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports, messages
 
 logger = logging.getLogger(__name__)
+
+CHOOSING = "choosing what is trained next"
 
 MOST_PASSED_OVER = 100
 """How many places that no slot can take now are passed over, before a tick lets the rest wait as well."""
@@ -60,7 +62,7 @@ class Assignment:
     """Takes the most urgent path, gives it to a slot on record, and sends it; what cannot be placed waits."""
 
     def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch) -> None:
-        self._ports, self._frontiers, self._dispatch = ports, frontiers, dispatch
+        self._ports, self._frontiers, self._dispatch, self._fence = ports, frontiers, dispatch, ports.fence
         self.gangs = Gangs(ports, frontiers)
 
     def assign(self, slots: Candidates, balance: FairShare = NO_CONTENTION, *, may_widen: bool = True) -> Candidates:
@@ -77,17 +79,24 @@ class Assignment:
             return self._next(self._ready(frontiers, slots), slots, balance, may_widen)
 
         while slots.free and (placed := following()) is not None:
-            is_settled = self._give(placed, len(slots.free))
+            is_settled = True
+            with self._fence.around(placed.frontier.id, "giving its work to slots"):
+                is_settled = self._give(placed, len(slots.free))
+                slots = slots.without(placed.slots) if is_settled else slots
             self._frontiers.refresh(placed.frontier.id, fresh=False)
             if not is_settled:
                 break
-            slots = slots.without(placed.slots)
         return self.gangs.open(slots)
 
     def _ready(self, frontiers: Sequence[Frontier], slots: Candidates) -> Sequence[Frontier]:
         """Without the plans whose trainer was tried on no free slot's device, or whose packs are being measured."""
-        checked = [each for each in frontiers if self._checked(each, slots).free]
-        return [each for each in checked if not (self._is_undecided(each) and each.plan.chains)]
+
+        def is_ready(frontier: Frontier) -> bool:
+            is_measured = self._is_undecided(frontier) and bool(frontier.plan.chains)
+            return bool(self._checked(frontier, slots).free) and not is_measured
+
+        left = [frontier for frontier in frontiers if not self._fence.is_held(frontier.id)]
+        return self._fence.those(left, "looking whether it is ready", is_ready)
 
     def _checked(self, frontier: Frontier, slots: Candidates) -> Candidates:
         """The free slots on whose kinds of device the plan's trainer has trained: elsewhere, it is tried first."""
@@ -109,25 +118,41 @@ class Assignment:
             return _gathered(due)
         passed_over: dict[PlanId, set[Place]] = {}
         for _ in range(MOST_PASSED_OVER):
-            choice = self._ports.policy(frontiers, passed_over, balance)
+            left = [frontier for frontier in frontiers if not self._fence.is_held(frontier.id)]
+            choice = self._fence.among(left, CHOOSING, lambda plans: self._ports.policy(plans, passed_over, balance))
             if choice is None:
                 return None
             frontier, spans = choice
-            able = self._checked(frontier, slots)
-            if may_have_gangs(frontier.plan, spans[0]):
-                gang = self.gangs.gather(choice, frontiers, able, may_widen=may_widen)
-            else:
-                resume = resume_point(frontier.plan, spans[0])
-                slot = place(frontier.plan, frontier.id, spans, resume, self.gangs.open(able))
-                if slot is not None and not is_gathering(frontier, spans[0], slot.name):
-                    return self._packed(choice, passed_over.get(frontier.id, ()), slot, slots)
-                gang = None
-            if gang is None:
-                gang = self.gangs.backfill(choice, able)
-            if gang is not None:
-                return _gathered(gang)
-            passed_over.setdefault(frontier.id, set()).add((spans[0].node, spans[0].start))
+            with self._fence.around(frontier.id, CHOOSING):
+                places = passed_over.setdefault(frontier.id, set())
+                placed = self._placed(choice, left, places, slots, may_widen)
+                if placed is not None:
+                    return placed
+                places.add((spans[0].node, spans[0].start))
         return None
+
+    def _placed(
+        self,
+        choice: Choice,
+        frontiers: Sequence[Frontier],
+        passed_over: Container[Place],
+        slots: Candidates,
+        may_widen: bool,
+    ) -> Placed | None:
+        """The slots for a path; None where none takes it now."""
+        frontier, spans = choice
+        able = self._checked(frontier, slots)
+        if may_have_gangs(frontier.plan, spans[0]):
+            gang = self.gangs.gather(choice, frontiers, able, may_widen=may_widen)
+        else:
+            resume = resume_point(frontier.plan, spans[0])
+            slot = place(frontier.plan, frontier.id, spans, resume, self.gangs.open(able))
+            if slot is not None and not is_gathering(frontier, spans[0], slot.name):
+                return self._packed(choice, passed_over, slot, slots)
+            gang = None
+        if gang is None:
+            gang = self.gangs.backfill(choice, able)
+        return None if gang is None else _gathered(gang)
 
     def _packed(
         self, choice: Choice, passed_over: Container[Place], slot: SlotDescription, slots: Candidates
@@ -151,9 +176,10 @@ class Assignment:
 
     def _offered(self, slots: Candidates) -> list[Frontier]:
         """The plans whose trainer a slot has; where none has, it is said."""
-        return [frontier for frontier in self._frontiers.usable() if self._is_offered(frontier, slots)]
+        offered = partial(self._is_offered, slots)
+        return self._fence.those(self._frontiers.usable(), "looking whether a slot has its trainer", offered)
 
-    def _is_offered(self, frontier: Frontier, slots: Candidates) -> bool:
+    def _is_offered(self, slots: Candidates, frontier: Frontier) -> bool:
         opened, about = frontier.plan.opened, f"trainer of {frontier.id}"
         if opened is None:
             return False
@@ -168,13 +194,13 @@ class Assignment:
 
         False when another tick was faster: the next one will see it.
         """
-        try:  # what happened since the paths were chosen may have been read meanwhile
-            work = self._assignments(placed, sharers)
+        work = self._assignments(placed, sharers)
+        try:
             self._record(placed, work)
         except SlotTaken:
             return True
-        except (Refused, VersionConflict, PlanUnusable) as reason:
-            logger.info("not assigned: %s", reason)
+        except VersionConflict as conflict:
+            logger.info("not assigned: %s", conflict)
             return False
         first, assignment = next(iter(work.items()))
         if placed.gathered is not None:
@@ -248,53 +274,3 @@ def _with_trainer(slots: Iterable[SlotDescription], opened: PlanOpened) -> int:
 
 def _gathered(path: GangPath) -> Placed:
     return Placed(path.frontier, [path.spans], path.gang.leader, is_pack=False, gathered=path)
-
-
-class Choosing:
-    """Goes by what a slot measured for the plan, or for another one of the same trainer; `Assignment` has it measured
-    where that is not known."""
-
-    def __init__(self, ports: Ports, frontiers: FrontierCache) -> None:
-        self._ports, self._frontiers = ports, frontiers
-
-    def look(self, well: Sequence[SlotDescription]) -> None:
-        """Choose wherever that can be done now. well: the slots that are. Raises `DatabaseUnavailable`."""
-        for frontier in self._frontiers.usable():
-            if self._ports.packs and frontier.plan.packing is None and not frontier.plan.chains:
-                self._choose(frontier, well)
-
-    def _choose(self, frontier: Frontier, well: Sequence[SlotDescription]) -> None:
-        stream, opened = frontier.id, frontier.plan.opened
-        assert opened is not None  # or its packing would be 0
-        able = [slot for slot in well if has_trainer(slot, opened)]
-        try:
-            with self._ports.plans.holding(stream, fresh=False) as plan:
-                command = self._command(plan, able) if able else None
-            if command is not None:
-                self._ports.transact(stream, lambda plan: decide(plan, command))
-                logger.info("packs of plan %s: %s", stream, command.reason)
-                self._frontiers.refresh(stream, fresh=False)
-        except (VersionConflict, PlanUnusable) as reason:
-            logger.info("how wide the packs of plan %s are is left to the next tick: %s", stream, reason)
-
-    def _command(self, plan: SearchPlan, able: Sequence[SlotDescription]) -> c.ChoosePacking | None:
-        """None where it must be measured first, or as long as there are no trials."""
-        most = widest(plan, len(able))
-        if most == 1:
-            return c.ChoosePacking(width=0, reason="trials are trained alone, since no slot has two of them at once")
-        own = next(iter(plan.profiles.values()), None)
-        profile = own or (self._on_record(plan, able, most) if most else None)
-        if profile is not None:
-            width, reason = chosen(plan, profile, len(able))
-            return c.ChoosePacking(width=width, reason=reason, profile=None if own else profile)
-        if plan.measurements >= MOST_MEASUREMENTS:
-            why = f"trials are trained alone, since measuring packs came to no end {plan.measurements} times"
-            return c.ChoosePacking(width=0, reason=why)
-        return None
-
-    def _on_record(self, plan: SearchPlan, able: Sequence[SlotDescription], most: int) -> PackingProfiled | None:
-        """What another plan has measured on a device like those here, of all widths that come into question."""
-        assert plan.opened is not None  # or no slot would be able
-        profiles_by_device = packs_on_record(self._ports.records.log, plan.opened, batch_of(plan.nodes[plan.roots[0]]))
-        profiles = (profiles_by_device[slot.device] for slot in able if slot.device in profiles_by_device)
-        return next((profile for profile in profiles if covers(profile, most)), None)

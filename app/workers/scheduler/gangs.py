@@ -11,12 +11,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from app.domain.assignment import SlotDescription, kind_apart
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import Chain, Study
 from app.domain.terms import ChainId, PlanId
-from app.events import PlanUnusable, VersionConflict, change, profiles_on_record
+from app.events import change, profiles_on_record
 from app.scheduling import gangs
 from app.scheduling.assignment import Candidates, place, resume_point, takers, within_budget
 from app.scheduling.fair_share import Choice, slots_used
@@ -27,6 +28,8 @@ from app.scheduling.widths import batch_of
 from app.workers.scheduler.ports import FrontierCache, Ports
 
 logger = logging.getLogger(__name__)
+
+HOLDING = "holding slots that train together"
 
 MOST_MEASUREMENTS = 2
 """Of packs, or of gangs of one size, in a plan. One that comes to no end may be an accident. After two, trials are
@@ -55,11 +58,12 @@ class Gangs:
         held = self._reservation
         if held is None:
             return
-        frontier = next((each for each in frontiers if each.id == held.plan), None)
-        if frontier is None or not self._is_wanted(frontier) or not held.slots <= {slot.name for slot in slots.well}:
+        wanting = [frontier for frontier in frontiers if frontier.id == held.plan]
+        wanting = self._ports.fence.those(wanting, HOLDING, self._is_wanted)
+        if not wanting or not held.slots <= {slot.name for slot in slots.well}:
             self._reservation = None
             return
-        busy = gangs.occupants(frontiers)
+        busy = self._ports.fence.among(frontiers, HOLDING, gangs.occupants)
         for chain in gangs.overdue(held, busy) - self._asked:
             self._ask_to_leave(chain, next(name for name, each in busy.items() if each.chain == chain))
 
@@ -79,13 +83,14 @@ class Gangs:
         frontier = next((each for each in frontiers if held is not None and each.id == held.plan), None)
         if held is None or held.proves_on or frontier is None:
             return None
-        slots = able(frontier)
-        mine = Candidates(slots.well, [slot for slot in slots.free if slot.name in held.slots])
-        if len(mine.free) < len(held.slots):
-            return None
-        self._reservation = None
-        paths = within_budget(frontier.plan, [frontier.path(held.head, held.study)])
-        return self._gathered(frontier, self._part(frontier, paths[0]), mine) if paths else None
+        with self._ports.fence.around(frontier.id, HOLDING):
+            slots = able(frontier)
+            mine = Candidates(slots.well, [slot for slot in slots.free if slot.name in held.slots])
+            if len(mine.free) == len(held.slots):
+                self._reservation = None
+                paths = within_budget(frontier.plan, [frontier.path(held.head, held.study)])
+                return self._gathered(frontier, self._part(frontier, paths[0]), mine) if paths else None
+        return None
 
     def gather(
         self, choice: Choice, frontiers: Sequence[Frontier], slots: Candidates, *, may_widen: bool
@@ -100,7 +105,8 @@ class Gangs:
         if gangs.is_moldable(frontier.plan, spans[0]):
             if gangs.is_being_checked(frontier.plan):
                 return None  # in a moment that slot is free, too
-            spare = len(free.free) - gangs.paths_ready(frontiers, len(free.free)) + 1
+            ready = self._ports.fence.among(frontiers, HOLDING, partial(gangs.paths_ready, most=len(free.free)))
+            spare = len(free.free) - ready + 1
             if spare > least:
                 return self._widened(frontier, choice[1], free, spare) if may_widen else None
         gathered = self._gathered(frontier, spans, free)
@@ -223,11 +229,8 @@ class Gangs:
         other = profiles_on_record(log, plan.opened, batch, RanksProfiled).get(kind)
         if other is None or other == own or not gangs.is_measured(other, most):
             return own
-        try:
-            self._ports.transact(frontier.id, lambda plan: [other] if plan.ranks_profiles.get(kind) != other else [])
-            self._frontiers.refresh(frontier.id, fresh=False)
-        except (VersionConflict, PlanUnusable) as reason:
-            logger.info("how fast ranks of plan %s are is left to the next tick: %s", frontier.id, reason)
+        self._ports.transact(frontier.id, lambda plan: [other] if plan.ranks_profiles.get(kind) != other else [])
+        self._frontiers.refresh(frontier.id, fresh=False)
         return other
 
     def _hold(
@@ -241,7 +244,8 @@ class Gangs:
     ) -> None:
         if self._reservation is not None:
             return
-        busy, about, plan = gangs.occupants(frontiers), f"gangs of {frontier.id}", frontier.plan
+        busy = self._ports.fence.among(frontiers, HOLDING, gangs.occupants)
+        about, plan = f"gangs of {frontier.id}", frontier.plan
         self._asked.clear()
         held = gangs.reserve(
             frontier, spans, lambda kind: gangs.least_ranks(plan, spans, kind), well, busy, self._ports.elapsed()

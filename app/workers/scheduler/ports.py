@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from app.domain.assignment import ChainAssignment
@@ -19,11 +18,12 @@ from app.domain.events import Event
 from app.domain.search_plan import Chain, ChainProgress, SearchPlan
 from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, PlanId
-from app.events import Alongside, ChainRecord, Plans, PlanUnusable, Records, StoredEvent, Write, transact
+from app.events import Alongside, ChainRecord, Plans, Records, StoredEvent, Write, transact
 from app.scheduling.costs import Costs
 from app.scheduling.fair_share import Policy
 from app.scheduling.frontier import Frontier
 from app.tuning.tuners.driver import MakeDriver, make_driver
+from app.workers.scheduler.fence import READING, Fence
 from stagetree.limits import LIMITS, Limits
 
 logger = logging.getLogger(__name__)
@@ -101,6 +101,7 @@ class Ports:
     make_driver: MakeDriver = make_driver
     make_costs: Callable[[], Costs] = Costs
     problems: Problems = field(default_factory=Problems)
+    fence: Fence = field(default_factory=Fence)
 
     def transact(
         self,
@@ -146,6 +147,7 @@ class Dispatch:
             about = {"chain": chain, "slot": slot}
             logger.warning("chain %s could not be sent to %s yet: %s", chain, slot, error, extra=about)
             self._is_away = True
+            self._unsent[chain, slot] = self._unsent.pop((chain, slot))  # next time, the others come first
             return False
         del self._unsent[chain, slot]
         return True
@@ -170,12 +172,13 @@ class Dispatch:
 
 
 class FrontierCache:
-    """The frontiers of the plans that are busy. What is wrong with one plan holds up that plan alone, and is said."""
+    """The frontiers of the plans that are busy."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
+        self._fence = ports.fence
         self._frontiers: dict[str, Frontier] = {}
-        self._unusable: set[str] = set()
+        self._outdated: set[str] = set()  # plans that could not be brought up to date
 
     def update(self, versions: Mapping[str, int], live: Mapping[str, ChainRecord], moved: set[str]) -> None:
         """Take in which plans are busy, what happened in those that moved, and how far the chains that are live are.
@@ -184,19 +187,22 @@ class FrontierCache:
         """
         for stream in self._frontiers.keys() - versions.keys():
             del self._frontiers[stream]
-        for stream in self._unusable - versions.keys():
-            self._set_usable(stream)
+        self._outdated &= versions.keys()
+        self._fence.keep(versions)
         for frontier in self._frontiers.values():
-            frontier.begin_look()
+            with self._fence.around(frontier.id, "beginning a look"):
+                frontier.begin_look()
         for stream, version in versions.items():
             if self._is_behind(stream, version):
+                self._fence.forget_problems(stream)
                 self.refresh(stream)
         for name in moved:
             if (row := live.get(name)) is not None and row.stream in self._frontiers:
                 self._frontiers[row.stream].unheard.add(ChainId(name))
         for frontier in self._frontiers.values():
             if frontier.unheard or frontier.in_flight:
-                self._take_in_progress(frontier, live)  # of the stages in which the log has them now
+                with self._fence.around(frontier.id, "taking in its chains"):
+                    self._take_in_progress(frontier, live)  # of the stages in which the log has them now
         moved.clear()
         self._catch_up()
         self._ports.plans.keep(self._frontiers)
@@ -205,21 +211,17 @@ class FrontierCache:
         """Of all plans that can be looked at, with all that was folded into them: who loses a race while it decides
         reads what came meanwhile."""
         self._catch_up()
-        return [frontier for stream, frontier in self._frontiers.items() if stream not in self._unusable]
+        return self._not_held()
 
     def refresh(self, stream: str, *, fresh: bool = True) -> None:
         """Take in what happened to a plan: until now or, if not `fresh`, as far as it was read. As `Plans.holding`."""
-        try:
-            with self._ports.plans.holding(stream, fresh=fresh) as plan:
-                frontier = self._frontiers.get(stream)
-                if frontier is None or frontier.plan is not plan:
-                    frontier = self._frontiers[stream] = Frontier(plan, self._ports.make_costs(), id=PlanId(stream))
-                _take_in(frontier)
-        except PlanUnusable as problem:
-            self._unusable.add(stream)
-            self._ports.problems.report(stream, str(problem))
-        else:
-            self._set_usable(stream)
+        self._outdated.add(stream)
+        with self._fence.around(stream, READING), self._ports.plans.holding(stream, fresh=fresh) as plan:
+            frontier = self._frontiers.get(stream)
+            if frontier is None or frontier.plan is not plan:
+                frontier = self._frontiers[stream] = Frontier(plan, self._ports.make_costs(), id=PlanId(stream))
+            frontier.refresh()  # after an error, the next refresh takes in the rest
+            self._outdated.remove(stream)
 
     def _take_in_progress(self, frontier: Frontier, live: Mapping[str, ChainRecord]) -> None:
         """How far the workers of a plan are by their last heartbeats.
@@ -227,7 +229,7 @@ class FrontierCache:
         A row and the plan are not of the same moment: it may be at the stage after the one under way in the plan, all
         of which is passed then, or at the one before, whose steps are not of this one.
         """
-        with suppress(PlanUnusable), self._ports.plans.holding(frontier.id, fresh=False) as plan:
+        with self._ports.plans.holding(frontier.id, fresh=False) as plan:
             for name in frontier.take_unheard():
                 chain, row = plan.chains.get(name), live.get(name)
                 if chain is not None and row is not None:
@@ -236,18 +238,15 @@ class FrontierCache:
                         frontier.set_progress(chain.id, _progress(plan, chain, row))
 
     def _catch_up(self) -> None:
-        for stream in [name for name, frontier in self._frontiers.items() if frontier.is_behind]:
-            self.refresh(stream, fresh=False)
+        for frontier in [frontier for frontier in self._not_held() if frontier.is_behind]:
+            self.refresh(frontier.id, fresh=False)
 
-    def _set_usable(self, stream: str) -> None:
-        self._unusable.discard(stream)
-        self._ports.problems.clear(stream)
+    def _not_held(self) -> list[Frontier]:
+        return [frontier for stream, frontier in self._frontiers.items() if not self._fence.is_held(stream)]
 
     def _is_behind(self, stream: str, version: int) -> bool:
         frontier = self._frontiers.get(stream)
-        if frontier is None or stream in self._unusable:
-            return True
-        return frontier.plan.version != version
+        return frontier is None or stream in self._outdated or frontier.plan.version != version
 
 
 def _progress(plan: SearchPlan, chain: Chain, row: ChainRecord) -> ChainProgress:
@@ -268,11 +267,3 @@ def _in_flight(plan: SearchPlan, chain: Chain, row: ChainRecord) -> frozenset[Pl
         for stage, step in places
         if stage.start < step < stage.end and step not in plan.node(stage.node).checkpoints
     )
-
-
-def _take_in(frontier: Frontier) -> None:
-    """Raises `PlanUnusable`; then it is tried again with the next look."""
-    try:
-        frontier.refresh()
-    except Exception as error:  # it is only computed: nothing is lost, and the others' plans are none the worse
-        raise PlanUnusable(f"plan {frontier.id} cannot be scheduled: {type(error).__name__}: {error}") from error

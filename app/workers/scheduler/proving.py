@@ -15,8 +15,8 @@ from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.exactness import difference
 from app.domain.search_plan import Chain, SearchPlan, Study
-from app.domain.terms import ChainId, InexactPolicy, ProofKind, Refused
-from app.events import ChainRecord, PlanUnusable, RowsPort, SlotTaken, VersionConflict, change
+from app.domain.terms import ChainId, InexactPolicy, ProofKind
+from app.events import ChainRecord, RowsPort, SlotTaken, change
 from app.scheduling.assignment import Candidates, by_kind
 from app.scheduling.frontier import Frontier
 from app.scheduling.proof_choice import can_wait, comes_to_something, first, in_idle_slot, is_due, is_wanted
@@ -27,11 +27,15 @@ from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 logger = logging.getLogger(__name__)
 
 
+PROVING = "having something of it compared"
+
+
 class Proving:
     """Does nothing where no slot can make proofs, as in a simulation."""
 
     def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch, gangs: Gangs) -> None:
         self._ports, self._cache, self._dispatch, self._gangs = ports, frontiers, dispatch, gangs
+        self._fence = ports.fence
 
     def judge(self) -> None:
         """Have studies do what they want of a trainer that is not exact; let none wait for proofs that nobody makes.
@@ -39,10 +43,11 @@ class Proving:
         Raises `DatabaseUnavailable`.
         """
         for frontier in self._cache.usable():
-            if difference(frontier.plan) is not None:
-                self._isolate(frontier)
-            if not self._ports.proofs:
-                self._end_audits(frontier)
+            with self._fence.around(frontier.id, "judging what was compared"):
+                if difference(frontier.plan) is not None:
+                    self._isolate(frontier)
+                if not self._ports.proofs:
+                    self._end_audits(frontier)
 
     def is_due(self, slots: Candidates, plan: SearchPlan, study: Study) -> bool:
         """Whether a study should not end yet, for a proof that these slots can make."""
@@ -56,25 +61,27 @@ class Proving:
         `DatabaseUnavailable`.
         """
         for frontier in self._frontiers() if slots.free else ():
-            for kind, able in by_kind(frontier.plan, slots, partial(_has_first, frontier)):
-                proof = None
-                if not _is_being_checked(frontier.plan, able, slots):
-                    proof = first(frontier, kind, len(able.well))
-                if proof is not None:
-                    is_urgent = proof.kind == ProofKind.CHECK or frontier.longest() is None
-                    slots = self._give(frontier, proof, kind, able, slots, is_urgent=is_urgent)
+            with self._fence.around(frontier.id, PROVING):
+                for kind, able in by_kind(frontier.plan, slots, partial(_has_first, frontier)):
+                    proof = None
+                    if not _is_being_checked(frontier.plan, able, slots):
+                        proof = first(frontier, kind, len(able.well))
+                    if proof is not None:
+                        is_urgent = proof.kind == ProofKind.CHECK or frontier.longest() is None
+                        slots = self._give(frontier, proof, kind, able, slots, is_urgent=is_urgent)
         return slots
 
     def use_idle(self, slots: Candidates) -> Candidates:
         """Let slots prove something that have nothing else to do; the slots as they are then."""
         for frontier in self._frontiers() if slots.free else ():
-            for kind, able in by_kind(frontier.plan, slots):
-                proof = in_idle_slot(frontier.plan, kind)
-                if proof is not None and comes_to_something(frontier, proof):
-                    slots = self._give(frontier, proof, kind, able, slots)
-            kinds = [kind for kind, _ in by_kind(frontier.plan, Candidates(slots.well, slots.well))]
-            if kinds and all(in_idle_slot(frontier.plan, kind) is None for kind in kinds):
-                self._end_audits(frontier)
+            with self._fence.around(frontier.id, PROVING):
+                for kind, able in by_kind(frontier.plan, slots):
+                    proof = in_idle_slot(frontier.plan, kind)
+                    if proof is not None and comes_to_something(frontier, proof):
+                        slots = self._give(frontier, proof, kind, able, slots)
+                kinds = [kind for kind, _ in by_kind(frontier.plan, Candidates(slots.well, slots.well))]
+                if kinds and all(in_idle_slot(frontier.plan, kind) is None for kind in kinds):
+                    self._end_audits(frontier)
         return slots
 
     def make_room(self, slots: Candidates, live: Mapping[str, ChainRecord]) -> None:
@@ -83,13 +90,18 @@ class Proving:
         slots: as they are after all work was given away that could be. live: the rows of the chains, by name. Raises
         `DatabaseUnavailable`.
         """
-        is_short = not slots.free and any(frontier.longest() is not None for frontier in self._frontiers())
+
+        def has_work(frontier: Frontier) -> bool:
+            return frontier.longest() is not None
+
+        is_short = not slots.free and bool(self._fence.those(self._frontiers(), PROVING, has_work))
         for frontier in self._frontiers():
-            proofs = [chain for chain in frontier.plan.chains.values() if chain.proof is not None]
-            for chain in [each for each in proofs if each.id not in live or not live[each.id].stop]:
-                is_in_the_way = (is_short or self._gangs.is_held(chain)) and can_wait(frontier.plan, chain)
-                if is_in_the_way or not is_wanted(frontier.plan, chain):
-                    self._stop(chain)
+            with self._fence.around(frontier.id, PROVING):
+                proofs = [chain for chain in frontier.plan.chains.values() if chain.proof is not None]
+                for chain in [each for each in proofs if each.id not in live or not live[each.id].stop]:
+                    is_in_the_way = (is_short or self._gangs.is_held(chain)) and can_wait(frontier.plan, chain)
+                    if is_in_the_way or not is_wanted(frontier.plan, chain):
+                        self._stop(chain)
 
     def _stop(self, chain: Chain) -> None:
         change(self._ports.records, lambda rows: rows.chains.ask_stop(chain.id))
@@ -106,11 +118,7 @@ class Proving:
 
     def _transact(self, frontier: Frontier, command: c.Command) -> bool:
         """Whether anything followed from it."""
-        try:
-            return bool(self._ports.transact(frontier.id, lambda plan: decide(plan, command)))
-        except (VersionConflict, PlanUnusable) as reason:
-            logger.info("%s is left to the next tick: %s", type(command).__name__, reason)
-            return False
+        return bool(self._ports.transact(frontier.id, lambda plan: decide(plan, command)))
 
     def _frontiers(self) -> Sequence[Frontier]:
         return self._cache.usable() if self._ports.proofs else ()
@@ -142,9 +150,10 @@ class Proving:
         if gang is None:
             return slots
         lent, kind = gang.lent(self._ports.new_id), gang.kind if gang.members else ""
-        return slots.without(gang.names) if self._is_given(frontier, proof, gang.leader.name, kind, lent) else slots
+        self._record(frontier, proof, gang.leader.name, kind, lent)
+        return slots.without(gang.names)
 
-    def _is_given(self, frontier: Frontier, proof: Proof, slot: str, kind: str, lent: Mapping[str, Any]) -> bool:
+    def _record(self, frontier: Frontier, proof: Proof, slot: str, kind: str, lent: Mapping[str, Any]) -> None:
         """kind: of the slots, where there are several. lent: those beside the first, as of `Gang`."""
         chain = self._ports.new_id()
         assignment = replace(proof_assignment(frontier, proof), **lent)
@@ -164,15 +173,11 @@ class Proving:
 
         try:
             self._ports.transact(frontier.id, lambda plan: decide(plan, command), alongside=give, is_known=True)
-        except SlotTaken:
-            return True
-        except (Refused, VersionConflict, PlanUnusable) as reason:
-            logger.info("no %s: %s", proof.kind, reason)
-            return False
+        except SlotTaken:  # by another tick
+            return
         self._dispatch.send(chain, 1, slot)
         self._dispatch.invite(chain, assignment)
         self._cache.refresh(frontier.id, fresh=False)
-        return True
 
 
 def _has_first(frontier: Frontier, kind: str) -> bool:

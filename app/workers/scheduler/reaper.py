@@ -21,17 +21,17 @@ from app.events import (
     LONGEST_QUARANTINE,
     ChainRecord,
     Fenced,
-    PlanUnusable,
     RowsPort,
     SlotLost,
     SlotRecord,
-    VersionConflict,
 )
 from app.workers.ownership import are_forks_of_one
 from app.workers.scheduler.cluster import GIVEN_UP, Cluster, longest_lease
 from app.workers.scheduler.ports import Dispatch, Ports
 
 logger = logging.getLogger(__name__)
+
+ENDING = "ending its chains"
 
 MOST_IN_VAIN = 2
 """So many chains in a row that a worker did not begin, and it is given none for a while."""
@@ -68,13 +68,15 @@ class Reaper:
         is_patient = now - self._answered_since < self._ports.lease_seconds
         over = [row for row in cluster.expired if not (is_patient and _may_be_heard_of(row))]
         for row in over:
-            deaf = self._deaf_worker(row, cluster)
-            outcome = _outcome(row, cluster, self._ports.lease_seconds)
-            self._end(row, cluster, outcome, died_alone=_died_alone(row, cluster), deaf=deaf)
+            with self._ports.fence.around(row.stream, ENDING):
+                deaf = self._deaf_worker(row, cluster)
+                outcome = _outcome(row, cluster, self._ports.lease_seconds)
+                self._end(row, cluster, outcome, died_alone=_died_alone(row, cluster), deaf=deaf)
         gangs = [row for _, row in sorted(cluster.gangs.items()) if row not in over]
         broken = [row for row in gangs if _lost_member(row, cluster, is_patient)]
         for row in broken:
-            self._end(row, cluster, ChainOutcome.INTERRUPTED, died_alone=False, deaf=None, is_broken=True)
+            with self._ports.fence.around(row.stream, ENDING):
+                self._end(row, cluster, ChainOutcome.INTERRUPTED, died_alone=False, deaf=None, is_broken=True)
         return bool(over or broken)
 
     def _deaf_worker(self, row: ChainRecord, cluster: Cluster) -> str | None:
@@ -135,10 +137,6 @@ class Reaper:
             self._ports.transact(row.stream, decided, alongside=over)
         except Fenced:
             logger.info("chain %s was heard of after all", row.chain)
-        except PlanUnusable as problem:
-            self._ports.problems.report(row.stream, str(problem))
-        except VersionConflict as conflict:
-            logger.info("chain %s is ended at the next tick: %s", row.chain, conflict)
 
 
 def _command(plan: SearchPlan, row: ChainRecord, cluster: Cluster, outcome: ChainOutcome) -> c.LoseChain:

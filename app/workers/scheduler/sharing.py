@@ -8,20 +8,23 @@ Tells running chains of new requests on their way, and that nobody wants them an
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.domain.search_plan import Chain, SearchPlan
-from app.domain.terms import ChainId
+from app.domain.terms import ChainId, StudyId
 from app.events import RowsPort, change
 from app.scheduling.assignment import Candidates, place, resume_point
-from app.scheduling.fair_share import NO_CONTENTION, FairShare, FairSharing
+from app.scheduling.fair_share import NO_CONTENTION, FairShare, FairSharing, share_requests, slots_used, slots_wanted
 from app.scheduling.frontier import Frontier
 from app.scheduling.preemption import Takeover, takeovers
 from app.workers.scheduler.cluster import Cluster
 from app.workers.scheduler.ports import Ports
 
 logger = logging.getLogger(__name__)
+
+REQUESTING = "counting the slots that its studies want"
 
 SHOW_SECONDS = 1.0
 """What is due is written down so often at most."""
@@ -40,10 +43,15 @@ class Sharing:
         """What is due to each study now; it is shown, too. Raises `DatabaseUnavailable`."""
         if self._balancing is None:
             return NO_CONTENTION
-        now = self._ports.elapsed()
-        balance = self._balancing.look(frontiers, len(slots.well), now)
+        now, most = self._ports.elapsed(), len(slots.well)
+        requests = self._ports.fence.among(frontiers, REQUESTING, lambda plans: share_requests(plans, most))
+        balance = self._balancing.look(requests, most, now)
         self._show({study: round(due, 2) for study, due in balance.due.items()}, now)
         return balance
+
+    def wanted(self, frontiers: Sequence[Frontier], tuners_want: Container[StudyId]) -> Counter[str]:
+        """As `slots_wanted`."""
+        return self._ports.fence.among(frontiers, REQUESTING, lambda plans: slots_wanted(plans, tuners_want))
 
     def _show(self, due: Mapping[str, float], now: float) -> None:
         """Who looks at studies sees it a little later."""
@@ -58,14 +66,16 @@ class Sharing:
         """
         if self._balancing is None or not balance.due:
             return
-        self._balancing.settle(frontiers)
-
-        def is_possible(takeover: Takeover) -> bool:
-            return _is_possible(takeover, slots)
-
         stopping = {ChainId(row.chain) for row in cluster.live.values() if row.stop or row.preempt}
-        for takeover in takeovers(frontiers, balance, self._ports.clock(), stopping, is_possible):
-            self._preempt(takeover)
+        now = self._ports.clock()
+
+        def chosen(plans: Sequence[Frontier]) -> list[Takeover]:
+            return list(takeovers(plans, balance, now, stopping, lambda each: _is_possible(each, slots)))
+
+        self._balancing.settle(self._ports.fence.among(frontiers, REQUESTING, slots_used))
+        for takeover in self._ports.fence.among(frontiers, "choosing what makes room", chosen):
+            with self._ports.fence.around(takeover.frontier.id, "having room made for it"):
+                self._preempt(takeover)
 
     def _preempt(self, takeover: Takeover) -> None:
         chain = takeover.chain
@@ -122,16 +132,19 @@ class Flags:
 
     def send(self, frontiers: list[Frontier]) -> None:
         """Tell every chain what is new for it. Raises `DatabaseUnavailable`; then all of it is sent again."""
-        for frontier in frontiers:
-            if frontier.affected:
-                with self.ports.plans.holding(frontier.id, fresh=False) as plan:
-                    news = self._news(frontier, plan)
-                    affected = set(frontier.affected)
-                    slots = {name: plan.chains[name].slot for name in news}
-                self._tell(frontier.id, news)
-                frontier.affected -= affected
-                for chain, slot in slots.items():
-                    self.ports.notify(chain, slot)
+        for frontier in [frontier for frontier in frontiers if frontier.affected]:
+            with self.ports.fence.around(frontier.id, "telling its chains what is new"):
+                self._send(frontier)
+
+    def _send(self, frontier: Frontier) -> None:
+        with self.ports.plans.holding(frontier.id, fresh=False) as plan:
+            news = self._news(frontier, plan)
+            affected = set(frontier.affected)
+            slots = {name: plan.chains[name].slot for name in news}
+        self._tell(frontier.id, news)
+        frontier.affected -= affected
+        for chain, slot in slots.items():
+            self.ports.notify(chain, slot)
 
     def _news(self, frontier: Frontier, plan: SearchPlan) -> dict[ChainId, _Flags]:
         """What each chain must be told now, where that is more than it was."""

@@ -15,9 +15,9 @@ from typing import Any
 from app.away import LostRace
 from app.events import DatabaseUnavailable
 from app.scheduling.assignment import Candidates
-from app.scheduling.fair_share import slots_wanted
 from app.scheduling.packs import trials_on_a_slot
-from app.workers.scheduler.assignment import Assignment, Choosing
+from app.workers.scheduler.assignment import Assignment
+from app.workers.scheduler.choosing import Choosing
 from app.workers.scheduler.cluster import Cluster
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 from app.workers.scheduler.proving import Proving
@@ -62,13 +62,18 @@ class Scheduler:
 
     def problems(self) -> Mapping[str, str]:
         """What holds up a plan or a study, in a sentence each, by its name."""
-        return self._ports.problems.all()
+        return {**self._ports.problems.all(), **self._ports.fence.problems()}
+
+    def held_up(self) -> Mapping[str, str]:
+        """The same without what waits for slots only."""
+        return self._ports.fence.problems()
 
     def demand(self) -> Mapping[str, Any]:
         """After a tick: how many slots have work, and how many more would, also by kind; which could go."""
         idle = [slot.name for slot in self._left.free]
         busy = Counter(slot.kind for slot in self._left.well) - Counter(slot.kind for slot in self._left.free)
-        more = slots_wanted(self._frontiers.usable(), self._tuning.wanting()) if self._may_write else Counter[str]()
+        wanting = self._tuning.wanting()
+        more = self._sharing.wanted(self._frontiers.usable(), wanting) if self._may_write else Counter[str]()
         return {
             "busy": len(self._left.well) - len(idle),
             "more": more.total(),
@@ -79,6 +84,7 @@ class Scheduler:
 
     def _tick(self) -> None:
         cluster = self._cluster
+        self._ports.fence.begin_tick()
         self._cluster.look()
         if self._reaper.reap(cluster):  # whose slots are free now
             self._cluster.look()
@@ -113,7 +119,8 @@ class Scheduler:
     def _tune(self, slots: int) -> None:
         """Have as many trials as so many slots can train."""
         for frontier in self._frontiers.usable():
-            lanes = trials_on_a_slot(frontier.plan) if self._ports.packs else 1
-            is_asked = self._tuning.was_asked(frontier.id, frontier.plan.version, slots * lanes)
-            if not is_asked:
-                self._tuning.tune(frontier.id, slots * lanes)
+            with self._ports.fence.around(frontier.id, "asking its tuners"):
+                lanes = trials_on_a_slot(frontier.plan) if self._ports.packs else 1
+                is_asked = self._tuning.was_asked(frontier.id, frontier.plan.version, slots * lanes)
+                if not is_asked:
+                    self._tuning.tune(frontier.id, slots * lanes)

@@ -2,8 +2,8 @@
 
 Asks the tuners what they want next, and puts it on record. What a tuner thinks of takes long: nobody waits for it.
 
-A study fails here only by what its own tuner or sampler raises, or by what its trials failed of. A database that is
-away, or writers that are faster, are nobody's failure.
+A study fails here only by what its own tuner or sampler raises, also while it is made, or by what its trials failed of.
+Any other error holds up its study alone.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from app.domain.decide import decide
 from app.domain.events import Event
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import Refused, StudyId
-from app.events import OPTIMISTIC, Moved, PlanUnusable, VersionConflict
+from app.events import OPTIMISTIC, Moved
 from app.tuning.tuners.base import context_of
 from app.tuning.tuners.driver import TunerDriver, TunerFailed
+from app.workers.scheduler.fence import HeldUp
 from app.workers.scheduler.ports import Ports
 from stagetree.spec import SpecError
 
 logger = logging.getLogger(__name__)
+
+ASKING = "asking its tuner"
 
 Ending = c.CloseStudy | c.EndStudy | c.FailStudy | c.CheckFailures
 
@@ -45,40 +48,31 @@ class Tuning:
         self._asked: dict[str, tuple[int, int]] = {}  # by plan: the version and room it was asked at last
         self._deadlines: dict[str, float] = {}  # by plan: when it is asked again though nothing has happened
 
-    def tune(self, stream: str, room: int) -> bool:
-        """Ask the tuners of a plan; whether anything may have followed.
-
-        Raises `DatabaseUnavailable`.
-        """
-        try:
-            return self._tune_plan(stream, room)
-        except PlanUnusable as problem:
-            self._ports.problems.report(stream, str(problem))
-        except VersionConflict as conflict:
-            logger.info("the tuners of plan %s are asked again at the next tick: %s", stream, conflict)
-        return True
-
-    def forget(self, busy: Container[str]) -> None:
-        """Let go of the plans that are not busy any more."""
-        for stream in [stream for stream in self._asked if stream not in busy]:
-            del self._asked[stream]
-            self._drivers.pop(stream, None)
-            self._deadlines.pop(stream, None)
-
-    def _tune_plan(self, stream: str, room: int) -> bool:
+    def tune(self, stream: str, room: int) -> None:
+        """Ask the tuners of a plan. Raises `DatabaseUnavailable`."""
+        self._asked.pop(stream, None)  # until all of them were
         with self._ports.plans.holding(stream, fresh=False) as plan:
-            version = plan.version
-            failing = [check for study in _running(plan) if (check := self._failing(plan, study)) is not None]
-            drivers = self._observing(stream, plan)
-        for check in failing:
-            self._end(stream, check)
-        results = [self._tune_study(stream, name, driver, room) for name, driver in drivers.items()]
-        has_changed = bool(failing) or any(results)
+            version, running = plan.version, [study.id for study in _running(plan)]
+        before = self._drivers.get(stream, {})
+        drivers = self._drivers[stream] = {name: before[name] for name in running if name in before}
+        self._deadlines[stream] = math.inf
+        has_changed = False
+        for name in [name for name in running if not self._ports.fence.is_held(name)]:
+            with self._ports.fence.around(stream, ASKING, name):
+                has_changed = self._tune_study(stream, name, room) or has_changed
+            if self._ports.fence.is_held(name) and name in self._ports.fence.problems():
+                drivers.pop(name, None)  # an error may have left it half-way: it is made anew
         if has_changed:
             with self._ports.plans.holding(stream, fresh=False) as plan:
                 version = plan.version
-        self._asked[stream] = (version, room)
-        return has_changed
+        if not any(map(self._ports.fence.is_held, running)):
+            self._asked[stream] = (version, room)
+
+    def forget(self, busy: Container[str]) -> None:
+        """Let go of the plans that are not busy any more."""
+        for stream in [stream for stream in self._drivers if stream not in busy]:
+            del self._drivers[stream], self._deadlines[stream]
+            self._asked.pop(stream, None)
 
     def was_asked(self, stream: str, version: int, room: int) -> bool:
         """Whether nothing has changed for the tuners of a plan at that version. Needs no hold on the plan."""
@@ -88,62 +82,67 @@ class Tuning:
 
     def wanting(self) -> set[StudyId]:
         """The studies whose tuners would have more under way if there were slots for it."""
-        drivers = [each for drivers in self._drivers.values() for each in drivers.items()]
-        return {study for study, driver in drivers if _wants_more(driver)}
+        found = set[StudyId]()
+        for stream, drivers in self._drivers.items():
+            for name, driver in drivers.items():
+                with self._ports.fence.around(stream, "asking what it would have beside", name):
+                    if _wants_more(driver):
+                        found.add(name)
+        return found
+
+    def _tune_study(self, stream: str, name: StudyId, room: int) -> bool:
+        """Put on record what the tuner wants, until that is nothing more, or how the study ends; whether there was
+        anything.
+        """
+        try:
+            with self._ports.plans.holding(stream, fresh=False) as plan:
+                study = plan.studies.get(name)
+                if study is None or not study.is_running:
+                    return False
+                failing = self._failing(plan, study)
+                if failing is None:
+                    driver = self._observing(stream, plan, study)
+            return self._ask(stream, name, driver, room) if failing is None else self._end(stream, failing)
+        except TunerFailed as failed:
+            logger.exception("study %s fails: its tuner raised", name, extra={"study": name, "plan": stream})
+            return self._end(stream, c.FailStudy(study=name, error=str(failed), at=self._ports.clock()))
+        except Refused as refused:
+            text = f"its tuner asks for what may not be: {refused}"
+            return self._end(stream, c.FailStudy(study=name, error=text, at=self._ports.clock()))
 
     def _failing(self, plan: SearchPlan, study: Study) -> c.CheckFailures | None:
         """What ends the study if its trials fail too much."""
         check = c.CheckFailures(study=study.id, at=self._ports.clock())
         return check if decide(plan, check) else None
 
-    def _observing(self, stream: str, plan: SearchPlan) -> dict[StudyId, TunerDriver]:
-        """The drivers of the running studies, which have noted what is new."""
-        before, drivers = self._drivers.get(stream, {}), dict[StudyId, TunerDriver]()
-        for study in _running(plan):
-            driver = before.get(study.id)
-            if driver is None or driver.spec is not study.spec:
-                driver = self._made(study)
-            if driver is not None:
-                self._observe(plan, study, driver)
-                drivers[study.id] = driver
-        self._drivers[stream] = drivers
-        deadlines = [plan.studies[name].submitted_at + driver.seconds for name, driver in drivers.items()]
-        self._deadlines[stream] = min(deadlines, default=math.inf)
-        return dict(drivers)
+    def _observing(self, stream: str, plan: SearchPlan, study: Study) -> TunerDriver:
+        """The driver of a running study, after it has noted the news."""
+        driver = self._drivers[stream].get(study.id)
+        if driver is None or driver.spec is not study.spec:
+            driver = self._drivers[stream][study.id] = self._made(study)
+        self._observe(plan, study, driver)
+        self._deadlines[stream] = min(self._deadlines[stream], study.submitted_at + driver.seconds)
+        return driver
 
     def _observe(self, plan: SearchPlan, study: Study, driver: TunerDriver) -> bool:
         return driver.observe(study, context_of(plan, study, self._ports.clock(), self.slots))
 
-    def _made(self, study: Study) -> TunerDriver | None:
-        """A new driver; None where this version does not read the study's file, which is said."""
+    def _made(self, study: Study) -> TunerDriver:
+        """A new driver. A study whose file this version does not read waits for one that does."""
         try:
-            driver = self._ports.make_driver(study.id, study.spec)
+            return self._ports.make_driver(study.id, study.spec)
         except SpecError as error:
             text = f"study {study.id} waits: this version does not read its study file: {error}"
-            self._ports.problems.report(study.id, text)
-            return None
-        self._ports.problems.clear(study.id)
-        return driver
+            raise HeldUp(text) from error
 
-    def _tune_study(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> bool:
-        """Put on record what the tuner wants, until that is nothing more; whether there was anything."""
+    def _ask(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> bool:
         has_suggested = False
-        try:
-            while driver.suggest(room) and self._apply(stream, name, driver, room):
-                has_suggested = True
-            if driver.end() is not None:
-                return self._end_early(stream, name, driver)
-            if driver.is_done() and not self._is_unproven(stream, name):
-                self._end(stream, c.CloseStudy(study=name, at=self._ports.clock()))
-                return True
-        except TunerFailed as failed:
-            logger.exception("study %s fails: its tuner raised", name, extra={"study": name, "plan": stream})
-            self._end(stream, c.FailStudy(study=name, error=str(failed), at=self._ports.clock()))
-            return True
-        except Refused as refused:
-            text = f"its tuner asks for what may not be: {refused}"
-            self._end(stream, c.FailStudy(study=name, error=text, at=self._ports.clock()))
-            return True
+        while driver.suggest(room) and self._apply(stream, name, driver, room):
+            has_suggested = True
+        if driver.end() is not None:
+            return self._end_early(stream, name, driver)
+        if driver.is_done() and not self._is_unproven(stream, name):
+            return self._end(stream, c.CloseStudy(study=name, at=self._ports.clock()))
         return has_suggested
 
     def _apply(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> bool:
@@ -195,9 +194,10 @@ class Tuning:
             self._observe(plan, plan.studies[name], driver)
         driver.suggest(room)
 
-    def _end(self, stream: str, command: Ending) -> None:
+    def _end(self, stream: str, command: Ending) -> bool:
         self._ports.transact(stream, lambda plan: decide(plan, command))
         self._drivers[stream].pop(command.study, None)
+        return True
 
 
 def _wants_more(driver: TunerDriver) -> bool:

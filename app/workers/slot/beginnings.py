@@ -12,6 +12,7 @@ from typing import Any
 from app.domain.assignment import ChainAssignment
 from app.registry import TrainerSource
 from app.workers.slot.claim import OtherVersion
+from app.workers.template import TemplateKey
 
 Place = tuple[str, str, int]
 """Plan, node and step."""
@@ -36,6 +37,12 @@ class Built:
     @classmethod
     def of(cls, source: TrainerSource, work: ChainAssignment) -> Built:
         return cls(source, work.plan, repr(arguments(work)), frozenset(work.hp))
+
+
+def template_key(source: TrainerSource, work: ChainAssignment) -> TemplateKey:
+    """What a template for a chain is built from: other hyper-parameters are set up in each fork."""
+    how = (work.seed, work.determinism, work.shards, work.parallel)
+    return TemplateKey(source, work.trainer, repr(arguments(work)), *how)
 
 
 def arguments(work: ChainAssignment) -> dict[str, Any]:

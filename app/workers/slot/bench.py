@@ -77,8 +77,7 @@ class Bench:
     def build(self) -> None:
         """A new model where the work begins, in a fresh process. Raises as `TrainerHost.begin` does."""
         self._check_wanted()
-        self._host.end_process()
-        self._host.begin(self._work, 0, self.read, self._log)
+        self._host.begin_independently(self._work, self.read, self._log)
         self.step = self._work.stages[0].start
 
     def read(self, resume: ResumePoint) -> State:

@@ -47,8 +47,8 @@ class CheckFailed(Exception):
 class Checked:
     """difference: the first that was found, with its likely cause.
 
-    unproven: why a difference need not be the trainer's fault; then none is said. unread: hyper-parameters that a
-    script has read in none of the steps. files: records of the data files that it read.
+    unproven: why a difference need not be the trainer's fault; then none is said. unread: hyper-parameters that the
+    trainer has read in none of the steps. files: records of the data files that it read.
     """
 
     difference: str = ""

@@ -266,7 +266,7 @@ class ChainExecution:
         spent = now - self._began_at
         return e.StageCompleted(chain=self.chain, index=index, seconds=spent, peak_bytes=self._peak_bytes)
 
-    def failed(self, kind: FailureKind, error: str, signature: str, step: int, now: Seconds) -> e.StageFailed:
+    def failed(self, kind: FailureKind, error: str, signature: str | None, step: int, now: Seconds) -> e.StageFailed:
         """The user's code failed, when the model had been trained for `step` steps."""
         self.state = ExecutionState.SAVING
         if self._is_in_step:

@@ -80,6 +80,8 @@ class LaneGroup:
 
     def run(self) -> bool:
         """Train all stages that may begin; whether each lane has completed what it began."""
+        if self._models:  # a pack begins in a process in which nothing was trained
+            self._slot.trainer.end_process()
         with closing(self._reader):
             for number in self.lanes:
                 self._begin(number)

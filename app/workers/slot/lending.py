@@ -89,7 +89,7 @@ class Lending:
         with suppress(NotLent, Closing):
             self._work(chain)  # a late message must leave the model of another chain where it is
             self._on_lent()
-            self._slot.trainer.end_process()
+            self._slot.trainer.close()
             work = self._patiently(lambda: self._say_empty(chain))
             while work.meeting and not self._is_retiring():
                 try:

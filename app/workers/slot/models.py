@@ -17,7 +17,8 @@ from app.domain.schedule import segment_at
 from app.workers.slot.checkpoint_store import Reader
 from app.workers.slot.claim import Claimed, PackBroken, Stopped
 from app.workers.slot.retry import Clock, Seconds
-from app.workers.slot.trainer_host import Place, Result, TrainerHost
+from app.workers.slot.trainer_calls import Result
+from app.workers.slot.trainer_host import Place, TrainerHost
 from app.workers.state import State
 from app.workers.trainer_process import TrainedTogether, TrainerProcess
 from app.workers.trial_logs import StageFiles

@@ -23,7 +23,7 @@ from app.workers.state import State
 from app.workers.trainer_process import Compared
 from stagetree.runtime import inexact
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.inexact import UNREPEATABLE, in_words_of_scripts, is_of_metrics, of_metrics
+from stagetree.runtime.inexact import UNREPEATABLE, WATCHED, in_words_of_scripts, is_of_metrics, of_metrics
 
 
 class ProofLane(Lane):
@@ -185,16 +185,33 @@ class ProofLane(Lane):
                 self._waiting.clear()
 
     def _explained(self, bench: Bench, mine: State, at: Comparison, compared: Compared) -> str:
-        """A difference with its likely cause: trained once more in the same way, it comes out the same, or does not."""
-        text, cause = compared.difference, of_state(compared.stray)
-        if is_of_metrics(text):
-            return f"{text}. {of_metrics(compared.stray)}"
+        """A difference with its likely cause."""
+        text = compared.difference
+        if self._kind == ProofKind.WHOLE:
+            return f"{text}. {self._cause_in_whole(text)}"
+        stray: Sequence[str] = compared.stray
         with suppress(TrainerFailed, CheckpointUnreadable):  # it differs all the same
             bench.build()
-            bench.train(at.step)
-            with closing(bench.save()) as again:
-                cause = UNREPEATABLE if bench.compare(again, mine).difference else cause
-        return f"{text}. {cause}"
+            stray = self._stray_when_loaded(bench) or stray
+            if not is_of_metrics(text):
+                bench.train(at.step)
+                with closing(bench.save()) as again:
+                    if bench.compare(again, mine).difference:
+                        return f"{text}. {UNREPEATABLE}"
+        return f"{text}. {of_metrics(stray) if is_of_metrics(text) else of_state(stray)}"
+
+    def _cause_in_whole(self, text: str) -> str:
+        """What was suspected before the trial was trained again."""
+        if not self._order.suspects and self._order.ignored:
+            return WATCHED
+        return of_metrics(self._order.suspects) if is_of_metrics(text) else of_state(self._order.suspects)
+
+    def _stray_when_loaded(self, bench: Bench) -> Sequence[str]:
+        """What a model that was just loaded holds otherwise than that which saved the state."""
+        if self.work.resume is None:
+            return ()
+        with closing(bench.save(look=True)) as mine, closing(bench.read(self.work.resume)) as stored:
+            return bench.compare(mine, stored).stray
 
     def _say(self, at: Comparison, difference: str, stray: Sequence[str]) -> None:
         words = dict.fromkeys(stray, inexact.STRAY)

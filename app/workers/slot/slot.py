@@ -106,7 +106,7 @@ class Slot:
         context.retry.close()
         for part in (context.saver, context.outbox, context.store):
             part.close()
-        context.trainer.end_process()
+        context.trainer.close()
         context.logs.close()
 
     # ------------------------------------------------------------------------------------------------ chains

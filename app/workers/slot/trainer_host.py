@@ -2,8 +2,9 @@
 
 The process that trains, and the one model in it: the next stage goes on with it, and no checkpoint is read.
 
-A fresh process is started for another trainer file or version, after any failure, when asked, and between two chains
-if the one before has kept more and more memory, or has left something in the process that the next one would find.
+Each chain begins in a process in which nothing was trained: a fork of a template that has built the trainer, or, where
+there can be none, a process that builds it. Only a chain that resumes where the model in memory is goes on with it: it
+trains what was trained in that process a little further.
 """
 
 from __future__ import annotations
@@ -11,38 +12,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Mapping
 from contextlib import closing
-from typing import Any, TypeVar
+from typing import Any
 
 from app.domain.assignment import ChainAssignment, Lent, ResumePoint
 from app.registry import TrainerSource
-from app.workers.slot.beginnings import Built, ModelMisplaced, arguments, beginning, source_of
+from app.workers.slot.beginnings import Built, ModelMisplaced, arguments, beginning, source_of, template_key
 from app.workers.slot.beginnings import Place as Place
-from app.workers.slot.claim import NoRanks, NoTrainerProcess, OtherVersion, Stopped
-from app.workers.slot.retry import Clock, Instant
+from app.workers.slot.claim import OtherVersion
+from app.workers.slot.retry import Clock
+from app.workers.slot.trainer_calls import TrainerCalls
 from app.workers.state import State
-from app.workers.trainer_connection import Deadline, TrainerKilled
+from app.workers.template import Fork, TemplateKey, Templates
 from app.workers.trainer_process import TrainedTo, TrainerProcess
 from app.workers.trial_logs import StageFiles
-from app.workers.warm import MemoryWatch, WarmFailed
+from app.workers.warm import MemoryWatch
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.inexact import used
 
 logger = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
 
-CLOSE_SECONDS = 1.0
-"""A process that is not wanted any more has so long to end by itself."""
+class TrainerHost(TrainerCalls):
+    """start, silence_seconds: as of `TrainerCalls`. sources: the trainers that this slot has, by name. growth_bytes: by
+    how much the memory of a process may grow.
 
-
-class TrainerHost:
-    """start: a fresh process; called with what is lent to a chain, it has a rank on each device: see `TrainerGroup`.
-    sources: the trainers that this slot has, by name. silence_seconds: how long a process may be silent before it
-    counts as hung, at least. growth_bytes: by how much its memory may grow.
-
-    `busy_since` is when the call under way began, by the clock; None while there is none. `inexact_reasons` say how the
-    state that the stage under way was begun with was made elsewhere: see `stagetree.runtime.inexact`. `has_failed` is
-    whether the user's code has failed in the process that is there, which others still use.
+    `inexact_reasons` say how the state that the stage under way was begun with was made elsewhere: see
+    `stagetree.runtime.inexact`.
     """
 
     def __init__(
@@ -53,23 +47,15 @@ class TrainerHost:
         clock: Clock,
         growth_bytes: int = 2**30,
     ) -> None:
-        self._start, self._sources, self._clock = start, sources, clock
-        self._memory = MemoryWatch(growth_bytes)
-        self._silence_seconds = silence_seconds
-        self._process: TrainerProcess | None = None
+        super().__init__(start, silence_seconds, clock)
+        self._sources = sources
+        self._memory, self._templates = MemoryWatch(growth_bytes), Templates()
         self._source: TrainerSource | None = None  # of what the process has imported
         self._lent: Lent = ()  # the slots that are lent to it
         self._built: Built | None = None
+        self._template: TemplateKey | None = None  # of which the process is a fork
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
-        self._deadlines: dict[str, Deadline] = {}
-        self.busy_since: Instant | None = None
-        self.has_failed = False
         self.inexact_reasons: tuple[str, ...] = ()
-
-    @property
-    def operations(self) -> tuple[str, ...]:
-        """Why what the model did is not exact: a reason for each operation without a deterministic form."""
-        return () if self._process is None else tuple(map(used, self._process.not_exact))
 
     @property
     def versions(self) -> dict[str, str]:
@@ -87,17 +73,38 @@ class TrainerHost:
         source = (index > 0 and self._source) or source_of(work, self._sources())
         built = Built.of(source, work)
         place, self._place = self._place, None
+        is_there = self._built == built and place is not None and place == beginning(work, index)
         self.inexact_reasons = ()
-        if index == 0:
-            self._replace_if_grown(work.alone)
-        self._end_another(built.source, work.lent)
-        fits = self._built == built
-        if fits and place is not None and place == beginning(work, index):
-            self.print_to(log)
-        elif index > 0:
+        if index > 0 and not is_there:
             raise ModelMisplaced(f"the model in memory is at {place}, not at {beginning(work, index)}")
-        else:
-            self._renew(work, built, fits, read, log)
+        if is_there and (index > 0 or self._may_resume(work)):
+            self.print_to(log)
+            return
+        if work.alone or work.members:
+            self.begin_independently(work, read, log)
+            return
+        self.end_process()
+        self._begin_in_fork(work, template_key(source, work), log)
+        self.load(work, read)
+
+    def begin_independently(
+        self, work: ChainAssignment, read: Callable[[ResumePoint], State], log: StageFiles | None
+    ) -> None:
+        """Have the model where the chain begins, in a fresh process that imports and builds it by itself: it has
+        nothing in common with a process before it, as the addresses of objects. Raises as `begin`.
+        """
+        self._place = None
+        self.end_process()
+        self._lent = work.lent
+        self.rebuild(work, read, log)
+
+    def rebuild(self, work: ChainAssignment, read: Callable[[ResumePoint], State], log: StageFiles | None) -> None:
+        """Have a new model where the chain begins, in the process that is there. Raises as `begin`."""
+        source = source_of(work, self._sources())
+        self._place, self.inexact_reasons = None, ()
+        self._end_another(source, work.lent)
+        self._build_here(work, Built.of(source, work), log)
+        self.load(work, read)
 
     def build_lane(self, work: ChainAssignment, tolerated: Container[str]) -> None:
         """Have a new model in the process, before its first step, to join a pack there. tolerated: as of `call`.
@@ -108,7 +115,7 @@ class TrainerHost:
         self._place = None
         self._end_another(built.source)
         if self._process is None:
-            self._fresh_process()
+            self._start_process(self._lent)
         self._build(work, built, tolerated, names=sorted(work.hp), is_resumed=bool(work.resume or work.mean))
         self._built = None  # it will be the pack's
 
@@ -136,22 +143,6 @@ class TrainerHost:
         deadline = self.deadline("train").of_steps(is_patient=work.patient)
         return self.call(lambda p: p.train(work.hp, until, work.ahead, deadline=deadline, on_progress=on_progress))
 
-    def evaluate(self, *, watch: bool = False) -> dict[str, float | None]:
-        """The metrics of the model where it is. watch: note in `changed` what that changes in its state.
-
-        Raises `TrainerFailed`.
-        """
-        return self.call(lambda process: process.evaluate(deadline=self.deadline("evaluate"), watch=watch))
-
-    @property
-    def changed(self) -> tuple[str, ...]:
-        """The leaves of the state that the last evaluation changed, if it was watched."""
-        return () if self._process is None else self._process.changed
-
-    def save(self, *, look: bool = False) -> State:
-        """The state of the model where it is; look: as of `TrainerProcess.save`. Raises `TrainerFailed`."""
-        return self.call(lambda process: process.save(deadline=self.deadline("save"), look=look))
-
     def mark_at(self, place: Place) -> None:
         """The model has been trained to that place, and stays there."""
         self._place = place
@@ -159,13 +150,8 @@ class TrainerHost:
 
     def check(self) -> None:
         """Whether a fresh process starts and its device works. Raises `NoTrainerProcess`."""
-        self.end_process()
-        self._fresh_process()
-
-    def kill(self) -> None:
-        """End the process in the middle of whatever it does. From any thread."""
-        if (process := self._process) is not None:
-            process.kill()
+        self.close()
+        self._start_process(self._lent)
 
     def _end_another(self, source: TrainerSource, lent: Lent = ()) -> None:
         """A process serves one trainer, in one version, on the same devices."""
@@ -173,42 +159,72 @@ class TrainerHost:
             self.end_process()
         self._lent = lent
 
-    def _replace_if_grown(self, is_wanted: bool) -> None:
+    def _may_resume(self, work: ChainAssignment) -> bool:
+        """Whether the model in memory, which is where a chain begins, may be trained further for it."""
         grown = self._memory.growth / 2**20
         if self._memory.has_grown:
             logger.warning("the trainer's process has grown by %.0f MiB since its first stages: it is replaced", grown)
-        if self._memory.has_grown or is_wanted:
-            self.end_process()
+        return not (self._memory.has_grown or work.alone) and self._lent == work.lent
+
+    def close(self) -> None:
+        """End all processes."""
+        self.end_process()
+        self._templates.close()
 
     def end_process(self) -> None:
-        """Its memory, of the GPU as well, is free after that."""
-        process, self._process = self._process, None
-        self.has_failed = False
-        self._built, self._place, self._source, self._lent = None, None, None, ()
-        self._deadlines.clear()
+        self._built, self._place, self._source, self._template, self._lent = None, None, None, None, ()
         self._memory.begin()
-        if process is not None:
-            process.close(CLOSE_SECONDS)
+        super().end_process()
+
+    def _give_up(self, error: BaseException) -> None:
+        template = self._template
+        self.end_process()
+        if template is not None and isinstance(error, TrainerFailed):
+            self._templates.drop(template)
 
     # ------------------------------------------------------------------------------------------------ a model anew
 
-    def _renew(
-        self,
-        work: ChainAssignment,
-        built: Built,
-        fits: bool,
-        read: Callable[[ResumePoint], State],
-        log: StageFiles | None,
-    ) -> None:
+    def _begin_in_fork(self, work: ChainAssignment, key: TemplateKey, log: StageFiles | None) -> None:
+        """The first chain of a template builds it; where there can be none, each chain has a process that builds."""
+        built = Built.of(key.source, work)
+        if (fork := self._fork(key, built)) is not None:
+            if log is not None:
+                log.add(fork.printed)
+            self.print_to(log)
+            return
+        size = 0 if log is None else log.size()
+        self._build_here(work, built, log)
+        if self._templates.can_have(key):
+            self._become_template(key, b"" if log is None else log.printed_since(size))
+            if self._process is not None or self._fork(key, built) is not None:
+                self.print_to(log)
+            else:
+                self._build_here(work, built, log)
+
+    def _become_template(self, key: TemplateKey, printed: bytes) -> None:
+        """Have the process that was just built serve forks, if that is safe. printed: what it printed."""
+        process, deadline = self._process, self.deadline("build")
+        unsafe, files = self.call(lambda process: process.become_template(deadline=deadline))
+        if unsafe:
+            self._templates.refuse(key, unsafe)
+        elif process is not None:
+            self._process = None
+            self._templates.add(key, process, printed, files)
+
+    def _fork(self, key: TemplateKey, built: Built) -> Fork | None:
+        """The process is a fork of the template now, if there is one."""
+        fork = self._templates.fork(key)
+        if fork is not None:
+            self._process, self._built, self._source, self._template = fork, built, key.source, key
+            self._deadlines.clear()
+        return fork
+
+    def _build_here(self, work: ChainAssignment, built: Built, log: StageFiles | None) -> None:
+        """A new model in the process that is there, or in a fresh one."""
         if self._process is None:
-            self._fresh_process()
+            self._start_process(self._lent)
         self.print_to(log)
-        if work.resume is None or not fits:
-            self._build(work, built)
-        self.load(work, read)
-        if work.proof is None and self.call(lambda process: process.left):  # alone, it would not find that there
-            self.end_process()
-            self._renew(work, built, False, read, log)  # in a fresh process nothing is left
+        self._build(work, built)
 
     def _build(self, work: ChainAssignment, built: Built, tolerated: Container[str] = (), **lane: Any) -> None:
         self._built, self._source = None, built.source
@@ -221,50 +237,3 @@ class TrainerHost:
             self.end_process()
             raise OtherVersion(f"the code of trainer {work.trainer!r} was changed while it was loaded")
         self._built = built
-
-    def _fresh_process(self) -> None:
-        try:
-            self._process = self._start(*self._lent)
-        except (WarmFailed, TrainerFailed) as failed:
-            raise (NoRanks if getattr(failed, "kind", "") == "rank" else NoTrainerProcess)(str(failed)) from failed
-
-    def print_to(self, log: StageFiles | None, **lane: int) -> None:
-        """What the trainer, or that of a `lane`, prints goes there; else where the slot's own log is."""
-
-        def tell(process: TrainerProcess) -> None:
-            assert log is not None
-            try:
-                process.log(log.printed, log.rows, **lane)
-            except OSError as problem:
-                logger.warning("what the trainer prints is not kept in %s: %s", log.printed, problem)
-
-        if log is not None:
-            self.call(tell)
-
-    @property
-    def process(self) -> TrainerProcess | None:
-        """The one that is there: another, once it was ended."""
-        return self._process
-
-    def call(self, do: Callable[[TrainerProcess], Result], tolerated: Container[str] = ()) -> Result:
-        """Whatever goes wrong in a call, that process is used no more. tolerated: kinds of failures that do it no harm.
-        Raises `TrainerFailed`, and `Stopped` where `kill` has ended the process."""
-        process = self._process
-        if process is None:
-            raise ModelMisplaced("there is no process with a model")
-        self.busy_since = self._clock()
-        try:
-            return do(process)
-        except BaseException as error:
-            self.has_failed = True
-            if not (isinstance(error, TrainerFailed) and error.kind in tolerated):
-                self.end_process()
-            if isinstance(error, TrainerKilled):
-                raise Stopped from error
-            raise
-        finally:
-            self.busy_since = None
-
-    def deadline(self, kind: str) -> Deadline:
-        """What is learnt of one kind of call is kept as long as the process."""
-        return self._deadlines.setdefault(kind, Deadline(self._silence_seconds))

@@ -178,7 +178,8 @@ class TrainingLane(Lane):
         """Copy the state. That at the end of a stage waits until the stage is on its way to the log."""
         execution, stage = self._execution, self._execution.stage
         begun_at = self._its.seconds()
-        state = self._its.model.save(look=execution.step in self.work.keep_at)
+        parts = execution.step >= stage.end and not execution.is_last_stage
+        state = self._its.model.save(look=parts or execution.step in self.work.keep_at)
         copied_at = self._its.seconds()
         execution.saved(copied_at)
         if execution.step >= stage.end:
@@ -220,7 +221,8 @@ class TrainingLane(Lane):
         kind = FailureKind.CRASH if failed.kind in ("internal", "rank") else FailureKind(failed.kind)
         out_of_memory = kind == FailureKind.OUT_OF_MEMORY
         error = f"{failed.error.rstrip()}\n\n{self._advice(failed)}" if out_of_memory else failed.error
-        fact = execution.failed(kind, error, failed.signature, failed.step, self._its.seconds())
+        signature = None if failed.is_final else failed.signature
+        fact = execution.failed(kind, error, signature, failed.step, self._its.seconds())
         version = slot.outbox.version(self.claim.stream)
         sound = fact.step if fact.evaluated is None else fact.evaluated - 1
         quarantine = slot.quarantine.after_failure(self.claim, stage.node, sound, version)

@@ -157,7 +157,7 @@ function Head({ study }: { study: Study }) {
         )}
         {(study.unread ?? []).map((name) => (
           <p class="trouble" key={name}>
-            The script read the hyper-parameter {name} in none of its first steps.
+            {name} changes nothing: setup never reads it, nor do the first steps.
           </p>
         ))}
       </div>

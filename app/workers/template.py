@@ -1,0 +1,142 @@
+"""Runs on: the thread that trains.
+
+Templates: a trainer's process that has imported the file and built the trainer, of which each chain has a fork.
+
+A fork is there in milliseconds, with a model that nobody has trained. See `stagetree.runtime.template` for what makes
+a process unfit for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.registry import TrainerSource
+from app.workers.trainer_connection import Deadline
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import WarmFailed
+from stagetree.runtime.failures import TrainerFailed
+
+logger = logging.getLogger(__name__)
+
+MOST_TEMPLATES = 2
+"""Of one slot: the least recently used ones end."""
+
+MOST_REFUSED = 64
+"""So many trainers that cannot be templates are remembered."""
+
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateKey:
+    """What a template is built from: a chain may have a fork of it where all of that is equal."""
+
+    source: TrainerSource
+    trainer: str
+    args: str
+    seed: int
+    determinism: str
+    shards: int
+    parallel: str
+
+
+class Fork(TrainerProcess):
+    """A process that is a fork of a template. printed: what that had printed by then."""
+
+    printed = b""
+
+    @classmethod
+    def of(cls, template: TrainerProcess, printed: bytes) -> Fork:
+        """Raises `WarmFailed`, `TrainerFailed`, EOFError, OSError."""
+        fork = cls(*template.fork())
+        fork.printed = printed
+        try:
+            fork.info, _ = fork._ask("take_over", Deadline(60.0), fork._stacks)
+        except BaseException:
+            fork.kill()
+            fork.close()
+            raise
+        return fork
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A process that serves forks. files: what it read while it was built, each with what tells that it was changed."""
+
+    process: TrainerProcess
+    printed: bytes
+    files: dict[str, Stamp | None]
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a file that was read is another one now: a process that is built now would read that."""
+        return any(stamp_of(path) != stamp for path, stamp in self.files.items())
+
+    def close(self) -> None:
+        """It has trained nothing, so nothing of it has to end in order."""
+        self.process.kill()
+        self.process.close()
+
+
+class Templates:
+    """Those of one slot, the most recently used ones last."""
+
+    def __init__(self) -> None:
+        self._templates: dict[TemplateKey, Template] = {}
+        self._refused: dict[TemplateKey, str] = {}
+
+    def can_have(self, key: TemplateKey) -> bool:
+        """Whether it is not known yet that there can be none."""
+        return key not in self._refused
+
+    def fork(self, key: TemplateKey) -> Fork | None:
+        """A process with a model that nobody has trained; None where there is no template."""
+        self._end([other for other in self._templates if other.trainer == key.trainer and other.source != key.source])
+        template = self._templates.get(key)
+        if template is None:
+            return None
+        if template.is_outdated:
+            self._end([key])
+            return None
+        try:
+            fork = Fork.of(template.process, template.printed)
+        except (WarmFailed, TrainerFailed, EOFError, OSError) as problem:
+            logger.warning("the template of trainer %r is built again: it has ended (%s)", key.trainer, problem)
+            self._end([key])
+            return None
+        self._templates[key] = self._templates.pop(key)
+        return fork
+
+    def add(self, key: TemplateKey, process: TrainerProcess, printed: bytes, files: Iterable[str]) -> None:
+        """A process serves forks from now on. printed, files: as of `Template`."""
+        self._end(list(self._templates)[: max(0, len(self._templates) + 1 - MOST_TEMPLATES)])
+        self._templates[key] = Template(process, printed, {path: stamp_of(path) for path in files})
+
+    def refuse(self, key: TemplateKey, reason: str) -> None:
+        """There can be none. reason: words that follow "it"."""
+        logger.warning("each chain of trainer %r builds it in a process of its own: it %s", key.trainer, reason)
+        self._refused = dict([*self._refused.items(), (key, reason)][-MOST_REFUSED:])
+
+    def drop(self, key: TemplateKey) -> None:
+        """The user's code has failed in a fork of it: it is tried again in a process that builds for itself."""
+        self._end([key])
+
+    def close(self) -> None:
+        self._end(list(self._templates))
+
+    def _end(self, keys: Iterable[TemplateKey]) -> None:
+        for key in keys:
+            if (template := self._templates.pop(key, None)) is not None:
+                template.close()
+
+
+def stamp_of(path: str) -> Stamp | None:
+    """What tells that a file was changed; None where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

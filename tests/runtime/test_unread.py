@@ -1,0 +1,148 @@
+"""Which hyper-parameters a class reads: one that its `setup` never reads changes nothing, and nobody noticed."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import pickle
+from collections.abc import Callable
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from stagetree import Trainer
+from stagetree.runtime.comparing import Looks
+from stagetree.runtime.model import HpTimeline, Model
+from stagetree.trainer.values import ReadValues
+
+HP = {"lr": 0.1, "decay": 0.01}
+
+
+class Typo(Trainer):
+    """Its study has `lr`."""
+
+    def __init__(self, *, seed: int, device: str) -> None:
+        super().__init__(seed=seed, device=device)
+        self.lr, self.where, self.hp = 0.05, 0.0, dict[str, Any]()
+
+    def setup(self, hp: dict[str, Any]) -> None:
+        self.hp = hp
+        self.lr = hp.get("learning_rate", self.lr) + hp["decay"]
+
+    def train(self) -> None:
+        self.where += self.lr
+
+    def evaluate(self) -> dict[str, float]:
+        return {"score": self.where}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"where": self.where, "hp": self.hp}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.where = state["where"]
+
+
+class Late(Typo):
+    """Reads a value in its steps, from where `setup` has left all of them."""
+
+    def train(self) -> None:
+        self.where += self.hp["lr"]
+
+
+class Given(Typo):
+    """Does something with all values."""
+
+    use: Callable[[dict[str, Any]], Any]
+
+    def setup(self, hp: dict[str, Any]) -> None:
+        type(self).use(hp)
+
+
+def trained(kind: type[Trainer], steps: int = 3) -> Model:
+    model = Model.build(kind, {}, 0, "cpu")
+    for _ in range(steps):
+        model.advance(HpTimeline(HP))
+    return model
+
+
+def test_a_name_that_setup_does_not_read_is_known() -> None:
+    assert trained(Typo).unread() == ["lr"]
+
+
+def test_a_name_that_a_step_reads_is_read() -> None:
+    assert trained(Late).unread() == []
+
+
+def test_before_its_first_step_nothing_is_unread() -> None:
+    assert Model.build(Typo, {}, 0, "cpu").unread() == []
+
+
+def test_looking_and_saving_is_no_reading() -> None:
+    """The trainer keeps the values: what looks at it for us goes through them."""
+    model = trained(Typo)
+    Looks().take("first", model, __file__)
+    model.save()
+    assert model.unread() == ["lr"]
+
+
+def test_values_are_plain_once_all_are_read() -> None:
+    model = trained(Late)
+    model.set_up(HP)
+    assert type(model.trainer.hp) is dict  # type: ignore[attr-defined]
+
+
+EVERYTHING: list[Callable[[dict[str, Any]], Any]] = [
+    lambda hp: [hp[name] for name in hp],
+    lambda hp: dict(hp),
+    lambda hp: dict(**hp),
+    lambda hp: {**hp},
+    lambda hp: {} | hp,
+    lambda hp: hp | {},
+    lambda hp: hp.copy(),
+    lambda hp: copy.copy(hp),
+    lambda hp: copy.deepcopy(hp),
+    lambda hp: json.dumps(hp),
+    lambda hp: json.dumps(hp, indent=1),
+    lambda hp: pickle.dumps(hp),
+    lambda hp: {}.update(hp),
+    lambda hp: list(hp.items()),
+    lambda hp: list(hp.values()),
+    lambda hp: sorted(hp),
+    lambda hp: list(reversed(hp)),
+    lambda hp: hp == HP,
+    lambda hp: hp != HP,
+    lambda hp: str(hp),
+    lambda hp: SimpleNamespace(**hp),
+    lambda hp: dict(MappingProxyType(hp)),
+]
+
+
+@pytest.mark.parametrize("use", EVERYTHING)
+def test_going_through_all_values_reads_all(use: Callable[[dict[str, Any]], Any]) -> None:
+    assert trained(type("Given", (Given,), {"use": staticmethod(use)})).unread() == []
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda hp: hp["lr"], lambda hp: hp.get("lr"), lambda hp: "lr" in hp, lambda hp: hp.setdefault("lr", 1)],
+)
+def test_asking_for_one_value_reads_one(use: Callable[[dict[str, Any]], Any]) -> None:
+    assert trained(type("Given", (Given,), {"use": staticmethod(use)})).unread() == ["decay"]
+
+
+def test_what_setup_gets_is_a_dict_that_copies_to_plain_ones() -> None:
+    values = ReadValues(HP, set())
+    assert isinstance(values, dict) and values == HP and len(values) == 2
+    assert [type(each) for each in (copy.copy(values), copy.deepcopy(values), values | {}, values.copy())] == [dict] * 4
+    file = io.BytesIO()
+    torch.save(values, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True) == HP, "which knows few classes"
+
+
+def test_yaml_writes_it() -> None:
+    yaml = pytest.importorskip("yaml")
+    assert yaml.safe_load(yaml.safe_dump(ReadValues(HP, set()))) == HP
