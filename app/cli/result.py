@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from app.cli.output import harmless, one_line, plural, print_table, result_cells, short_hp
 from app.service.views.ordering import ordered
-from stagetree.text import RANKED_LAST, duration, mark_word, percent, unread_text
+from stagetree.text import RANKED_LAST, duration, mark_sentence, mark_word, percent, unread_text
 
 Json = dict[str, Any]
 BEST = 5
@@ -178,6 +179,12 @@ def mark_cells(trials: Iterable[Json]) -> Callable[[Json], list[str]]:
     if not any(map(shown_mark, trials)):
         return lambda trial: []
     return lambda trial: [mark_word(shown_mark(trial))]
+
+
+def print_mark(trial: int, mark: str) -> None:
+    """The mark of a trial whose weights were written to a file, if it has one."""
+    if mark:
+        print(f"{mark_sentence(f'Trial {trial}', one_line(mark))}.", file=sys.stderr)
 
 
 def judged_columns(study: Json) -> tuple[str, ...]:

@@ -15,8 +15,7 @@ import typer
 
 from app.cli.errors import USAGE, fail
 from app.cli.options import Server, Store, StudyId, Trainers, folder_or_default, open_records, places
-from app.cli.output import one_line
-from stagetree.text import mark_sentence
+from app.cli.result import print_mark
 
 OF_TRIAL = re.compile(r"trial-(\d+)-step-(\d+)")
 """In the name of a file that holds a state, or the weights in it."""
@@ -69,7 +68,7 @@ def weights(
             if name:
                 file = file._replace(path=file.path.replace(into / name))
             print(f"{file.path}{file.about}")
-            _print_mark(file)
+            print_mark(file.trial, file.mark)
             if not whole:
                 _say_what_is_like_it(file.like_the_model)
         else:
@@ -99,7 +98,7 @@ def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, di
         is_its_own = export_as_on_a_slot(state, which.into, trainers, server, dir)
         like = [] if is_its_own else _like_the_model(file.path)
     print(f"{which.into}{file.about}: {', '.join(sorted(path.name for path in which.into.iterdir()))}")
-    _print_mark(file)
+    print_mark(file.trial, file.mark)
     _say_what_is_like_it(like)
 
 
@@ -109,12 +108,6 @@ def _like_the_model(state: Path) -> list[str]:
 
     with state.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as image:
         return like_the_model(image)
-
-
-def _print_mark(file: _File) -> None:
-    """The mark beside the numbers of the trial, if it has one."""
-    if file.mark:
-        print(f"{mark_sentence(f'Trial {file.trial}', one_line(file.mark))}.", file=sys.stderr)
 
 
 def _say_what_is_like_it(parts: Sequence[str]) -> None:

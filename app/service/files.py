@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app.away import store_is_away
-from app.domain import keeping, results
+from app.domain import keeping
 from app.domain.search_plan import Checkpoint, SearchPlan, Study, trial_of
 from app.domain.terms import TrialState, Unknown
 from app.events import StudyRecord
 from app.object_store import PART, ObjectStore, StoreUnavailable
 from app.service.services import Services
 from app.service.trial_logs import logged_points
-from app.service.views.exactness import marks
+from app.service.views import outcomes
 from stagetree.models.pages import Logged
 from stagetree.runtime.weight_files import is_divided, joined, like_the_model, weight_parts
 from stagetree.whole_file import whole_file
@@ -74,23 +74,22 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
     Raises `Unknown`, which says which steps there are.
     """
     if trial is None:
-        winner = results.best(plan, study)
+        winner = outcomes.best(plan, study)
         if winner is None:
             raise Unknown(f"no trial of {study.id} has a result yet: give the number of one whose state is kept")
-        trial = winner[0].number
+        trial = winner.trial
     of = trial_of(study, trial)
     if not (there := keeping.states_of(plan, of)):
         raise Unknown(f"no state of trial {trial} is kept")
     how = _HOW_BEST_STATES_ARE_KEPT if step is None and study.value == "best" else ""
     if step is None:
-        result = results.result(plan, study, of)
-        step = result.step if result else max(there, default=0)
+        step = outcomes.result_step(plan, study, of) or max(there, default=0)
     if step not in there:
         steps = ", ".join(map(str, there))
         raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}{how}")
     metrics = dict(plan.nodes[there[step].node].metrics.get(step) or {})
     has_failed, repeats = of.state == TrialState.FAILED, len(plan.nodes_of(of, step))
-    means, mark = plan.metrics(of, step) or {}, marks(plan, study)(of)
+    means, mark = plan.metrics(of, step) or {}, outcomes.mark(plan, study, of)
     return KeptState(trial, step, there[step].checkpoint, metrics, has_failed, repeats, means, mark)
 
 

@@ -171,7 +171,7 @@ def test_a_trunk_of_another_program_is_adopted(http: TestClient, use: Services, 
     first = submitted(http, begin_from={"dcp": str(folder), "step": 39_000})["study"]
     begins = http.get(f"/studies/{first}").json()["begins"]
     shown = f"trunk ({begins['sha256'][:8]}) at step 39000"
-    assert begins["text"] == f"begins from {shown}, which another program wrote: unproven up to there"
+    assert begins["text"] == f"begins from {shown}, which another program wrote: not compared up to there"
     assert (begins["dcp"], begins["step"], begins["state"]) == (str(folder), 39_000, False)
     assert http.get("/studies").json()["items"][0]["begins"] == shown
     [key] = [key for key in use.store.all_keys() if "/begin-" in key]
@@ -181,7 +181,7 @@ def test_a_trunk_of_another_program_is_adopted(http: TestClient, use: Services, 
     assert use.find(other).stream == use.find(first).stream  # the step is not what it was trained with here
     path = weights(files / "w.safetensors", 1.0)
     named = submitted(http, begin_from={"file": path, "step": 10})["begins"]["text"]
-    assert named.endswith(" at step 10, which another program wrote: unproven up to there")
+    assert named.endswith(" at step 10, which another program wrote: not compared up to there")
 
 
 def test_a_trainer_that_cannot_begin_is_refused_at_the_submission(http: TestClient, files: Path) -> None:

@@ -137,7 +137,7 @@ def test_where_proofs_are_switched_off_an_audit_is_refused(
     app.state.services = replace(use, proofs=False)
     answer = http.post(f"/studies/{tuned}:audit")
     assert answer.status_code == 409
-    assert answer.json()["detail"] == "nothing is compared here: proofs are switched off (STAGETREE_PROOFS)"
+    assert answer.json()["detail"] == "nothing is compared here: STAGETREE_PROOFS is false"
 
 
 def test_a_study_says_for_which_kind_of_gpu_it_waits(

@@ -123,10 +123,9 @@ def test_a_study_with_results(http: TestClient, tuned: str, workers: Workers) ->
     constant = {"family": "constant", "value": 0.1}
     hp = {"bs": {"family": "constant", "value": 64}, "lr": constant}
     results = {"last": {"step": 40, "value": 0.95}, "best": {"step": 40, "value": 0.95}}
-    mark = "not proven to be exact: no state was compared yet"
-    assert shown["best"] == {"trial": 1, "value": 0.95, "steps": 40, "hp": hp, **results, "exactness": mark}
+    assert shown["best"] == {"trial": 1, "value": 0.95, "steps": 40, "hp": hp, **results}
     stands = {"state": "completed", "standing": "trained to step 40", "rung": None, "rank": None}
-    steps = {"steps": 40, "trained": 40, "exactness": mark}
+    steps = {"steps": 40, "trained": 40}
     assert shown["trials"][1] == {"trial": 1, **stands, **steps, "value": 0.95, **results, "hp": hp}
     assert shown["counts"] == {
         "waiting": 0,

@@ -50,7 +50,6 @@ def test_a_trial_with_its_curve(http: TestClient, tuned: str, workers: Workers) 
         "decisions": [],
         "repeats": [],
         "not_exact": [],
-        "exactness": "not proven to be exact: no state was compared yet",
         "notes": [],
     }
 

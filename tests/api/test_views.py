@@ -79,7 +79,7 @@ def test_what_is_not_finite_is_no_value(value: float | None) -> None:
 
 @pytest.mark.parametrize(("value", "best", "marked"), [(0.9, 0, False), (0.1, 1, True)])
 def test_the_best_trial_is_marked_as_it_is_in_the_list(value: float, best: int, marked: bool) -> None:
-    """It had the mark of the least proven trial beside its value, and none in the table."""
+    """It had the mark of another trial beside its value, and none in the table."""
     story = Story()
     decay = steps(0.1, 0.2, milestones=[4])
     study = story.submit(({"lr": 0.5}, 8), ({"lr": decay}, 8), ({"lr": 0.1}, 8))

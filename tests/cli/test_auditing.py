@@ -20,20 +20,21 @@ from stagetree.client import Client
 
 pytestmark = pytest.mark.slow(together=True)
 
+VERIFIED = "verified: every step at which trials part was compared, and a whole trial was equal"
 OTHERS = ("off", "own", "beside", "changed")
 """Folders with the same studies."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Studies of trainers that nobody proved anything of, since proofs were switched off."""
+    """Studies in which nothing was compared, since that was switched off."""
     folder = tmp_path_factory.mktemp("audits")
     (folder / "trainer.py").write_text(TRAINER)
     with serving(folder, proofs="0") as service:
         often = study("late", "late-often") | {"eval_every": 1}
         for spec in (study("right"), study("late"), study("late", "late-again"), often):
             found = service.run(spec)
-            assert found["state"] == "completed" and found["exactness"]["verdict"] == "unproven"
+            assert found["state"] == "completed" and found["exactness"]["verdict"] == "unchecked"
     for other in OTHERS:  # now that nobody writes there
         shutil.copytree(folder / "kept", folder / other / "kept")
     return folder
@@ -41,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def up(folder: Path) -> Iterator[Service]:
-    """The same studies on slots that prove."""
+    """The same studies on slots that compare."""
     with serving(folder, proofs="1") as service:
         yield service
 
@@ -60,7 +61,7 @@ def test_a_right_trainer_is_exact(audited: Stagetree, up: Service) -> None:
     plan = up.client.plan(found.study)
     assert lines["study"] == f"{found.study}, on {plan.plan}"
     assert lines["trainer"] == f"right at version {plan.trainer_version}"
-    assert lines["verdict"] == "exact: proven to step 12"
+    assert lines["verdict"] == VERIFIED
     assert re.fullmatch(r"[1-9]\d* times on CPU: 0 differ, 0 could not be compared", lines["compared"])
     assert "marked" not in lines
     assert re.fullmatch(r"[1-9]\d* steps again", lines["trained"])
@@ -75,10 +76,10 @@ def test_what_nobody_saw_is_found_and_stands_beside_the_results(
     said = audited("late")
     text = "1 of 11 leaves differ, the first is trainer.weight"
     assert said.code == 1
-    assert f"verdict   inexact: may be wrong, since the trainer is not exact: {text}" in said.out
+    assert f"verdict   inexact, and what was shared may be wrong: {text}" in said.out
     assert re.search(rf"step 12, begun again at 0: {text}", said.out)
     assert re.search(": [12] differ, 0 could not be compared", said.out) and "replay    identical" in said.out
-    assert f"marked    3 of 3 trials\n          2: may be wrong, since the trainer is not exact: {text}" in said.out
+    assert f"marked    3 of 3 trials\n          2: may be wrong: the trainer is not exact: {text}" in said.out
     assert said.out.count("; 1 stage ended with other bits when trained again\n") == 1, "of the two that are wrong"
     (study,) = {each.study for each in up.client.studies() if each.name == "late"}
     assert all("may be wrong" in str(trial.exactness) for trial in up.client.trials(study))
@@ -105,7 +106,7 @@ def test_a_script_reads_one_document(audited: Stagetree, up: Service) -> None:
     again = audited("late-again", "-o", "json").json
     assert again["differ"] == found["differ"], "and nothing is trained once more"
     exact = audited("right", "-o", "json")
-    assert (exact.code, exact.json["verdict"], exact.json["differ"]) == (0, "exact", [])
+    assert (exact.code, exact.json["verdict"], exact.json["differ"]) == (0, "verified", [])
 
 
 def test_a_study_that_is_not_there(audited: Stagetree) -> None:
@@ -123,23 +124,23 @@ def test_what_was_trained_alone_has_nothing_to_compare(audited: Stagetree, up: S
     )
 
 
-def test_where_proofs_are_switched_off_it_is_said(
+def test_where_nothing_is_compared_it_is_said(
     folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slots of the command's own, on a store that it is given."""
     monkeypatch.setenv("STAGETREE_PROOFS", "0")
     kept, trainer = folder / "off" / "kept", folder / "trainer.py"
     said = stagetree("audit", "right", "--dir", kept, "--slots", 1, "--trainers", trainer)
-    assert said.code == 4 and "proofs are switched off (STAGETREE_PROOFS)" in said.err
+    assert said.code == 4 and "nothing is compared here: STAGETREE_PROOFS is false" in said.err
 
 
-def test_slots_of_its_own_prove_what_is_kept_in_a_folder(
+def test_slots_of_its_own_compare_what_is_kept_in_a_folder(
     folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAGETREE_PROOFS", "1")
     kept, trainer = folder / "own" / "kept", folder / "trainer.py"
     said = stagetree("audit", "right", "--dir", kept, "--slots", 1, "--trainers", trainer)
-    assert said.code == 0 and "verdict   exact: proven to step 12" in said.out
+    assert said.code == 0 and f"verdict   {VERIFIED}" in said.out
 
 
 def test_another_study_that_stands_still_beside_the_audit_is_named(
@@ -156,7 +157,7 @@ def test_another_study_that_stands_still_beside_the_audit_is_named(
         other = client.submit(study("slow")).study
     stack.stop()
     said = stagetree("audit", "right", "--dir", kept, "--slots", 1, "--trainers", folder / "trainer.py")
-    assert said.code == 0 and "verdict   exact: proven to step 12" in said.out
+    assert said.code == 0 and f"verdict   {VERIFIED}" in said.out
     words = f"Beside the audit, {other} of this folder stands still: no slot has trainer slow at version "
     assert said.err.count(words) == 1
 

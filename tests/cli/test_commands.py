@@ -138,8 +138,10 @@ def test_studies(stagetree: Stagetree, served: Service, done: Json) -> None:
 
 def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:
     said = stagetree("trials", done["study"])
-    *table, mark = said.out.splitlines()
-    assert len(table) == 9 and mark == "all of them: not proven to be exact: no state was compared yet"
+    table, marks = said.out.splitlines()[:9], said.out.splitlines()[9:]
+    marked = [trial for trial in done["trials"] if trial.get("exactness")]
+    assert "  mark  " in table[0] and sum("  unchecked  " in line for line in table) == len(marked) > 0
+    assert marks and all("unchecked: it resumed from the state of step " in line for line in marks)
     assert "multistep(init=0.1, milestones=[4, 9], gamma=0.5)" in said.out
     assert "trained to step 12" in said.out
     assert stagetree("trials", done["study"], "-o", "json").json == done["trials"]

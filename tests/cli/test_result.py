@@ -12,7 +12,7 @@ from app.cli.history import brief
 from app.cli.result import print_failures, print_result
 from app.cli.specs import worsened
 from app.cli.trial_words import print_trial
-from stagetree.text import rank_text
+from stagetree.text import mark_sentence, mark_word, rank_text
 
 TORCH = "2 stages went on under another torch (2.13.0 after 2.12.0)"
 
@@ -21,10 +21,38 @@ def test_a_study_says_why_it_is_not_exact(capsys: pytest.CaptureFixture[str]) ->
     print_result(STUDY | {"not_exact": [TORCH, "1 stage used put_\x1b[2J"], "notes": []})
     said = capsys.readouterr().out.splitlines()
     assert said[-3:-1] == [f"not exact: {TORCH}", "not exact: 1 stage used put_\\x1b[2J"]
-    audit = f"stagetree audit {STUDY['study']} trains the rest again, too"
+    audit = f"stagetree audit {STUDY['study']} compares the rest"
     assert said[-1] == f"exact   {STUDY['exactness']['text']}; {audit}"
-    print_result(STUDY | {"exactness": STUDY["exactness"] | {"text": "proven to step 40", "mark": ""}, "notes": []})
-    assert capsys.readouterr().out.splitlines()[-1] == "exact   proven to step 40", "nothing is left to audit"
+    checked = {"verdict": "checked", "text": "checked: all of it", "mark": ""}
+    print_result(STUDY | {"exactness": STUDY["exactness"] | checked, "notes": []})
+    assert capsys.readouterr().out.splitlines()[-1] == "exact   checked: all of it", "nothing is left to audit"
+    print_result(STUDY | {"packing": {"width": 2, "at_once": 2, "devices": []}, "notes": []})
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"exact   {STUDY['exactness']['text']}", "packs are not audited"
+
+
+def test_a_mark_stands_in_the_table_and_beside_the_winner(capsys: pytest.CaptureFixture[str]) -> None:
+    mark = "unchecked: it resumed from the state of step 20, which was not compared"
+    trials = [trial | {"exactness": mark} for trial in STUDY["trials"]]
+    print_result(STUDY | {"trials": trials, "notes": []})
+    assert "  mark  " in (said := capsys.readouterr().out) and "  unchecked  " in said
+    print_result(STUDY | {"notes": []})
+    assert "  mark  " not in capsys.readouterr().out, "no trial has one"
+
+
+@pytest.mark.parametrize(
+    ("mark", "word", "sentence"),
+    [
+        ("", "", ""),
+        ("unchecked: it resumed", "unchecked", "Its value is unchecked: it resumed"),
+        ("may be wrong: x differs", "may be wrong", "Its value may be wrong: x differs"),
+        ("inexact, and what was shared may be wrong: x", "may be wrong", ""),
+        ("1 stage used put_", "may differ", "Its value may differ: 1 stage used put_"),
+    ],
+)
+def test_a_mark_in_a_word_and_as_a_sentence(mark: str, word: str, sentence: str) -> None:
+    assert mark_word(mark) == word
+    assert not sentence or mark_sentence("Its value", mark) == sentence
 
 
 def test_what_came_of_it_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,16 +154,16 @@ def test_how_many_are_promoted_is_said_in_correct_english(cut: int | None, words
     assert rank_text(reason) == ", ".join(filter(None, ["rank 1 of 3", words]))
 
 
-def test_steps_of_proofs_are_not_among_those_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_that_were_only_compared_are_not_among_those_run(capsys: pytest.CaptureFixture[str]) -> None:
     """They were in the slot time, and nowhere else."""
     said = (
         f"{STUDY['cost']['run']:>5}  run\n"
-        + f"{'':8}{7:>5}  trained again for proofs, only to compare: not among those run\n"
+        + f"{'':8}{7:>5}  trained again, only to compare: not among those run\n"
     )
     print_result(STUDY)
     assert said in capsys.readouterr().out
     print_result(STUDY | {"exactness": STUDY["exactness"] | {"proof_steps": 0}})
-    assert "for proofs" not in capsys.readouterr().out
+    assert "only to compare" not in capsys.readouterr().out
 
 
 def test_what_was_trained_again_has_its_reason(capsys: pytest.CaptureFixture[str]) -> None:

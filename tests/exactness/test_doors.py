@@ -82,15 +82,15 @@ def test_over_rest(up: Service, alone: Alone) -> None:
     check({name: told(up.client, study, name, 3, alone) for name, study in studies.items()})
 
 
-def test_packs_are_said_to_be_unproven_over_rest_and_by_commands(up: Service, tmp_path: Path) -> None:
+def test_packs_are_unchecked_over_rest_and_by_commands(up: Service, tmp_path: Path) -> None:
     """Also beside trials that share no step: nobody has compared them with those trials alone."""
     how = {"trainer": "packable", "metric": "val_loss", "mode": "min", "packing": 2}
     spec = packed("in-packs", *(({"lr": rate, "bs": 4}, 4) for rate in (0.1, 0.2, 0.3)), **how)
-    study, mark = up.submit(spec), "not proven to be exact: what is trained in packs is not compared"
+    study, mark = up.submit(spec), "unchecked: what is trained in packs is not compared"
     found = up.wait(study)
     assert found["state"] == "completed" and found["packing"]["width"] == 2
     assert {name: found["exactness"][name] for name in ("verdict", "text", "mark", "reason")} == {
-        "verdict": "unproven",
+        "verdict": "unchecked",
         "text": mark,
         "mark": mark,
         "reason": "what is trained in packs is not compared",

@@ -86,9 +86,9 @@ def test_what_was_struck_is_not_mixed_with_the_trials_that_are_trained_alone(sto
     assert [(run["status"], run["exactness"]) for run in alone] == [("FINISHED", MARK)] * 2
 
 
-def test_a_mark_goes_when_the_rest_was_proven(store: str) -> None:
+def test_a_mark_goes_when_the_rest_was_compared(store: str) -> None:
     """An audit after the study's end: what is followed again has nothing to be said of it any more."""
-    follow(Scripted(busy_study(), exactness="proven to step 20 of 40"), STUDY, [open_sink(f"mlflow:{store}")])
-    assert read(store)["trial 0"]["exactness"] == "proven to step 20 of 40"
+    follow(Scripted(busy_study(), exactness="unchecked: it resumed"), STUDY, [open_sink(f"mlflow:{store}")])
+    assert read(store)["trial 0"]["exactness"] == "unchecked: it resumed"
     follow(Scripted(busy_study()), STUDY, [open_sink(f"mlflow:{store}")])
     assert read(store)["trial 0"]["exactness"] == ""

@@ -300,12 +300,12 @@ async def test_a_study_with_a_tuner_of_its_own_is_looked_at_the_same_way(server:
         frame = await study.dataframe()
         first, last = ["trial", "state", "steps", "value"], ["rung", "reason", "added", "ended", "seconds", "error"]
         lr = ["lr.family", "lr.init", "lr.milestones", "lr.gamma", "bs", "lr"]
-        assert list(frame.columns) == [*first, *lr, *last, "exactness", "accuracy@20", "accuracy@40"]
+        assert list(frame.columns) == [*first, *lr, *last, "accuracy@20", "accuracy@40"]
         assert list(frame["state"]) == ["completed", "waiting"]
         assert list(frame["bs"]) == [64, 64]
         assert (frame["lr.milestones"][0], frame["lr"][1]) == ((20,), 0.1)
         assert frame["accuracy@40"][0] == 0.5 and math.isnan(frame["accuracy@40"][1])
-        assert list((await study.dataframe(by_step=False)).columns)[-2:] == ["error", "exactness"]
+        assert list((await study.dataframe(by_step=False)).columns)[-1] == "error"
         assert await study.curve(0) == {20: 0.5, 40: 0.5}
 
 

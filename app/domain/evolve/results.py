@@ -132,7 +132,7 @@ def take_exactness(plan: SearchPlan, event: e.ExactnessLost | e.ExactnessTested)
     if isinstance(event, e.ExactnessTested):
         plan.tests.append(event)
         _take_comparison(plan, event)
-        if event.difference:
+        if event.difference and event.proof != ProofKind.CHECK:  # which compares nothing that is on record
             plan.node(event.node).not_exact[event.step, TRAINED_TWICE] = None
     else:
         plan.node(event.node).not_exact[event.step, event.reason] = None

@@ -127,7 +127,7 @@ def why_not_compared(plan: SearchPlan, steps: list[int]) -> str:
     if reason:
         return f"which could not be compared: {reason}"
     costs = min((each.cost for step in steps for each in plan.witnesses.get(step, ())), default=0)
-    return "which was not compared" + (f": that takes {costs} steps" if costs else "")
+    return "which was not compared" + (f", since that takes {costs} steps" if costs else "")
 
 
 def numbers_text(numbers: Iterable[int]) -> str:

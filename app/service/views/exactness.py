@@ -9,7 +9,6 @@ from app.domain.exactness import judge, marks_of, text_of
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.service.views.ordering import json_safe
 from stagetree.models.studies import Exactness
-from stagetree.text import mark_sentence
 
 
 def exactness(plan: SearchPlan, study: Study) -> Exactness:
@@ -34,13 +33,6 @@ def marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
     """The words beside the numbers of a trial that was not compared, or is known not to be exact; else ""."""
     unchecked, inexact = marks_of(plan, study), results.inexact_in_trials(plan, study)
     return lambda trial: json_safe(_joined(unchecked(trial), inexact(trial)))
-
-
-def mark_of_best(plan: SearchPlan, study: Study, best: Trial) -> str:
-    """The mark of the best trial as a sentence, to follow the one on why it won; empty where it has none."""
-    mark = marks(plan, study)(best)
-    subject = "Its value" if len(study.objectives.goals) == 1 else f"Trial {best.number}"
-    return f" {mark_sentence(subject, mark)}." if mark else ""
 
 
 def _joined(unchecked: str, inexact: Sequence[str]) -> str:

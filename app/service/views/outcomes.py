@@ -11,7 +11,7 @@ from app.service.views.exactness import marks
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Best
 from stagetree.models.trials import Outcome
-from stagetree.text import unread_text
+from stagetree.text import mark_sentence, unread_text
 
 _make_outcome = unchecked(Outcome)
 
@@ -20,6 +20,24 @@ def best(plan: SearchPlan, study: Study) -> Best | None:
     """The best trial by the study's mode, ties to the lower number; None as long as none has a value."""
     result = results.best(plan, study)
     return _best(plan, study, marks(plan, study), *result) if result else None
+
+
+def result_step(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> int | None:
+    """The step at which a trial had its value; None as long as it has none."""
+    result = results.result(plan, study, trial)
+    return None if result is None else result.step
+
+
+def mark(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> str:
+    """The mark of a trial; empty where it has none."""
+    return marks(plan, study)(trial)
+
+
+def mark_of_best(plan: SearchPlan, study: Study, best: search_plan.Trial) -> str:
+    """The mark of the best trial as a sentence, to follow the one on why it won; empty where it has none."""
+    text = mark(plan, study, best)
+    subject = "Its value" if len(study.objectives.goals) == 1 else f"Trial {best.number}"
+    return f" {mark_sentence(subject, text)}." if text else ""
 
 
 def _best(
@@ -31,8 +49,8 @@ def _best(
 ) -> Best:
     last, best = outcomes_of(plan, study, trial)
     more: dict[str, Any] = judged._asdict() if (judged := judged_by(plan, study, trial)) else {}
-    if mark := mark_of(trial):
-        more["exactness"] = mark
+    if text := mark_of(trial):
+        more["exactness"] = text
     best_so_far = Best(trial=trial.number, value=result.value, steps=result.step, hp=trial.hp, last=last, best=best)
     return best_so_far.with_fields(**more)
 

@@ -119,7 +119,7 @@ def begins_text(begin: Mapping[str, Any]) -> str:
     whole = ", with optimizer and generators" if begin["state"] else ""
     if "study" not in begin:
         is_adopted = "dcp" in begin or "step" in begin
-        adopted = ", which another program wrote: unproven up to there" if is_adopted else ""
+        adopted = ", which another program wrote: not compared up to there" if is_adopted else ""
         return f"begins from {begins_shortly(begin)}{whole}{adopted}"
     return f"begins from trial {begin['trial']} of study {begin['study']} at step {begin['step']}{whole}"
 

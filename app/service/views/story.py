@@ -15,9 +15,8 @@ from app.domain import accounting, results
 from app.domain.results import MeasuredValue
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, StudyState, TrialState
-from app.service.views.exactness import mark_of_best
 from app.service.views.ordering import json_safe
-from app.service.views.outcomes import without_effect
+from app.service.views.outcomes import mark_of_best, without_effect
 from stagetree.models.studies import StudyStory
 from stagetree.text import RANKED_LAST, rough
 
@@ -43,9 +42,8 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     cost, pace = accounting.cost(plan, study), accounting.seconds_per_step(study)
     ways = ("sharing" if cost.shared else "sharing with other studies", "early stopping")
     saved = [(cost.spared, pace * cost.spared), (cost.stopped_early, pace * cost.stopped_early)]
+    noise = _noise(plan, study, ranked, beside, close := _close(plan, study, ranked))
     won = _won(plan, study, ranked, beside, as_far) + _failed_too(ranked, len(order) - len(ranked))
-    close = _close(plan, study, ranked)
-    noise = _noise(plan, study, ranked, beside, close)
     lines = [
         won + (mark_of_best(plan, study, ranked[0][0]) if ranked else ""),
         _saved(study, ranked, shared, zip(ways, saved, strict=True)),
