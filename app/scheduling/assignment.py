@@ -107,6 +107,7 @@ def assign(
         keep_best=keeping.best_so_far(plan, [span.node for span in spans], spans[0].start),
         alone=is_alone,
         patient=_is_patient(plan, trial, spans),
+        most_fresh_seconds=frontier.most_fresh_seconds(spans),
         branch_points=branch_points(frontier, spans),
         branches_inside=tuple(frontier.upcoming.inside(span.node, span.start, span.end) for span in spans),
     )
