@@ -101,7 +101,7 @@ class Child(Conversation):
 
     def _become_template(self, message: Message, fds: list[int]) -> Message:
         """From here on, each chain trains in a fork of this process, if that is safe: what it says follows from
-        `Template.ask`. What it prints itself goes to the file that comes along."""
+        `TemplateRole.ask`. What it prints itself goes to the file that comes along."""
         answer = self._template.ask(self._device, fds)
         if self._template.is_asked_for:
             print_to(os.dup(fds[0]))

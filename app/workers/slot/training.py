@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 from app.domain import events as e
@@ -162,7 +163,7 @@ class TrainingLane(Lane):
             self._let_go()
         slot.quarantine.succeeded()
         news = is_last or execution.is_news(self._facts, self.flags)
-        done = execution.completed(self._its.seconds())
+        done = replace(execution.completed(self._its.seconds()), shared_process=self._its.model.shares_process)
         self._step_seconds = done.seconds / max(1, stage.end - stage.start)
         slot.status.remove("lost")
         change = Release(self.work.plan, stage.node, stage.end) if is_last else Advance(execution.index)
