@@ -21,6 +21,12 @@ def value_text(result: Mapping[str, Any]) -> str:
     return value if deviation is None else f"{value} ± {deviation:.2g} ({result['repeats']})"
 
 
+def float_text(value: float, digits: int) -> str:
+    """A float in so many digits that is not taken for an int: 1.0, 0.25, 1e-05."""
+    text = f"{value:.{digits}g}"
+    return f"{text}.0" if text.lstrip("-").isdigit() else text
+
+
 def duration(seconds: float) -> str:
     """3:05 or 2:03:05."""
     minutes, rest = divmod(round(seconds), 60)

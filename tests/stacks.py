@@ -35,7 +35,8 @@ from stagetree.client import Client, Unreachable
 from stagetree.runtime.warm import launch
 
 ROOT = Path(__file__).parents[1]
-TOYS = [str(ROOT / "tests" / "e2e" / name) for name in ("trainers.py", "unimportable.py", "walker.py", "granted.py")]
+NAMES = ("trainers.py", "typed.py", "unimportable.py", "walker.py", "granted.py")
+TOYS = [str(ROOT / "tests" / "e2e" / name) for name in NAMES]
 EXAMPLES = ("digits/trainer.py", "charlm/trainer.py", "script/train.py")
 TRAINERS = [*TOYS, *(str(ROOT / "examples" / name) for name in EXAMPLES)]
 PATIENCE = 120.0

@@ -13,6 +13,7 @@ from app.domain import commands as c
 from app.domain.terms import Scope, StudyId
 from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments
 from app.service.access import NAME
+from app.service.searching import check_tuner
 from app.tuning.samplers import unavailable
 from stagetree.limits import Limits
 from stagetree.models.service import ScopeWord
@@ -31,6 +32,7 @@ def study_of(body: Any, trainers: Catalogue, limits: Limits) -> tuple[StudySpec,
     trainer = _trainer_of(spec, trainers)
     if (problem := unavailable(spec)) is not None:
         raise SpecError([SpecProblem("tuner.sampler", problem)])
+    check_tuner(spec.as_new())
     return spec, trainer
 
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.away import SOUNDS_SECRET
-from stagetree.text import FINAL, percent, value_text
+from stagetree.text import FINAL, float_text, percent, value_text
 
 Json = dict[str, Any]
 
@@ -108,10 +108,10 @@ def _part(part: Json) -> str:
 
 
 def short(value: Any) -> str:
-    """A number with the digits that one can tell apart."""
+    """A number with the digits that one can tell apart; a float is not taken for an int."""
     if isinstance(value, list):
         return "[" + ", ".join(map(short, value)) + "]"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return float_text(value, 4) if isinstance(value, float) else str(value)
 
 
 def number(value: float) -> str:

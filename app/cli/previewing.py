@@ -203,6 +203,7 @@ def preview(
 
     limits = settings().limits
     spec = specs.load(study, changes or (), limits)
+    specs.check_tuner(spec)
     source = trainer_here(spec, study, trainers or [])
     with known_here(spec, source, store) as (measured, learned):
         costs = previewed(spec, slots=slots, limits=limits, **measured)

@@ -202,10 +202,16 @@ def judged_values(trial: Json, columns: tuple[str, ...]) -> list[Any]:
 
 def common_hp(trials: list[Json]) -> Json:
     """The hyper-parameters that all of several trials have alike."""
+    from stagetree.sequences import is_same_value
+
     if len(trials) < 2:
         return {}
     first = trials[0]["hp"]
-    return {name: value for name, value in first.items() if all(trial["hp"].get(name) == value for trial in trials)}
+    return {
+        name: value
+        for name, value in first.items()
+        if all(is_same_value(trial["hp"].get(name), value) for trial in trials)
+    }
 
 
 def varied(hp: Json, common: Json) -> Json:

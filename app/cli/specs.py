@@ -86,6 +86,15 @@ def print_advice(spec: StudySpec) -> None:
     _print(advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)))
 
 
+def check_tuner(spec: StudySpec) -> None:
+    """Refuse a study whose tuner cannot begin, as a server does. Raises `SpecError`."""
+    from app.service import searching
+    from app.simulation.preview import unguided
+    from stagetree.spec import StudySpec
+
+    searching.check_tuner(StudySpec.from_dict(unguided(spec.as_new().to_json()), limits=None))
+
+
 def print_doubts(spec: StudySpec, source: TrainerSource) -> None:
     """What the trainer's source tells of the study, before anything is trained."""
     _print(doubts(spec, source))

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from app.domain.events import Stage, StoredPart
 from app.domain.objectives import BestSoFar
 
-Ahead = tuple[int, tuple[int, ...]]
-"""Where more is wanted of a model than that it is evaluated, and the steps up to there at which that is wanted."""
+Ahead = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""Where the state of a model is wanted next; up to there, the steps at which it is evaluated, and those it passes."""
 
 Lent = tuple[()] | tuple[tuple[str, ...]] | tuple[tuple[str, ...], Mapping[str, str]]
 
@@ -75,8 +75,9 @@ class ProofOrder:
 
     comparisons: in the order of their steps, none for a `CHECK`. most_steps: a check that costs more steps in all than
     that, and takes more than a moment, leaves out what it can. metrics: those that an evaluation must report. suspects:
-    what did not come back with a state before, the likely cause of a difference. ignored:
-    leaves of the state, other than tensors, that evaluations change which the trial alone does not make.
+    what did not come back with a state before, the likely cause of a difference. ignored: leaves of the state, other
+    than tensors, that evaluations change which the trial alone does not make. origin: a state
+    on its way, which tells under which torch and on which device metrics without a state were measured.
     """
 
     kind: str
@@ -85,6 +86,7 @@ class ProofOrder:
     metrics: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ()
+    origin: ResumePoint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,13 +174,24 @@ class ChainAssignment:
         return (self.resume,) if self.resume else tuple(point for point, _ in self.mean)
 
     def ahead(self, step: int) -> Ahead:
-        """What comes after a step within its stage, as far as was known when the chain was made."""
+        """What comes after a step within its stage, as far as was known when the chain was made.
+
+        A trial that is trained alone, or again as a whole, passes the ends of its stages without a break.
+        """
+        if self.alone or (self.proof is not None and not self.reads):
+            return self._whole_ahead(step)
         number = next((n for n, stage in enumerate(self.stages) if step < stage.end), len(self.stages) - 1)
         stage, inside = self.stages[number], self.branches_inside[number : number + 1]
         stops = {*self.keep_at, *self.keep_for_good, *(inside[0] if inside else ())}
         stops |= set(stage.evaluate if self.keep_best else ())
         stop = min((each for each in stops if step < each < stage.end), default=stage.end)
-        return stop, tuple(each for each in stage.evaluate if step <= each <= stop)
+        return stop, tuple(each for each in stage.evaluate if step <= each <= stop), ()
+
+    def _whole_ahead(self, step: int) -> Ahead:
+        states = [each.step for each in self.proof.comparisons if each.key] if self.proof else []
+        stop = min((each for each in [*states, *self.keep_for_good] if each > step), default=self.stages[-1].end)
+        evaluated = tuple(each for stage in self.stages for each in stage.evaluate if step <= each <= stop)
+        return stop, evaluated, tuple(stage.end for stage in self.stages if step < stage.end < stop)
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in FIELDS}
@@ -219,7 +232,8 @@ def _proof(data: Mapping[str, Any] | None) -> ProofOrder | None:
         return None
     comparisons = tuple(Comparison(**_with_parts(each)) for each in data["comparisons"])
     names = {name: tuple(data.get(name, ())) for name in ("metrics", "ignored", "suspects")}
-    return ProofOrder(**{**data, "comparisons": comparisons, **names})
+    origin = data.get("origin") and ResumePoint(**_with_parts(data["origin"]))
+    return ProofOrder(**{**data, "comparisons": comparisons, "origin": origin, **names})
 
 
 FIELDS = tuple(field.name for field in fields(ChainAssignment))

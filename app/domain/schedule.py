@@ -30,25 +30,25 @@ class ScheduleSegment:
         return {name: form.at(step) for name, form in self.forms.items()}
 
 
-def segments(hp: Mapping[str, Any], *, joined: bool = True) -> Iterator[ScheduleSegment]:
+def segments(hp: Mapping[str, Any], *, former: bool = False) -> Iterator[ScheduleSegment]:
     """The segments of a trial, from the JSON of its hyper-parameters, in order; endless where a sequence never settles.
 
-    joined: see `Sequence.pieces`. Raises `stagetree.sequences.SequenceError`.
+    former: as `Sequence.former_pieces`. Raises `stagetree.sequences.SequenceError`.
     """
-    changes = merge(*(_changes(name, hp[name], joined) for name in sorted(hp)), key=itemgetter(0))
+    changes = merge(*(_changes(name, hp[name], former) for name in sorted(hp)), key=itemgetter(0))
     forms: dict[str, Form] = {}
     for start, group in groupby(changes, key=itemgetter(0)):
         forms = forms | {name: form for _, name, form in group}
         yield ScheduleSegment(start, forms)
 
 
-def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0, joined: bool = True) -> dict[NodeId, int]:
+def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0, former: bool = False) -> dict[NodeId, int]:
     """The nodes of a trial that begin before step `steps`, each with its start; only those from step `after` on.
 
     parent: of the first of them. Raises `stagetree.sequences.SequenceError`.
     """
     nodes: dict[NodeId, int] = {}
-    for segment in segments(hp, joined=joined):
+    for segment in segments(hp, former=former):
         if segment.start >= steps:
             break
         if segment.start >= after:
@@ -85,12 +85,12 @@ def _form_at(sequence: Any, step: int) -> Form:
     match sequence:
         case {"family": "constant", "value": value, **others} if not others:  # most are, and all differ
             return Held(value)
-    pieces = takewhile(lambda piece: piece.start <= step, _JOINED(json.dumps(sequence)))
+    pieces = takewhile(lambda piece: piece.start <= step, _TAPES(json.dumps(sequence)))
     return deque(pieces, maxlen=1)[0].form
 
 
-def _changes(name: str, sequence: Any, joined: bool) -> Iterator[tuple[int, str, Form]]:
-    tape = (_JOINED if joined else _UNJOINED)(json.dumps(sequence))
+def _changes(name: str, sequence: Any, former: bool) -> Iterator[tuple[int, str, Form]]:
+    tape = (_FORMER_TAPES if former else _TAPES)(json.dumps(sequence))
     return ((piece.start, name, piece.form) for piece in tape)
 
 
@@ -100,8 +100,8 @@ class _Tape:
     Only the first `KEPT` are remembered, so that few long sequences cannot fill the memory. Safe between threads.
     """
 
-    def __init__(self, text: str, joined: bool) -> None:
-        self._text, self._joined, self._lock = text, joined, Lock()
+    def __init__(self, text: str, former: bool) -> None:
+        self._text, self._is_former, self._lock = text, former, Lock()
         self._kept, self._rest = list[Piece](), self._pieces()
 
     def __iter__(self) -> Iterator[Piece]:
@@ -119,11 +119,12 @@ class _Tape:
             return number < len(self._kept)
 
     def _pieces(self) -> Iterator[Piece]:
-        return parse_text(self._text).pieces(joined=self._joined)
+        sequence = parse_text(self._text)
+        return sequence.former_pieces() if self._is_former else sequence.pieces()
 
 
 KEPT = 64
 
 _remembering = lru_cache(maxsize=65536)
-_JOINED, _UNJOINED = _remembering(partial(_Tape, joined=True)), _remembering(partial(_Tape, joined=False))
+_TAPES, _FORMER_TAPES = _remembering(partial(_Tape, former=False)), _remembering(partial(_Tape, former=True))
 """The tapes by text alone: a cache whose keys are tuples is gone through by the collector after each that is new."""

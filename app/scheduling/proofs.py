@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from app.domain import keeping
 from app.domain.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
 from app.domain.awaiting import evaluations_of_each
 from app.domain.events import ExactnessTested, Stage
@@ -25,8 +26,9 @@ PROOF_SHARE = 0.02
 SMALL_SHARE, SMALL_STEPS = 0.1, 32
 """In small studies one comparison may cost that share of the steps, up to so many: less would compare nothing."""
 
-MOMENT_SECONDS, MOMENTS = 10.0, 3
-"""One comparison that takes no longer is made in any study, as long as all of its take no more than so many moments."""
+MOMENT_SECONDS, MOMENTS = 2.0, 5
+"""A comparison that takes no longer may be made in any case, as long as so many of them for each resumption are not
+exceeded: where trials are short, the state before a resumption lies far back."""
 
 FEW_STEPS = 2
 """A comparison has at least so many steps behind a resumption, and a trainer is tried for so many."""
@@ -90,19 +92,21 @@ def _by_worth(plan: SearchPlan, witnesses: Sequence[Witness]) -> list[Witness]:
 
 def _may_cost(plan: SearchPlan, cost: int) -> bool:
     """Whether so many steps may be trained again for one resumption."""
-    if cost <= 2 * FEW_STEPS or _takes_a_moment(plan, cost):
-        return True
     steps, spent = _steps(plan), sum(study.proof_steps for study in plan.studies.values())
+    if cost <= 2 * FEW_STEPS or _takes_a_moment(plan, cost, spent):
+        return True
     share = max(PROOF_SHARE * steps, 4 * FEW_STEPS * len(plan.resumptions))
     return cost <= max(most_steps(plan), min(SMALL_SHARE * steps, SMALL_STEPS)) and spent + cost <= share
 
 
-def _takes_a_moment(plan: SearchPlan, cost: int) -> bool:
-    studies = [study for study in plan.studies.values() if study.paced_steps]
-    seconds = max((study.paced_seconds / study.paced_steps for study in studies), default=0.0)
-    spent = sum(study.proof_steps for study in studies)
-    is_short = cost * seconds <= MOMENT_SECONDS and (spent + cost) * seconds <= MOMENTS * MOMENT_SECONDS
-    return bool(studies) and is_short
+def _takes_a_moment(plan: SearchPlan, cost: int, spent: int) -> bool:
+    """Whether so many more steps, and all that were trained again before, cost next to nothing."""
+    paced = [study for study in plan.studies.values() if study.paced_steps]
+    if not paced:
+        return False
+    step = sum(study.paced_seconds for study in paced) / sum(study.paced_steps for study in paced)
+    most = MOMENT_SECONDS * MOMENTS * max(1, len(plan.resumptions))
+    return cost * step <= MOMENT_SECONDS and (spent + cost) * step <= most
 
 
 def steps_behind(plan: SearchPlan) -> int:
@@ -179,7 +183,8 @@ def proof_through(
     stages = tuple(_stages(plan, node, begin, ends, comparisons, lead.study))
     ignored = tuple(changed_by_evaluation(plan)) if kind == ProofKind.WHOLE else ()
     suspects = _suspects(plan, lead) if kind == ProofKind.WHOLE else ()
-    order = ProofOrder(kind, comparisons, most_steps(plan), ignored=ignored, suspects=suspects)
+    origin = None if trial is None else _resume_before(plan, node, end)
+    order = ProofOrder(kind, comparisons, most_steps(plan), ignored=ignored, suspects=suspects, origin=origin)
     return Proof(kind, lead, stages, resume, order)
 
 
@@ -217,13 +222,22 @@ def _is_otherwise(plan: SearchPlan, node: Node, begin: int, end: int) -> bool:
 
 
 def _comparison(plan: SearchPlan, node: Node, step: int, trial: Trial | None) -> Comparison | None:
-    """With the state that is kept there and the metrics on record, if the trial asked for an evaluation there."""
+    """With the state that is kept there and the metrics on record; of a whole trial, with the metrics that it asked for
+    and the state at its end, since to save one may be a break.
+    """
     metrics, state = node.metrics.get(step), node.checkpoints.get(step)
-    if trial is not None and not (plan.studies[trial.study].evaluates(step) or step in trial.requested_steps):
-        metrics = None
+    if trial is not None:
+        is_asked_for = plan.studies[trial.study].evaluates(step) or step in trial.requested_steps
+        metrics, state = metrics if is_asked_for else None, state if step == trial.steps else None
     if state is not None:
         return Comparison(node.id, step, state.key, state.sha256, state.since or 0, metrics, state.parts)
     return None if metrics is None else Comparison(node.id, step, "", "", 0, metrics)
+
+
+def _resume_before(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
+    """The last state that is kept up to a step on the way to a node."""
+    at = next(iter(keeping.latest_before(plan, node.id, step)), None)
+    return None if at is None else ResumePoint(at.node, at.step, at.key, at.checkpoint.sha256, at.checkpoint.parts)
 
 
 def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:

@@ -7,9 +7,10 @@ for trains every trial again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
-from app.domain.exactness import difference, open_suspicions, rests_on_sharing, resumptions_of, whole_trials
+from app.domain.exactness import Suspicion, difference, open_suspicions, rests_on_sharing, resumptions_of, whole_trials
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.stage_tree import Place
 from app.domain.terms import ProofKind, TrialState
@@ -17,6 +18,8 @@ from app.scheduling.proofs import Proof, in_vain, proof_through, trained_again
 
 MOST_LOOKED_AT = 64
 """So many of a study's trials are looked at for the one with the most resumptions."""
+
+ENDED_EARLY = (TrialState.FAILED, TrialState.CANCELLED)
 
 SHARE_OF_SAVINGS = 0.2
 """A study ends with a whole trial where that costs less than this share of the steps that sharing saved."""
@@ -37,14 +40,20 @@ def due_trials(plan: SearchPlan, slots: int = 1) -> Iterator[Trial]:
     suspicions = open_suspicions(plan)
     running = [study for study in plan.studies.values() if study.may_be_proven and study.is_running]
     if suspicions:
-        trials = [trial for study in running for trial in study.trials if _is_over(plan, trial)]
-        suspected = [trial for trial in trials if any(each.concerns(plan, trial) for each in suspicions)]
-        yield from sorted(suspected, key=lambda trial: trial.steps, reverse=True)[:1]
+        yield from filter(partial(_is_over, plan), _most_suspected(plan, running, suspicions))
     for study in running:
         steps, saved = max((trial.steps for trial in study.trials if trial.path), default=0), _saved(study)
         is_near_end = not study.active or 0 <= study.unique - study.executed <= (slots - 1) * steps
         if is_near_end and 0 < steps < SHARE_OF_SAVINGS * saved and not _is_verified(plan, study):
             yield from _most_resumed(plan, study)[:1]
+
+
+def _most_suspected(plan: SearchPlan, studies: Iterable[Study], suspicions: Iterable[Suspicion]) -> list[Trial]:
+    """The longest trial that a suspicion concerns, of these the one with the most steps behind it: it settles most."""
+    trials = [trial for study in studies for trial in study.trials if trial.state not in ENDED_EARLY]
+    first = [(min((s.step for s in suspicions if s.concerns(plan, each)), default=None), each) for each in trials]
+    suspected = [(trial.steps, -step, -place) for place, (step, trial) in enumerate(first) if step is not None]
+    return [first[-place][1] for *_, place in sorted(suspected)[-1:]]
 
 
 def _saved(study: Study) -> int:
@@ -105,7 +114,7 @@ def _most_resumed(plan: SearchPlan, study: Study) -> list[Trial]:
 
 def _is_over(plan: SearchPlan, trial: Trial) -> bool:
     """Whether a trial that begins at step 0 has the result of the last step that it was asked for."""
-    if not trial.path or trial.state in (TrialState.FAILED, TrialState.CANCELLED) or plan.begins(trial):
+    if not trial.path or trial.state in ENDED_EARLY or plan.begins(trial):
         return False
     return bool(plan.measured_at(trial, trial.steps))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from app.domain import commands as c
@@ -28,6 +29,22 @@ from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.spec.suggesting import check_configurations, places, why_none
 
 Json = dict[str, Any]
+
+
+MOST_LISTED = 10_000
+"""A tuner that lists more trials is made by the scheduler alone: that takes a while."""
+
+
+def check_tuner(spec: StudySpec) -> None:
+    """Make the tuner of a new study, and ask it what it wants first. Raises `SpecError` where that raises an error."""
+    try:
+        listed = islice(spec.tuner.configurations(spec), MOST_LISTED + 1) if spec.tuner.trains_to_the_end else ()
+        if sum(1 for _ in listed) <= MOST_LISTED:
+            TunerDriver(spec.to_json()).suggest(room=1)
+    except SequenceError as error:
+        raise SpecError([Problem(f"space.{error.field}".rstrip("."), error.problem)]) from None
+    except TunerFailed as failed:
+        raise SpecError([Problem("tuner", f"must be able to say what it wants first: {failed}")]) from None
 
 
 def suggest(

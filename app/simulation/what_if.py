@@ -29,6 +29,7 @@ from app.tuning.samplers.base import Enqueued, Proposal, Sampler
 from app.tuning.samplers.learning import Learns, learned_of
 from app.tuning.tuners import TunerDriver, sampler_of
 from app.tuning.tuners.base import End, NewTrial, Next
+from stagetree.sequences import is_same_value
 from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.spec.file import changed
 
@@ -140,7 +141,7 @@ def _is_same(event: e.Event, action: Next | End | None, study: Study) -> bool:
         case e.TrialAdded(), NewTrial():
             return event.steps == action.steps
         case e.TrialAdded(), c.Start():
-            return (event.steps, event.hp) == (action.steps, action.hp)
+            return event.steps == action.steps and is_same_value(event.hp, action.hp)
         case e.TrialExtended(), c.Extend():
             return (event.trial, event.steps) == (action.trial, action.steps)
         case e.TrialStopped(), c.Stop():

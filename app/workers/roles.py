@@ -74,7 +74,7 @@ class SchedulerRole:
         freeze_survivors()
         records, owner = SqlRecords(self._database), uuid4().hex
         housekeeping = RateLimit(CLEAN_SECONDS, lambda: _run_housekeeping(records.database))
-        record = RateLimit(settings().tick_seconds / 2, lambda: _record_tick(records, owner, scheduler))
+        record = RateLimit(settings().tick_seconds / 2, lambda: self._record_tick(records, owner, scheduler))
         scheduler = self._scheduler(records, record.do_if_due)
 
         def look() -> None:
@@ -92,6 +92,11 @@ class SchedulerRole:
         retention = PeriodicThread("retention", self._delete, settings().tick_seconds, rest=RETENTION_SECONDS)
         self._threads.append(retention)
         return retention
+
+    def _record_tick(self, records: SqlRecords, owner: str, scheduler: Scheduler) -> None:
+        demand, host = scheduler.demand(), socket.gethostname()
+        held_up = {**self._deleting.fence.problems(), **scheduler.held_up()}
+        change(records, lambda rows: rows.schedulers.ticked(owner, host, os.getpid(), demand, held_up=held_up))
 
     def _delete(self) -> bool:
         """Look once; whether there is nothing more to do for now. Slots that waited for it are given work."""
@@ -130,11 +135,6 @@ class SchedulerRole:
             chains_that_fit=self._deleting.chains_that_fit,
         )
         return Scheduler(ports)
-
-
-def _record_tick(records: SqlRecords, owner: str, scheduler: Scheduler) -> None:
-    demand, held_up, host = scheduler.demand(), scheduler.held_up(), socket.gethostname()
-    change(records, lambda rows: rows.schedulers.ticked(owner, host, os.getpid(), demand, held_up))
 
 
 def _run_housekeeping(database: Database) -> None:

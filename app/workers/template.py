@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.registry import TrainerSource
-from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import WarmFailed
 from stagetree.runtime.failures import TrainerFailed
@@ -52,9 +51,9 @@ class Fork(TrainerProcess):
     def of(cls, template: TrainerProcess, printed: bytes) -> Fork:
         """Raises `WarmFailed`, `TrainerFailed`, EOFError, OSError."""
         fork = cls(*template.fork())
-        fork.printed = printed
+        fork.printed, fork.info = printed, template.info
         try:
-            fork.info, _ = fork._ask("take_over", Deadline(60.0), fork._stacks)
+            fork._tell("take_over", fork._stacks)
         except BaseException:
             fork.kill()
             fork.close()

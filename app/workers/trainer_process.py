@@ -202,7 +202,7 @@ class TrainerProcess(TrainerConnection):
                 self._tell("until", until=end)
 
         while True:
-            coming = (end, ()) if ahead is None else ahead(self.step)
+            coming = (end, (), ()) if ahead is None else ahead(self.step)
             number = self._send("train", hp=dict(hp), until=end, ahead=coming)
             answer, _ = self._answer(number, "train", deadline, look)
             self.not_exact = tuple(answer["not_exact"])

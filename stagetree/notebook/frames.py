@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stagetree.errors import StagetreeError
 from stagetree.models import Event, Node, StudyAnswer, TrialDetail
 from stagetree.sequences import Constant, parse
-from stagetree.text import RANKED_LAST, rank_text, value_text
+from stagetree.text import RANKED_LAST, float_text, rank_text, value_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -232,7 +232,7 @@ def html(line: str, study: Json, trials: Collection[Json]) -> str:
 
 def _html_row(trial: Json, names: Iterable[str]) -> str:
     hp = dict(flat_hp(trial["hp"]))
-    values = [_value(trial), *(_short(hp.get(name)) for name in names)]
+    values = [_value(trial), *(_hp_text(hp.get(name)) for name in names)]
     cells = [trial["trial"], trial["state"], trial["steps"], *values]
     return "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>"
 
@@ -242,6 +242,10 @@ def _value(trial: Json) -> str:
     star = "*" if trial.get("exactness") and trial["value"] is not None else ""
     held = [each for each in (trial.get("last"), trial.get("best")) if each and each["value"] == trial["value"]]
     return (value_text(held[0]) if held else _short(trial["value"])) + star
+
+
+def _hp_text(value: Any) -> str:
+    return float_text(value, 6) if isinstance(value, float) else _short(value)
 
 
 def _short(value: Any) -> str:

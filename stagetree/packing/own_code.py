@@ -158,7 +158,7 @@ def _kind_of(value: Any) -> object:
         return "0" if value == 0 else "number"
     if type(value) is tuple:
         return tuple(map(_kind_of, value))
-    return value if isinstance(value, bool | int | None) else repr(value)
+    return repr(value)
 
 
 def _numbers(group: Mapping[str, Any]) -> list[float]:

@@ -21,6 +21,7 @@ from stagetree.notebook import frames
 from stagetree.notebook.frames import StudyHistory
 from stagetree.plot.drawing import BLUE, GRAY, RED, Drawing, LineStyle, drawing_on, shade
 from stagetree.plot.picture import segments
+from stagetree.sequences import unique_values
 
 __all__ = ["Plots"]
 
@@ -153,7 +154,7 @@ class Plots:
         flat = {trial.trial: dict(frames.flat_hp(trial.hp)) for trial in self._results.trials}
         names = dict.fromkeys(name for hp in flat.values() for name in hp)
         columns = {name: {number: hp.get(name) for number, hp in flat.items()} for name in names}
-        return {name: _Column(column) for name, column in columns.items() if len(set(column.values())) > 1}
+        return {name: _Column(column) for name, column in columns.items() if len(unique_values(column.values())) > 1}
 
     def _spans(self) -> Iterator[tuple[str, float, float, bool]]:
         """(slot, begin, end, whether it failed) of each chain that has ended, for all of its slots."""
@@ -172,9 +173,10 @@ class _Column:
 
     def __init__(self, values: Mapping[int, Any]) -> None:
         self._values = values
-        present = [value for value in values.values() if value is not None]
-        self._is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in present)
-        self._known = sorted(set(present)) if self._is_number else sorted(set(present), key=str)
+        known = unique_values(value for value in values.values() if value is not None)
+        self._is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
+        self._known = sorted(known) if self._is_number else sorted(known, key=str)
+        self._places = {repr(value): place for place, value in enumerate(self._known)}
 
     @property
     def ends(self) -> str:
@@ -185,12 +187,17 @@ class _Column:
 
     def height(self, trial: int) -> float:
         """Where a trial's value stands among all, from 0 to 1; nan where it has none. Of numbers, by their rank."""
+        rank = self._rank(trial)
+        return float("nan") if rank < 0 else rank / max(1, len(self._known) - 1)
+
+    def _rank(self, trial: int) -> int:
+        """The place of a trial's value among all; -1 where it has none."""
         value = self._values[trial]
-        return float("nan") if value is None else self._known.index(value) / max(1, len(self._known) - 1)
+        return -1 if value is None else self._places[repr(value)]
 
     def groups(self, trials: Sequence[int]) -> list[int]:
         """The group of each trial."""
-        ranks = [-1 if self._values[trial] is None else self._known.index(self._values[trial]) for trial in trials]
+        ranks = [self._rank(trial) for trial in trials]
         if not self._is_number or len(self._known) <= _BINS:
             return ranks
         edges = np.quantile(ranks, [number / _BINS for number in range(1, _BINS)])

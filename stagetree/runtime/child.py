@@ -26,11 +26,14 @@ from stagetree.trainer.base import TrainsAhead
 from stagetree.trainer.data import DataTrainer
 
 COMMANDS = (
-    *("start", "build", "become_template", "take_over", "begin", "load", "train", "evaluate", "save", "save_part"),
+    *("start", "build", "become_template", "begin", "load", "train", "evaluate", "save", "save_part"),
     *("join", "train_together", "measure", "leave"),  # packs
     *("compare", "seen"),  # comparisons
 )
 """What can be asked for: each is a method."""
+
+RESTARTED = "the program, which is started again wherever its state is saved,"
+"""Whether that matters shows only where a whole trial is trained in one go, so it is another one in each process."""
 
 
 def run(wire: Wire) -> int:
@@ -57,7 +60,6 @@ class Child(Conversation):
         self._machine: dict[str, Any] = {}
         self._leftovers = Leftovers()
         watch_reads()
-        self._hp: dict[str, Any] | None = None
         self._timeline, self._buffers = HpTimeline({}), Buffers("cpu")
         self._commands = {name: getattr(self, f"_{name}") for name in COMMANDS}
 
@@ -104,12 +106,6 @@ class Child(Conversation):
         if self._template.is_asked_for:
             print_to(os.dup(fds[0]))
         return answer
-
-    def _take_over(self, message: Message, fds: list[int]) -> Message:
-        """In a fork of a template: go on with its model. The file is as that of `start`."""
-        machine.write_stacks_to(fds[0])
-        machine.peak_bytes(self._device)
-        return dict(self._machine)
 
     def _begin(self, message: Message, fds: list[int]) -> Message:
         self._built.begin(fds[0], self._values(message["hp"]), is_whole=message["whole"])
@@ -221,7 +217,8 @@ class Child(Conversation):
 
     def _holdings(self, model: Model) -> Holdings:
         with model.given.looked_at():  # to look at values is not to read them
-            return holdings(model.trainer, code_modules(self._file))
+            held = holdings(model.trainer, code_modules(self._file))
+        return held | ({RESTARTED: os.urandom(8).hex()} if isinstance(model.trainer, TrainsAhead) else {})
 
     def _model_of(self, message: Message) -> Model:
         return self._lanes[message["lane"]] if "lane" in message else self._built
@@ -233,8 +230,8 @@ class Child(Conversation):
         return self._model
 
     def _values(self, hp: dict[str, Any]) -> HpTimeline:
-        if self._hp != hp:
-            self._hp, self._timeline = hp, HpTimeline(hp)
+        if not self._timeline.is_of(hp):
+            self._timeline = HpTimeline(hp)
         return self._timeline
 
     def _drop(self) -> None:

@@ -9,8 +9,9 @@ import torch
 
 from stagetree.runtime import inexact, state_format
 from stagetree.runtime.differences import Leaves, first_difference, leaves
+from stagetree.runtime.digests import digest
 from stagetree.runtime.failures import plain
-from stagetree.runtime.holdings import differing, digest
+from stagetree.runtime.holdings import differing
 from stagetree.runtime.model import Model
 from stagetree.trainer.parted import Parted, map_parted
 

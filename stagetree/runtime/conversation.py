@@ -18,7 +18,7 @@ from stagetree.runtime.model import Journal, Model
 from stagetree.runtime.packed import Lanes
 from stagetree.runtime.template import Template
 from stagetree.runtime.wire import Message, Wire
-from stagetree.trainer import generators, ranks
+from stagetree.trainer import ranks
 
 PROGRESS_SECONDS = 0.1
 """How often it says how far it is; after each step, if steps are longer."""
@@ -43,6 +43,8 @@ class Conversation:
         while (arrived := self._waiting or self._wire.receive(None)) is not None:
             (message, fds), self._waiting = arrived, None
             if message["do"] == "exit":
+                self._journal.write_to(-1)
+                self._template.end_at_once()
                 return
             if not self._heeds(message, fds) and message["do"] in self._commands:  # else of a training that has ended
                 self._answer(message, fds)
@@ -72,10 +74,8 @@ class Conversation:
 
     def _serve_forks(self) -> None:
         """What follows is done in each fork, which has a connection of its own. The template itself does not return."""
-        assert self._model is not None
         self._journal.write_to(-1)
         self._wire = self._template.serve(self._wire)
-        generators.restore(self._model.generators, self._device)  # Python draws another seed in each fork
 
     def _new_end(self, until: int) -> int:
         """Where the training must end now."""
@@ -96,7 +96,10 @@ class Conversation:
             journal.write_to(fds[1] if len(fds) > 1 else -1)
         elif message["do"] == "patience":
             ranks.here().give_up_after(message["seconds"])
-        return message["do"] in ("log", "patience")
+        elif message["do"] == "take_over":  # in a fork of a template, with a file as that of `start`
+            machine.write_stacks_to(fds[0])
+            os.close(fds[0])
+        return message["do"] in ("log", "patience", "take_over")
 
     def _say(self, number: int, step: int) -> bool:
         """Say from time to time how far that command is. Whether the slot has said nothing meanwhile."""

@@ -35,7 +35,10 @@ class FolderWatch:
         self._end = -1
         with suppress(AttributeError):
             self._libc = ctypes.CDLL(None)
-            self._end = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            self._begin()
+
+    def _begin(self) -> None:
+        self._end = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def add(self, folder: str) -> None:
         if self._end >= 0 and len(self._folders) < MOST_FOLDERS:
@@ -49,14 +52,21 @@ class FolderWatch:
         with suppress(OSError):  # there is no more
             while self._end >= 0 and (events := os.read(self._end, 2**16)):
                 yield from self._named(events)
-        self.close()
+        self._close()
 
-    def close(self) -> list[str]:
-        """See nothing any more; the folders that were watched."""
+    def renew(self) -> None:
+        """See from now on what happens in the same folders, apart from the process that this one is a fork of."""
+        self._close()
+        folders, self._folders = list(self._folders.values()), {}
+        with suppress(AttributeError):
+            self._begin()
+        for folder in folders:
+            self.add(folder)
+
+    def _close(self) -> None:
         if self._end >= 0:
             os.close(self._end)
             self._end = -1
-        return list(self._folders.values())
 
     def _named(self, events: bytes) -> Iterator[tuple[bool, str]]:
         begin = 0

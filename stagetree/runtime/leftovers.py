@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from stagetree.runtime.holdings import Holdings, differing, digest, holdings
+from stagetree.runtime.digests import digest
+from stagetree.runtime.holdings import Holdings, differing, holdings
 from stagetree.runtime.loading import code_modules
 from stagetree.runtime.scripted import Script
 

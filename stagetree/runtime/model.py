@@ -23,7 +23,7 @@ from stagetree.runtime.failures import UNSAVABLE, TrainerFailed, plain, user_cod
 from stagetree.runtime.launched import LaunchedTrainer as LaunchedTrainer
 from stagetree.runtime.scripted import Script, place_text
 from stagetree.runtime.weight_files import load_weights
-from stagetree.sequences import Form, Scalar, parse
+from stagetree.sequences import Form, Scalar, is_same_value, parse
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, TrainsAhead, finite_metrics
 from stagetree.trainer.values import GivenValues
@@ -33,7 +33,10 @@ class HpTimeline:
     """All hyper-parameters of a trial. hp: the JSON of its sequences. Raises `stagetree.sequences.SequenceError`."""
 
     def __init__(self, hp: Mapping[str, Any]) -> None:
-        self._tracks = {name: _Track(hp[name]) for name in sorted(hp)}
+        self._hp, self._tracks = hp, {name: _Track(hp[name]) for name in sorted(hp)}
+
+    def is_of(self, hp: Mapping[str, Any]) -> bool:
+        return is_same_value(self._hp, hp)
 
     def at(self, step: int) -> dict[str, Scalar]:
         """All values in force at a step."""
@@ -41,11 +44,8 @@ class HpTimeline:
 
     def changes(self, step: int) -> dict[str, Scalar]:
         """The values that are new at a step: all of them at the first."""
-        values = self.at(step)
-        if step == 0:
-            return values
-        before = self.at(step - 1)
-        return {name: value for name, value in values.items() if value != before[name]}
+        now, before = self.at(step), self.at(max(0, step - 1))
+        return {name: value for name, value in now.items() if step == 0 or not is_same_value(value, before[name])}
 
 
 class _Track:
@@ -139,12 +139,14 @@ class Model:
         finally:
             self.step = begun + self.trainer.steps - before
 
-    def expect(self, timeline: HpTimeline, until: int, stop: int, evaluate: Collection[int]) -> None:
+    def expect(
+        self, timeline: HpTimeline, until: int, stop: int, evaluate: Collection[int], passed: Collection[int] = ()
+    ) -> None:
         """Tell a trainer that trains ahead what comes: `until` is where it stops first, and `stop` where its state may
         be asked for, if nothing but the steps `evaluate` lies between. Raises `TrainerFailed`.
         """
         if isinstance(self.trainer, TrainsAhead):
-            stop = stop if until in evaluate else until
+            stop = stop if until in evaluate or until in passed else until
             with user_code():
                 self.trainer.expect(stop, frozenset(step for step in evaluate if step <= stop), timeline.at)
 

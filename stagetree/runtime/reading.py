@@ -62,9 +62,11 @@ class _Forks:
                 parts.append(part)
         yield from ((message[:1], message[1:]) for message in os.fsdecode(b"".join(parts)).split("\0") if message)
 
-    def close(self) -> None:
+    def renewed(self) -> _Forks:
+        """One of another process, in the place of this one."""
         for end in (self._begin, self._end):
             os.close(end)
+        return _Forks()
 
     def _now(self) -> tuple[int, int]:
         status = os.fstat(self._end)
@@ -82,10 +84,10 @@ class _Watch:
     def is_in_a_fork(self) -> bool:
         return self.owner != os.getpid()
 
-    def close(self) -> list[str]:
-        """The folders that it watched."""
-        self.forks.close()
-        return self.folders.close()
+    def renew(self) -> None:
+        """Be that of another process, as this one was before it was forked."""
+        self.owner, self.forks = os.getpid(), self.forks.renewed()
+        self.folders.renew()
 
 
 READ, WRITTEN = "r", "w"
@@ -107,10 +109,8 @@ def watch() -> None:
 
 def watch_on() -> None:
     """In a fork that goes on as a process of its own: what it opens is its own, in the same folders."""
-    folders = [folder for watch in _watch for folder in watch.close()]
-    _watch[:] = [_Watch()]
-    for folder in folders:
-        _watch[0].folders.add(folder)
+    for watch in _watch:
+        watch.renew()
 
 
 def temporary_files() -> list[str]:

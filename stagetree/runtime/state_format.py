@@ -115,8 +115,8 @@ def unpack(*images: Image) -> Any:
     """
     tree, tensors, parts = None, dict[str, Any](), dict[str, list[tuple[Any, torch.Tensor]]]()
     for image in images:
-        is_fixed = isinstance(image, bytes) or memoryview(image).readonly
-        area = image_layout.aligned_copy(memoryview(image)) if is_fixed else image
+        area = memoryview(image)
+        area = image_layout.aligned_copy(area) if area.readonly else area
         begin = LENGTH + int.from_bytes(area[:LENGTH], "little")
         header = json.loads(bytes(area[LENGTH:begin]))
         metadata = header.pop("__metadata__")

@@ -35,9 +35,10 @@ from stagetree.sequences.families import (
     Polynomial,
     Values,
 )
-from stagetree.sequences.forms import CURVES, Form, Held, MovingForm, Piece, Scalar
+from stagetree.sequences.forms import CURVES, Form, Held, MovingForm, Piece
 from stagetree.sequences.fractions import has_fraction, is_fraction, needs_length, parse_for
 from stagetree.sequences.mixes import is_mix, shares
+from stagetree.sequences.scalars import Scalar, is_equal_value, is_same_value, unique_values
 
 __all__ = [
     "CURVES",
@@ -68,12 +69,15 @@ __all__ = [
     "families_with",
     "first_parts",
     "has_fraction",
+    "is_equal_value",
     "is_fraction",
     "is_mix",
+    "is_same_value",
     "needs_length",
     "parse",
     "parse_for",
     "shares",
+    "unique_values",
     "with_ends",
 ]
 

@@ -12,15 +12,25 @@ from itertools import islice, pairwise
 from typing import Any, ClassVar
 
 from stagetree.sequences.errors import SequenceError
-from stagetree.sequences.forms import Held, Piece, Scalar
+from stagetree.sequences.forms import Held, Piece
 from stagetree.sequences.mixes import is_mix, mix_value
+from stagetree.sequences.scalars import Scalar
 
 
 class Sequence:
-    """A hyper-parameter as a function of the step. Subclasses are the families; all are immutable and comparable."""
+    """A hyper-parameter as a function of the step. Subclasses are the families; all are immutable.
+
+    Two sequences are equal if they are written with the same values, by type: constants of 1, 1.0 and true are three.
+    """
 
     family: ClassVar[str]
     __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
         """The pieces in order when step `origin` is its own t = 0. May be infinite, never without change."""
@@ -30,19 +40,21 @@ class Sequence:
         """Those in force from step `since` on. A family with many pieces goes there without counting them all."""
         return in_force_from(since, self._pieces(origin))
 
-    def pieces(self, origin: int = 0, *, joined: bool = True) -> Iterator[Piece]:
+    def pieces(self, origin: int = 0) -> Iterator[Piece]:
         """The canonical pieces: no two neighbours are the same, and what does not move is `Held`.
 
         The first step of a moving form is a value like any other, so it stands as a `Held` of its own: a decay that
         begins at the value held so far shares that step with whoever goes on holding it. A form that goes on where one
-        part of a sequence meets the next is one piece; not `joined`, as it was named before, it begins anew there.
+        part of a sequence meets the next is one piece.
         """
-        last, raw = "", self._pieces(origin)
-        for piece, end in with_ends(_joined(raw) if joined else raw):
-            for part in _canonical(piece, end):
-                if part.form.name != last:
-                    yield part
-                    last = part.form.name
+        return _canonical(_joined(self._pieces(origin)))
+
+    def former_pieces(self) -> Iterator[Piece]:
+        """The pieces as nodes were named by them before paths were recorded.
+
+        A form that goes on into the next part begins anew there, and a float that is a whole number is an int.
+        """
+        return _canonical(self._pieces(0), is_typed=False)
 
     def at(self, t: int) -> Scalar:
         """The value at step `t` >= 0."""
@@ -100,7 +112,18 @@ def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
             last = name
 
 
-def _canonical(piece: Piece, end: int | None) -> Iterator[Piece]:
+def _canonical(pieces: Iterator[Piece], *, is_typed: bool = True) -> Iterator[Piece]:
+    """The pieces with the first step of each as a value of its own, without repetitions."""
+    last = ""
+    for piece, end in with_ends(pieces):
+        for part in _parts(piece, end):
+            form = part.form if is_typed else part.form.untyped()
+            if (name := form.name) != last:
+                yield Piece(part.start, form)
+                last = name
+
+
+def _parts(piece: Piece, end: int | None) -> Iterator[Piece]:
     if end is not None and end <= piece.start:
         return
     yield Piece(piece.start, Held(piece.form.at(piece.start)))

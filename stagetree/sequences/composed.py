@@ -19,9 +19,10 @@ from stagetree.sequences.base import (
 )
 from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.forms import Form, HalfCosine, Held, OneMinusSqrt, Piece, Ramp, Slide
+from stagetree.sequences.scalars import common_numbers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Warmup(Sequence):
     """For t < steps: `start + (then(0) - start) * (t + 1) / steps`; after that `then`, with its own t from 0."""
 
@@ -62,7 +63,7 @@ def _check_shape(shape: Any, shapes: Iterable[str]) -> None:
 _WAYS = {"cosine": _DECAYS["cosine"], "linear": _DECAYS["linear"]}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Wsd(Sequence):
     """Warm-up, stable, decay (Hu et al. 2024, MiniCPM): up to `peak`, held until `stable_until`, down to `final`.
 
@@ -98,14 +99,14 @@ class Wsd(Sequence):
         return {**written, "stable_until": steps - decay} if isinstance(decay, int) else dict(written)
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
-        decays = origin + self.stable_until
-        yield Piece(origin, Ramp(origin, 0, self.peak, self.warmup) if self.warmup else Held(self.peak))
-        yield Piece(origin + self.warmup, Held(self.peak))
-        yield Piece(decays, _DECAYS[self.shape](decays, self.peak, self.final, self.decay))
-        yield Piece(decays + self.decay, Held(self.final))
+        decays, (peak, final) = origin + self.stable_until, common_numbers(self.peak, self.final)
+        yield Piece(origin, Ramp(origin, 0, peak, self.warmup) if self.warmup else Held(peak))
+        yield Piece(origin + self.warmup, Held(peak))
+        yield Piece(decays, _DECAYS[self.shape](decays, peak, final, self.decay))
+        yield Piece(decays + self.decay, Held(final))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OneCycle(Sequence):
     """One cycle (Smith and Topin 2018): from `init` up to `max` in `up` steps, then down to `final` in `down`.
 
@@ -139,12 +140,13 @@ class OneCycle(Sequence):
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
         way, top = _WAYS[self.shape], origin + self.up
-        yield Piece(origin, way(origin, self.init, self.max, self.up))
-        yield Piece(top, way(top, self.max, self.final, self.down))
-        yield Piece(top + self.down, Held(self.final))
+        init, highest, final = common_numbers(self.init, self.max, self.final)
+        yield Piece(origin, way(origin, init, highest, self.up))
+        yield Piece(top, way(top, highest, final, self.down))
+        yield Piece(top + self.down, Held(final))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """One part of a `Piecewise`: `sequence` for `steps` steps, or forever, from its own t = `skip` on."""
 
@@ -162,7 +164,7 @@ class Part:
         return self.sequence._pieces_since(before, since) if since > before else self.sequence._pieces(before)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Piecewise(Sequence):
     """Parts one after the other, each with its own t, from 0 or from `skip`; all but the last say how long they last.
 

@@ -19,7 +19,8 @@ from stagetree.sequences.base import (
     set_field,
 )
 from stagetree.sequences.errors import SequenceError
-from stagetree.sequences.forms import HalfCosine, Held, Line, Piece, PolynomialDecay, Power, Scalar, Slide, power
+from stagetree.sequences.forms import HalfCosine, Held, Line, Piece, PolynomialDecay, Power, Slide, power
+from stagetree.sequences.scalars import Scalar, common_numbers, number_from
 
 _FURTHEST = 2.0**53
 """Behind this step floats lie more than a step apart, and a period might not move on."""
@@ -28,7 +29,7 @@ _MOST_PASSED = 20_000
 """How many periods may be added up to find the one that a part begins in."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Constant(Sequence):
     """`value` at every step. The value is any JSON scalar, or a mix of streams."""
 
@@ -42,7 +43,7 @@ class Constant(Sequence):
         yield Piece(origin, Held(self.value))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Values(Sequence):
     """`values[number of milestones <= t]`: one value more than there are milestones."""
 
@@ -64,7 +65,7 @@ class Values(Sequence):
             yield Piece(origin + start, Held(value))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MultiStep(Sequence):
     """`init * gamma ** (number of milestones <= t)`."""
 
@@ -79,11 +80,12 @@ class MultiStep(Sequence):
         check_number("gamma", self.gamma)
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
+        init, gamma = common_numbers(self.init, self.gamma)
         for passed, start in enumerate((0, *self.milestones)):
-            yield Piece(origin + start, Held(self.init * power(self.gamma, passed)))
+            yield Piece(origin + start, Held(number_from(init * power(gamma, passed), init)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Linear(Sequence):
     """`init + slope * t`."""
 
@@ -99,7 +101,7 @@ class Linear(Sequence):
         yield Piece(origin, Line(origin, self.init, self.slope))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Exponential(Sequence):
     """`init * gamma ** t`."""
 
@@ -114,10 +116,11 @@ class Exponential(Sequence):
     def _pieces(self, origin: int) -> Iterator[Piece]:
         yield Piece(origin, Power(origin, self.init, self.gamma))
         if self.gamma == 0:
-            yield Piece(origin + 1, Held(0))
+            init, _ = common_numbers(self.init, self.gamma)
+            yield Piece(origin + 1, Held(number_from(0, init)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cosine(Sequence):
     """Cosine annealing with warm restarts (Loshchilov and Hutter 2017, equation 5).
 
@@ -145,7 +148,7 @@ class Cosine(Sequence):
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
         if self.init == self.min:
-            yield Piece(origin, Held(self.init))
+            yield Piece(origin, Held(common_numbers(self.init, self.min)[0]))
             return
         yield from self._periods(float(origin), float(self.period))
 
@@ -174,7 +177,7 @@ class Cosine(Sequence):
                 return
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cyclic(Sequence):
     """A triangle wave (Smith 2017): rises from `init` to `max` in `up` steps, falls back in `down`, and repeats."""
 
@@ -192,7 +195,7 @@ class Cyclic(Sequence):
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
         if self.init == self.max:
-            yield Piece(origin, Held(self.init))
+            yield Piece(origin, Held(common_numbers(self.init, self.max)[0]))
             return
         for start in count(origin, self.up + self.down):
             yield Piece(start, Slide(start, self.init, self.max, self.up))
@@ -203,7 +206,7 @@ class Cyclic(Sequence):
         return in_force_from(since, self._pieces(origin + passed * (self.up + self.down)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Polynomial(Sequence):
     """`final + (init - final) * (1 - min(t, steps) / steps) ** power`."""
 

@@ -2,15 +2,16 @@
 
 THE NAMES OF FORMS ARE THE STORAGE FORMAT: the ids of nodes, in every log there is, are hashes of them. `stored_as`
 and the order of a form's fields never change, whatever becomes of its class. tests/golden/forms.jsonl holds them.
+Equal names mean equal values, with their types: 1 and 1.0 are two values.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Protocol, Self
 
-Scalar = bool | int | float | str | None
+from stagetree.sequences.scalars import Scalar, common_numbers, number_from, whole_number
 
 
 class Form(Protocol):
@@ -28,10 +29,9 @@ class Form(Protocol):
         """The value at the absolute step `t`."""
         ...
 
-
-def _whole(value: float) -> float:
-    """A float that is a whole number as the integer it equals, so that 64.0 and 64 are one value, as in JSON."""
-    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    def untyped(self) -> Form:
+        """The form that had this one's name before 1 and 1.0 were two values: logs without paths need it."""
+        ...
 
 
 def _letter(value: Scalar) -> str:
@@ -57,18 +57,27 @@ def power(base: float, exponent: float) -> float:
         return math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class _Named:
+    """Forms are equal if their names are: dataclasses would compare 1, 1.0 and true as Python does."""
+
+    __slots__ = ()
+    name: str
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held(_Named):
     """One value for as long as the piece lasts."""
 
     held: Scalar
 
-    def __post_init__(self) -> None:
-        if isinstance(self.held, float):
-            object.__setattr__(self, "held", _whole(self.held))
-
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         return f"{_letter(self.held)}{self.held!r}"
 
     @property
@@ -78,33 +87,52 @@ class Held:
     def at(self, t: int) -> Scalar:
         return self.held
 
+    def untyped(self) -> Held:
+        return Held(whole_number(self.held)) if isinstance(self.held, float) else self
 
-@dataclass(frozen=True, slots=True)
-class MovingForm:
-    """A form that moves: at the absolute step `origin`, which may lie between two, its own offset u is 0."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MovingForm(_Named):
+    """A form that moves: at the absolute step `origin`, which may lie between two, its own offset u is 0.
+
+    numbers: the fields that its values are computed from. They are all ints, or all floats: see `number_from`.
+    """
 
     stored_as: ClassVar[str]
+    numbers: ClassVar[tuple[str, str]]
     origin: float
 
+    def __post_init__(self) -> None:
+        self._set_numbers(*common_numbers(*(getattr(self, name) for name in self.numbers)))
+
+    def _set_numbers(self, *values: float) -> None:
+        for name, value in zip(self.numbers, values, strict=True):
+            object.__setattr__(self, name, value)
+
     @property
-    def name(self) -> str:
-        return self.stored_as + repr([float(getattr(self, field.name)) for field in fields(self)])
+    def name(self) -> str:  # type: ignore[override]
+        named = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return self.stored_as + repr([value if name in self.numbers else float(value) for name, value in named])
 
     @property
     def is_held(self) -> bool:
         return False
 
     def at(self, t: int) -> float:
-        return _whole(float(self._value(t - self.origin)))
+        return number_from(self._value(t - self.origin), getattr(self, self.numbers[0]))
+
+    def untyped(self) -> Self:
+        return replace(self, **{name: float(getattr(self, name)) for name in self.numbers})
 
     def _value(self, u: float) -> float:
         """The value at offset `u`: at 0 what it begins with, to the last bit, so that it is that of the part before."""
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Line(MovingForm):
     stored_as: ClassVar[str] = "_Line"
+    numbers: ClassVar[tuple[str, str]] = ("init", "slope")
     init: float
     slope: float
 
@@ -116,9 +144,10 @@ class Line(MovingForm):
         return self.slope == 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Power(MovingForm):
     stored_as: ClassVar[str] = "_Power"
+    numbers: ClassVar[tuple[str, str]] = ("init", "gamma")
     init: float
     gamma: float
 
@@ -130,11 +159,12 @@ class Power(MovingForm):
         return self.gamma == 1 or self.init == 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ramp(MovingForm):
     """Climbs from `low` so that the last of `steps` steps has the value `high`."""
 
     stored_as: ClassVar[str] = "_Ramp"
+    numbers: ClassVar[tuple[str, str]] = ("low", "high")
     low: float
     high: float
     steps: int
@@ -149,11 +179,12 @@ class Ramp(MovingForm):
         return self.low == self.high
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Slide(MovingForm):
     """Goes from `first` at offset 0 towards `last` at offset `steps`, in a straight line."""
 
     stored_as: ClassVar[str] = "_Slide"
+    numbers: ClassVar[tuple[str, str]] = ("first", "last")
     first: float
     last: float
     steps: int
@@ -166,11 +197,12 @@ class Slide(MovingForm):
         return self.first == self.last
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class HalfCosine(MovingForm):
     """Falls from `init` at offset 0 towards `low` at offset `period` along half a cosine."""
 
     stored_as: ClassVar[str] = "_HalfCosine"
+    numbers: ClassVar[tuple[str, str]] = ("init", "low")
     init: float
     low: float
     period: float
@@ -185,9 +217,10 @@ class HalfCosine(MovingForm):
         return self.init == self.low
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PolynomialDecay(MovingForm):
     stored_as: ClassVar[str] = "_Polynomial"
+    numbers: ClassVar[tuple[str, str]] = ("init", "final")
     init: float
     final: float
     steps: int
@@ -203,11 +236,12 @@ class PolynomialDecay(MovingForm):
         return self.init == self.final or self.power == 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OneMinusSqrt(MovingForm):
     """The "1 - sqrt" cool-down of Hägele et al. (2024): from `peak` at offset 0 towards `final` at offset `steps`."""
 
     stored_as: ClassVar[str] = "_OneMinusSqrt"
+    numbers: ClassVar[tuple[str, str]] = ("peak", "final")
     peak: float
     final: float
     steps: int

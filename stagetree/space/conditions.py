@@ -20,6 +20,7 @@ What a hyper-parameter's entry in a space can become: looked at before a study s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -27,7 +28,18 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from stagetree.sequences import Constant, Sequence, SequenceError, check_count, did_you_mean, end_of, parse, parse_for
+from stagetree.sequences import (
+    Constant,
+    Sequence,
+    SequenceError,
+    check_count,
+    did_you_mean,
+    end_of,
+    is_equal_value,
+    needs_length,
+    parse,
+    parse_for,
+)
 from stagetree.space.distributions import Range, SpaceError, plain
 from stagetree.space.patterns import count, drawing, fill, is_random, random_parts, read_pattern, unfold_entry
 
@@ -41,13 +53,31 @@ def when(condition: Mapping[str, Any], value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """By name, the sequences of which that hyper-parameter must have one."""
+    """By name, the sequences of which that hyper-parameter must have one.
+
+    listed: the names whose wanted values are written as in the space. Of others, 1 is also what a range gives as 1.0.
+    """
 
     wanted: Mapping[str, tuple[Sequence, ...]]
+    listed: frozenset[str] = frozenset()
 
     def holds(self, configuration: Mapping[str, Sequence]) -> bool:
         """Whether it is so in a configuration, as far as it is chosen."""
-        return all(name in configuration and configuration[name] in values for name, values in self.wanted.items())
+        return all(name in configuration and self._has(name, configuration[name]) for name in self.wanted)
+
+    def _has(self, name: str, value: Sequence) -> bool:
+        if name in self.listed:
+            return value in self.wanted[name]
+        return any(_is_equal(value, each) for each in self.wanted[name])
+
+    def resolved(self, values: Mapping[str, list[Sequence] | None], owner: str) -> Condition:
+        """The condition in terms of the values that hyper-parameters can have, where these are known.
+
+        1 means 1, where that is in the space, and else 1.0. Raises `SpaceError` for other values.
+        """
+        known = {name: options for name in self.wanted if (options := values[name]) is not None}
+        wanted = {name: _as_listed(self.wanted[name], known[name], f"{owner}.when.{name}") for name in known}
+        return Condition({**self.wanted, **wanted}, frozenset(known))
 
 
 def split(entry: Any, path: str) -> tuple[Any, Condition | None]:
@@ -132,11 +162,27 @@ def _grid_entry(name: str, pattern: Any, steps: int | None) -> Iterator[Sequence
         yield parse_for(unfolded, steps, path)
 
 
-def check_wanted(wanted: tuple[Sequence, ...], values: list[Sequence], path: str) -> None:
-    for value in wanted:
-        if value not in values:
-            got, texts = _text(value), list(map(_text, values))
+def listed_values(name: str, pattern: Any) -> list[Sequence] | None:
+    """The values that a hyper-parameter can have; None where they are too many, or not known yet."""
+    options = [unfolded for _, unfolded in islice(unfold_entry(pattern, name), CHECKED)]
+    if len(options) == CHECKED or any(is_random(each) or needs_length(each) for each in options):
+        return None
+    return [parse(each, name) for each in options]
+
+
+def _as_listed(wanted: tuple[Sequence, ...], values: list[Sequence], path: str) -> tuple[Sequence, ...]:
+    listed: list[Sequence] = []
+    for each in wanted:
+        same = [each] if each in values else [value for value in values if _is_equal(value, each)]
+        if not same:
+            got, texts = _text(each), list(map(_text, values))
             raise SpaceError(path, f"must be one of {', '.join(texts)}, got {got}{did_you_mean(got, texts)}")
+        listed += same
+    return tuple(listed)
+
+
+def _is_equal(one: Sequence, other: Sequence) -> bool:
+    return is_equal_value(one.to_json(), other.to_json())
 
 
 def _text(sequence: Sequence) -> str:
@@ -174,11 +220,16 @@ class Lengths:
 
     def completed(self, configuration: dict[str, Sequence]) -> dict[str, Sequence]:
         """The configuration with the length that follows from it. Raises `SpaceError`."""
-        if self.end is None or self.end not in configuration:
+        if self.end is None:
             return configuration
-        if not (steps := end_of(configuration[self.end])):
+        if self.end not in configuration:
+            raise SpaceError(f"{LENGTH}.end", f"must name a hyper-parameter of every trial: some have no {self.end}")
+        if not (steps := end_of(sequence := configuration[self.end])):
+            why = "changes without an end" if steps is None else "stays at its first value"
             raise SpaceError(
-                f"{LENGTH}.end", f"must name a hyper-parameter that comes to an end: {self.end} never does"
+                f"{LENGTH}.end",
+                f"must name a hyper-parameter that comes to an end in every trial: {self.end} never does where it is "
+                f"{json.dumps(sequence.to_json())}, which {why}; leave that out, or give {LENGTH} in numbers",
             )
         return {**configuration, LENGTH: Constant(steps)}
 

@@ -52,6 +52,11 @@ class Range:
     is_whole: ClassVar[bool] = False
     is_log: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        """Bounds may be written as 0 or 0.0: where it is not of whole numbers, all that is drawn is a float."""
+        for name in () if self.is_whole else ("low", "high"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+
     def at(self, u: float) -> Any:
         """The value below which a share `u` of the distribution lies."""
         raise NotImplementedError
@@ -73,7 +78,7 @@ class Range:
         """The value that is nearest to a number."""
         inside = min(max(value, self.low), self.high)
         if self.step is None:
-            return inside
+            return inside if self.is_whole else float(inside)
         if self.is_whole and isinstance(inside, int):
             return self.value((2 * (inside - self.low) + self.step) // (2 * self.step))
         return self.value(math.floor((inside - self.low) / self.step + 0.5))

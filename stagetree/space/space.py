@@ -9,10 +9,10 @@ from itertools import islice, product
 from random import Random
 from typing import Any
 
-from stagetree.sequences import Sequence, SequenceError, needs_length, parse, parse_for
+from stagetree.sequences import Sequence, SequenceError, parse_for
 from stagetree.space import conditions
-from stagetree.space.conditions import CHECKED, LENGTH, Lengths, grid_options, in_order, read_entry
-from stagetree.space.distributions import Distribution, SpaceError, plain
+from stagetree.space.conditions import LENGTH, Condition, Lengths, grid_options, in_order, read_entry
+from stagetree.space.distributions import Choice, Distribution, SpaceError, plain
 from stagetree.space.notation import canonical
 from stagetree.space.patterns import (
     Choose,
@@ -63,7 +63,7 @@ class Space:
         self._conditions = {name: conditions.split(self._json[name], name)[1] for name in self._chosen()}
         lengths = list(dict.fromkeys(self._lengths.looked_at(self._json.get(LENGTH))))
         self._patterns = {name: read_entry(self._json[name], name, lengths) for name in in_order(self._conditions)}
-        self._check_conditions()
+        self._conditions = self._resolved_conditions()
         self._is_filtered = where is not None
         self._where = read_where(where, list(entries))
 
@@ -245,7 +245,7 @@ class Space:
             value = values.get(place, distribution.low if distribution.low == distribution.high else None)
             if not distribution.holds(value):
                 raise SpaceError(place, f"must be from {distribution.low} to {distribution.high}, got {value!r}")
-            return value
+            return value if isinstance(distribution, Choice) else distribution.near(value)
 
         return self.compose(choose)
 
@@ -281,13 +281,13 @@ class Space:
     def _attempt(self, key: str) -> dict[str, Sequence]:
         return self._filled(lambda name, pattern: fill(pattern, name, drawing(Random(f"{key}/{name}"))))
 
-    def _check_conditions(self) -> None:
-        """Raises `SpaceError` for a value that a hyper-parameter can never have, where that can be seen."""
-        for name, condition in self._conditions.items():
-            for other, wanted in condition.wanted.items() if condition else ():
-                options = [unfolded for _, unfolded in islice(unfold_entry(self._patterns[other], other), CHECKED)]
-                if len(options) < CHECKED and not any(is_random(each) or needs_length(each) for each in options):
-                    conditions.check_wanted(wanted, [parse(each, other) for each in options], f"{name}.when.{other}")
+    def _resolved_conditions(self) -> dict[str, Condition | None]:
+        """Each condition with the values as the space writes them, where they are listed.
+
+        Raises `SpaceError` for a value that a hyper-parameter can never have, where that can be seen.
+        """
+        values = {name: conditions.listed_values(name, self._patterns[name]) for name in self.parents()}
+        return {name: condition and condition.resolved(values, name) for name, condition in self._conditions.items()}
 
 
 def _sequences(name: str, pattern: Any, steps: int | None) -> list[Sequence]:

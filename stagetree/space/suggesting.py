@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any
 
-from stagetree.sequences import Sequence, SequenceError, did_you_mean
+from stagetree.sequences import Sequence, SequenceError, did_you_mean, is_same_value
 from stagetree.space.distributions import Choice, Distribution, Range, SpaceError, plain
 from stagetree.space.patterns import Choose, drawing, label, parameters_of, values_of
 from stagetree.space.space import Space
@@ -36,7 +36,7 @@ def resolved(space: Space, suggestion: Mapping[str, Any]) -> Values:
     free, values = space.parameters(), Values()
     for name, written in suggestion.items():
         for place, value in {**_options_above(name, free), **_values(space, free, name, written)}.items():
-            if values.setdefault(place, value) != value:
+            if not is_same_value(values.setdefault(place, value), value):
                 raise SpaceError(
                     name, f"must go with the rest of the suggestion, which chooses another option of {place}"
                 )

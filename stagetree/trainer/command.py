@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stagetree.sequences import did_you_mean
+from stagetree.sequences import did_you_mean, is_same_value
 from stagetree.trainer.base import TrainsAhead
 from stagetree.trainer.program import Program, ProgramOrder, Values, folder_for_programs, placeholders
 
@@ -199,7 +199,7 @@ class _Programs:
     def _coming(self) -> tuple[list[Values], frozenset[int]]:
         """The values of the steps to train in one go, and where to measure."""
         stop, evaluate, at = self._expected
-        if self.step >= stop or at(self.step) != self.hp:
+        if self.step >= stop or not is_same_value(at(self.step), self.hp):
             return [self.hp], frozenset()
         return [at(step) for step in range(self.step, stop)], frozenset(each for each in evaluate if each > self.step)
 

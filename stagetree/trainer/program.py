@@ -19,6 +19,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, NoReturn
 
+from stagetree.sequences import is_same_value
+
 Values = Mapping[str, Any]
 
 GIVEN = ("from", "to", "start", "stop", "schedule", "metrics", "evaluate", "seed", "device")
@@ -75,7 +77,7 @@ class ProgramOrder:
 
     def trains(self, step: int, hp: Values) -> bool:
         """Whether that step is a part of it, with those values."""
-        return self.start <= step < self.stop and self.values[step - self.start] == hp
+        return self.start <= step < self.stop and is_same_value(self.values[step - self.start], hp)
 
 
 class Program:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from stagetree.sequences import is_same_value
+
 
 class Recorded(dict[str, Any]):
     """Hyper-parameters that remember which of them were read."""
@@ -31,12 +33,12 @@ class Recorded(dict[str, Any]):
 
     def fits(self, hp: Mapping[str, Any]) -> bool:
         """Whether a model that was built from these is what would be built from others."""
-        return all(hp.get(name) == super(Recorded, self).get(name) for name in self.read)
+        return all(is_same_value(hp.get(name), super(Recorded, self).get(name)) for name in self.read)
 
 
 def changed(names: Iterable[str], before: Mapping[str, Any], hp: Mapping[str, Any]) -> bool:
     """Whether one of the names has another value than before."""
-    return any(name in hp and hp[name] != before.get(name) for name in names)
+    return any(name in hp and not is_same_value(hp[name], before.get(name)) for name in names)
 
 
 class ReadValues(Recorded):

@@ -391,3 +391,18 @@ def test_without_a_scheduler_of_late_nobody_goes_by_an_old_demand(http: TestClie
     answer = http.get("/demand")
     assert answer.status_code == 503 and "no scheduler has said of late" in answer.json()["detail"]
     assert "stagetree_demand{" not in http.get("http://test/metrics").text
+
+
+def test_a_study_that_an_error_holds_up_says_so_and_so_do_the_numbers(
+    http: TestClient, tuned: str, workers: Workers, use: Services
+) -> None:
+    texts = {tuned: f"study {tuned} cannot be scheduled: KeyError: 'x'", workers.stream(tuned): "plan p cannot be used"}
+    assert "stagetree_held_up 0" in http.get("http://test/metrics").text
+    with use.records.write() as rows:
+        rows.schedulers.ticked("me", "here", 1, held_up=texts)
+    assert http.get(f"/studies/{tuned}").json()["waits_for"] == [*texts.values()]
+    other = http.post("/studies", json=changed(trainer="letters")).json()["study"]
+    assert "waits_for" not in http.get(f"/studies/{other}").json()
+    assert "stagetree_held_up 2" in http.get("http://test/metrics").text
+    http.post(f"/studies/{tuned}:cancel")
+    assert "waits_for" not in http.get(f"/studies/{tuned}").json()

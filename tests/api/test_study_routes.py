@@ -395,3 +395,14 @@ def test_a_study_names_only_sinks_that_are_configured(http: TestClient) -> None:
     assert refused.json()["errors"][0]["field"] == "sinks[1]"
     assert "which the operator has configured (STAGETREE_SINKS)" in refused.json()["detail"]
     assert http.post("/studies", json=changed(sinks=["tensorboard:runs"])).status_code == 201
+
+
+def test_a_study_whose_tuner_cannot_begin_is_refused(http: TestClient) -> None:
+    lr = {"family": "wsd", "peak": 0.05, "warmup": 0, "stable_until": 6, "decay": 4, "final": {"choice": [0, 0.05]}}
+    body = changed(space={"lr": lr, "max_steps": {"end": "lr"}}, tuner={"kind": "grid"})
+    for where in ("/studies", "/studies:preview"):
+        answer = http.post(where, json=body)
+        assert answer.status_code == 422
+        (error,) = answer.json()["errors"]
+        assert error["field"] == "space.max_steps.end" and "lr never does where it is " in str(error)
+    assert http.get("/studies").json()["items"] == []

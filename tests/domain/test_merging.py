@@ -15,12 +15,12 @@ from tests.strategies import Trial, configurations, spaces
 
 
 def beginnings(trials: list[Trial]) -> set[Any]:
-    """Every distinct (values up to a step) of the trials. Python takes 1, 1.0 and true for one; here true is apart."""
+    """Every distinct (values up to a step) of the trials. Python takes 1, 1.0 and true for one; their texts differ."""
     found: set[Any] = set()
     for hp, steps in trials:
         names = sorted(hp)
         columns = [parse(hp[name]).take(steps) for name in names]
-        rows = [tuple((isinstance(value, bool), value) for value in row) for row in zip(*columns, strict=True)]
+        rows = [tuple(map(repr, row)) for row in zip(*columns, strict=True)]
         found.update((tuple(names), tuple(rows[:end])) for end in range(1, steps + 1))
     return found
 
@@ -129,9 +129,19 @@ def test_cosine_periods_that_grow_differently_share_the_first() -> None:
     assert shared(slow, fast) == 11  # the first step of the second period is `init` for both
 
 
-def test_equal_numbers_are_one_and_true_is_none() -> None:
-    assert shared(64, 64.0) == 60
+def test_values_of_different_types_are_different_values() -> None:
+    assert shared(64, 64.0) == shared(0.0, -0.0) == 0
     assert shared(1, True) == shared(0, False) == shared("1", 1) == shared(None, 0) == 0
+
+
+def test_a_schedule_of_ints_begins_as_the_int_and_one_with_a_float_as_the_float() -> None:
+    growing = family("multistep", init=64, milestones=[20], gamma=2)
+    assert (shared(growing, 64), shared(growing, 64.0)) == (20, 0)
+    decaying = family("multistep", init=1, milestones=[20], gamma=0.1)
+    assert (shared(decaying, 1), shared(decaying, 1.0)) == (0, 20)
+    assert shared(growing, family("values", values=[64, 128], milestones=[20])) == 60
+    assert shared(family("linear", init=1, slope=2), family("linear", init=1.0, slope=2)) == 0
+    assert shared(family("linear", init=1, slope=0.5), family("linear", init=1.0, slope=0.5)) == 60
 
 
 def test_the_order_of_hyper_parameters_does_not_matter() -> None:

@@ -111,14 +111,24 @@ def test_one_command_may_ask_twice_for_the_same_trial(story: Story) -> None:
 
 @given(spaces())
 @tried(100)
-def test_recorded_and_derived_paths_differ_only_where_parts_go_on(space: list[Trial]) -> None:
+def test_recorded_and_former_paths_differ_only_where_parts_go_on(space: list[Trial]) -> None:
     story = Story()
     story.submit(*space)
     for trial in next(iter(story.plan.studies.values())).trials:
-        joined = schedule.path(trial.hp, trial.steps, "")
-        assert trial.path == list(joined)
-        apart = schedule.path(trial.hp, trial.steps, "", joined=False)
-        assert set(joined.values()) <= set(apart.values())
+        recorded = schedule.path(trial.hp, trial.steps, "")
+        assert trial.path == list(recorded)
+        former = schedule.path(trial.hp, trial.steps, "", former=True)
+        assert set(recorded.values()) <= set(former.values())
+
+
+def test_a_former_path_takes_1_and_1_0_for_one_value() -> None:
+    """Such a log was recorded when both had one name, and no path is in it."""
+    story = Story()
+    study = story.submit(name="s")
+    for number, value in enumerate((1, 1.0, steps(1, 1.0, milestones=(3,)))):
+        hp = {"x": {"family": "constant", "value": value} if not isinstance(value, dict) else value}
+        story.happen(e.TrialAdded(study=study, trial=number, hp=hp, steps=5, reason={"by": "user"}))
+    assert story.trial(study, 0).path == story.trial(study, 1).path == story.trial(study, 2).path
 
 
 def test_a_part_that_goes_on_is_no_other_node() -> None:

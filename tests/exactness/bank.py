@@ -13,7 +13,7 @@ from alone import Alone, Curve
 from cluster import Cluster
 from toys import switch
 
-from app.domain import proofs
+from app.domain.exactness import judge, marks_of
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.registry import TrainerSource
 from stagetree import Trainer
@@ -134,10 +134,10 @@ def held(cluster: Cluster, kinds: Mapping[str, type[Any]], alone: Alone, rounds:
 
 def hold(plan: SearchPlan, study: Study, alone: Alone, file: str) -> Held:
     """Compare every value of every trial."""
-    judgement = proofs.judge(plan)
+    judgement, marks = judge(plan, study), marks_of(plan, study)
     found = Held(study.state, study.isolated, judgement.verdict)
     for trial in study.trials:
-        found.marks[trial.number] = proofs.of_trial(plan, study, trial, judgement)
+        found.marks[trial.number] = marks(trial)
         if trial.error:
             found.errors[trial.number] = trial.error
         if lines := list(differences(dict(plan.curve(trial)), truth(plan, study, trial, alone, file))):

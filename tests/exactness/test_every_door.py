@@ -22,7 +22,7 @@ from stagetree.sinks.opening import open_sink
 
 pytestmark = pytest.mark.slow(together=True)
 
-TRAINERS = '''
+TRAINERS = """
 import torch
 from stagetree import Trainer
 
@@ -58,7 +58,7 @@ class Forgets(Keeps):
 
     def load_state_dict(self, state):
         self.weight = state["model"]["w"]
-'''
+"""
 WORDS = ("may be wrong: ", "may differ: ", "unchecked: it ", "unchecked: trial")
 """One of them is in every mark."""
 

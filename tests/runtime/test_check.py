@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from math import nan
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,7 @@ import pytest
 import torch
 from forks import checked
 
-from stagetree.runtime import suspects
-from stagetree.runtime.attributes import of_trainer
+from stagetree.runtime.differences import first_difference, leaves
 
 FILE = Path(__file__).with_name("inexact.py")
 
@@ -83,49 +80,29 @@ def test_modes_that_change_nothing_are_not_blamed() -> None:
         assert "persistent loader workers (Noisy)" in text and "self.ema" not in text
 
 
-def step(trainer: SimpleNamespace) -> None:
-    trainer.optimizer.param_groups[0]["params"][0].sum().backward()
-    trainer.optimizer.step()
-
-
-def walk(trainer: SimpleNamespace) -> None:
-    trainer.world.place = trainer.world.place + 1
-
-
-@pytest.mark.parametrize(("change", "name"), [(step, "self.optimizer"), (walk, "self.world.place")])
-def test_what_was_left_out_of_the_state_is_named(change: Callable[[SimpleNamespace], None], name: str) -> None:
-    optimizer, world = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))]), SimpleNamespace(place=np.zeros(2))
-    trainer = SimpleNamespace(optimizer=optimizer, world=world, kind=SimpleNamespace)
-    before = {"attributes": {name: seen.digest for name, seen in of_trainer(trainer).items()}}
-    assert "do not bring back as it was" in suspects.cause("split", False, before, before)
-    change(trainer)
-    found = {"attributes": {name: seen.digest for name, seen in of_trainer(trainer).items()}}
-    assert suspects.cause("split", False, before, found).startswith(f"Likely: {name} not in the state")
-
-
 def test_long_lists_of_arrays_are_compared() -> None:
     """A replay buffer ended the check with an error of NumPy's."""
     one, other = ([(np.ones(2), {"done": torch.tensor(number == 500)}) for number in range(200)] for _ in range(2))
-    assert suspects.first_difference({"buffer": one}, {"buffer": other}) == ""
+    assert first_difference({"buffer": one}, {"buffer": other}) == ""
     other[150][0][1] = 2
-    assert suspects.first_difference({"buffer": one}, {"buffer": other}) == "1 of 1 leaves differ, the first is buffer"
-    assert suspects.first_difference({"buffer": one}, {"buffer": one[1:]}) != ""
+    assert first_difference({"buffer": one}, {"buffer": other}) == "1 of 1 leaves differ, the first is buffer"
+    assert first_difference({"buffer": one}, {"buffer": one[1:]}) != ""
 
 
 def test_no_leaf_hides_behind_another_one_of_its_name() -> None:
     one, other = ({"net.bias": value, "net": {"bias": 2.0}} for value in (1.0, 3.0))
-    there, here = suspects.leaves(one), suspects.leaves(other)
-    assert suspects.first_difference(there, here) == "1 of 2 leaves differ, the first is net.bias (1.0 and 3.0)"
+    there, here = leaves(one), leaves(other)
+    assert first_difference(there, here) == "1 of 2 leaves differ, the first is net.bias (1.0 and 3.0)"
 
 
 @pytest.mark.parametrize("value, same", [(0.0, True), (-0.0, False)])
 def test_the_sign_of_nothing_is_a_bit(value: float, same: bool) -> None:
-    assert (suspects.first_difference({"sum": 0.0}, {"sum": value}) == "") is same
-    assert suspects.first_difference({"sum": nan}, {"sum": nan}) == ""
+    assert (first_difference({"sum": 0.0}, {"sum": value}) == "") is same
+    assert first_difference({"sum": nan}, {"sum": nan}) == ""
 
 
 def test_pickles_that_differ_are_said_to_be_such() -> None:
-    assert "pickles of equal objects may differ" in suspects.first_difference({"clf": b"12"}, {"clf": b"13"})
+    assert "pickles of equal objects may differ" in first_difference({"clf": b"12"}, {"clf": b"13"})
 
 
 @pytest.mark.slow

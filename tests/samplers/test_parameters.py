@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.tuning.samplers import SAMPLERS
 from stagetree.sequences import Constant, Exponential, Values
 from stagetree.space import Choice, Distribution, LogUniform, RandInt, Space, SpaceError, Uniform, drawing
+from stagetree.spec import StudySpec
 
 SPACE = Space(
     {
@@ -50,9 +52,9 @@ def test_a_configuration_is_built_from_values() -> None:
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({}, "wd: must be from 0.1 to 1, got None"),
-        ({"wd": 2}, "wd: must be from 0.1 to 1, got 2"),
-        ({"wd": "0.5"}, "wd: must be from 0.1 to 1, got '0.5'"),
+        ({}, "wd: must be from 0.1 to 1.0, got None"),
+        ({"wd": 2}, "wd: must be from 0.1 to 1.0, got 2"),
+        ({"wd": "0.5"}, "wd: must be from 0.1 to 1.0, got '0.5'"),
         ({"wd": 0.5, "bs": 1.0}, "bs: must be from 1 to 8, got 1.0"),
         ({"wd": 0.5, "bs": True}, "bs: must be from 1 to 8, got True"),
         ({"wd": 0.5, "bs": 3, "n": 2}, "n: must be from 0 to 1, got 2"),
@@ -101,3 +103,50 @@ def test_allows_asks_where() -> None:
     space = Space({"lr": {"uniform": [0, 1]}}, "lr > 0.5")
     assert not space.allows(space.build({"lr": 0.2}))
     assert space.allows(space.build({"lr": 0.7}))
+
+
+MIXED = {"x": [True, 1, 1.0, 0.0, -0.0, False, {"uniform": [2, 4]}, {"randint": [2, 4]}], "y": {"float": [0, 1]}}
+
+
+@pytest.mark.parametrize("option", range(8))
+def test_a_value_comes_from_the_option_of_its_type(option: int) -> None:
+    """1 came from the option true, and 3.0 of a range is none of the ints of another."""
+    space = Space(MIXED)
+    places = {6: {"x[6]": 3.0}, 7: {"x[7]": 3}}
+    values = {"x": option, "y": 1.0, **places.get(option, {})}
+    found = space.values(space.build(values))
+    assert found is not None and repr(sorted(found.items())) == repr(sorted(values.items()))
+
+
+def test_a_number_is_found_however_it_is_written() -> None:
+    space = Space({"x": [0.5, 1.0], "y": {"uniform": [0, 1]}, "z": {"randint": [1, 3]}})
+    written = {"x": Constant(1), "y": Constant(0), "z": Constant(2)}
+    assert repr(space.values(written)) == "{'x': 1, 'y': 0.0, 'z': 2}"
+    assert space.values({**written, "x": Constant(True)}) is None
+    assert repr(space.build({"x": 1, "y": 1, "z": 1})["y"]) == repr(Constant(1.0))
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ({"uniform": [0, 4]}, float),
+        ({"uniform": [0, 4], "step": 1}, float),
+        ({"uniform": [2, 2]}, float),
+        ({"loguniform": [1, 4]}, float),
+        ({"loguniform": [1, 4], "step": 1}, float),
+        ({"normal": [2, 1]}, float),
+        ({"normal": [2, 1], "step": 1, "min": 1, "max": 3}, float),
+        ({"randint": [0, 4]}, int),
+        ({"randint": [3, 3]}, int),
+        ({"lograndint": [1, 4]}, int),
+        ({"min": 0, "max": 4}, int),
+        ({"min": 0, "max": 4.0}, float),
+    ],
+)
+@pytest.mark.parametrize("sampler", ["random", "sobol", "tpe", "gp", "cmaes"])
+def test_a_range_gives_the_type_of_its_name(written: dict[str, Any], kind: type, sampler: str) -> None:
+    tuner = {"kind": "asha", "num_trials": 12, "min_steps": 1, "max_steps": 4, "distinct": False, "sampling_seed": 1}
+    fields = {"name": "s", "trainer": "t", "metric": "m", "mode": "min", "space": {"x": written}}
+    made = SAMPLERS[sampler](StudySpec.from_dict({**fields, "tuner": {**tuner, "sampler": sampler}}))
+    drawn = [proposal.hp["x"]["value"] for number in range(12) if (proposal := made.propose(number)) is not None]
+    assert drawn and {type(value) for value in drawn} == {kind}

@@ -14,8 +14,8 @@ from toy_worker import ToyWorkers, proving
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
-from app.domain.proofs import judge, of_trial
-from app.domain.terms import NodeId, ProofKind, StudyId, StudyState, Verdict
+from app.domain.exactness import difference, marks_of, whole_trials
+from app.domain.terms import NodeId, ProofKind, StudyId, StudyState
 from tests.plans import steps, tried
 
 Json = dict[str, Any]
@@ -82,7 +82,7 @@ def test_a_fault_is_found_however_late_it_shows(ends: list[int], late: int, ever
     workers = trained(ladder(*ends, steps=18), every, slots, forgets=True, late=late)
     audit(workers)
     is_wrong = any(wrong(workers))
-    assert judge(workers.scene.plan()).verdict == Verdict.INEXACT or not is_wrong
+    assert difference(workers.scene.plan()) is not None or not is_wrong
 
 
 @tried(30)
@@ -92,7 +92,7 @@ def test_where_states_are_deleted_metrics_are_compared(late: int, every: int | N
     forget(workers, share)
     audit(workers)
     is_wrong = any(wrong(workers))
-    assert judge(workers.scene.plan()).verdict == Verdict.INEXACT or not is_wrong
+    assert difference(workers.scene.plan()) is not None or not is_wrong
 
 
 @tried(30)
@@ -104,8 +104,9 @@ def test_a_right_trainer_is_exact_in_every_trial(
     forget(workers, share)
     audit(workers)
     plan, study = workers.scene.plan(), workers.scene.study()
-    assert judge(plan).verdict != Verdict.INEXACT
-    assert [of_trial(plan, study, trial, judge(plan)) for trial in study.trials] == [""] * len(study.trials)
+    assert difference(plan) is None
+    if not share:
+        assert [*map(marks_of(plan, study), study.trials)] == [""] * len(study.trials)
 
 
 @st.composite
@@ -161,7 +162,7 @@ def test_an_audit_is_not_over_while_another_kind_of_device_is_busy() -> None:
     scene.messages.append(busy)
     workers.run()
     assert {slot for chain, slot in wholes(workers)} == {"gpu0", "gpu1"} and not scene.study().is_audited
-    assert judge(scene.plan()).alone
+    assert whole_trials(scene.plan())
 
 
 def wholes(workers: ToyWorkers) -> list[tuple[str, str]]:

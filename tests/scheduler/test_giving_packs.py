@@ -10,7 +10,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.events.log import Append
 from app.events.rows import ChainRecord
-from app.workers.scheduler.assignment import MOST_MEASUREMENTS
+from app.workers.scheduler.gangs import MOST_MEASUREMENTS
 
 PACKED = replace(OPENED, packing=4)
 

@@ -11,7 +11,7 @@ from toy_worker import ToyWorkers
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.assignment import ChainAssignment
-from app.domain.proofs import judge
+from app.domain.exactness import judge
 from app.domain.terms import ProofKind, StudyId, Verdict
 from app.scheduling.gangs import kinds_that_prove
 from app.tuning.replay import replay
@@ -48,7 +48,7 @@ def test_torchs_own_sums_are_tried_compared_and_audited_by_as_many_slots_as_trai
     kinds = [kind for kind, _ in made]
     assert kinds[0] == ProofKind.CHECK and kinds.count(ProofKind.CHECK) == 1, "once for a kind, not for each GPU"
     assert {ProofKind.HANDOVER, ProofKind.WHOLE} <= set(kinds)
-    assert judge(at.plan()).verdict == Verdict.EXACT
+    assert judge(at.plan(), at.study()).verdict == Verdict.VERIFIED
     ended = [each for each in at.events(e.ChainEnded) if each.seconds]
     trained = sum(each.seconds for each in at.events(e.StageCompleted))
     assert at.study().gpu_seconds == 2 * (trained + sum(each.seconds for each in ended)), "each second of both"
@@ -60,7 +60,7 @@ def test_a_trainer_that_is_inexact_on_several_devices_is_found() -> None:
     at = scene({"a": 2}, proofs=True)
     by_two(at, inexact="allow")
     ToyWorkers(at, late=5, forgets=True, sees_stray=False).run()
-    assert judge(at.plan()).verdict == Verdict.INEXACT
+    assert judge(at.plan(), at.study()).verdict == Verdict.INEXACT
 
 
 def test_slots_of_several_machines_make_a_proof_where_none_has_enough() -> None:

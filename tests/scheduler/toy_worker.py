@@ -130,7 +130,11 @@ class ToyWorkers:
         order, name = work.proof, chain
         assert order is not None
         kind, node, begin = ProofKind(order.kind), work.stages[0].node, work.stages[0].start
-        stray = {"self.count": "does not come back with the state"} if self.forgets and self.sees_stray else {}
+        stray = (
+            {"self.count": "did not come back with the state"}
+            if (self.forgets or self.every) and self.sees_stray
+            else {}
+        )
         if kind == ProofKind.CHECK:
             if self.check_error and self.check_fails_at in (None, segment_at(work.hp, 0).values(0)["lr"]):
                 return self._failed(name, FailureKind.EXCEPTION, self.check_error)
@@ -138,7 +142,7 @@ class ToyWorkers:
                 return self._failed(name, FailureKind.EXCEPTION, "ModuleNotFoundError: no module named 'timm'")
             if set(order.metrics) - {"loss"}:
                 return self._failed(name, FailureKind.METRIC, f"{order.metrics} are not reported")
-            facts = [self._tested(name, kind, node, begin, work.stages[-1].end, "", stray)]
+            facts = [self._tested(name, kind, node, begin, work.stages[-1].end, "", {})]
         else:
             model, facts = self._begun(work), list[e.ExactnessTested]()
             for each in order.comparisons:

@@ -52,6 +52,27 @@ def test_a_grid_crosses_only_what_exists() -> None:
     assert len({tuple(sorted((name, value.at(0)) for name, value in hp.items())) for hp in configurations}) == 12
 
 
+@pytest.mark.parametrize(
+    ("options", "wanted", "having"),
+    [
+        ([True, 1, 1.0, 0], 1, ["1"]),
+        ([True, 1, 1.0, 0], [True, 1.0], ["True", "1.0"]),
+        ([0.0, 0.5, False], 0, ["0.0"]),
+        ([0, -0.0, 0.0], -0.0, ["-0.0"]),
+        ([{"uniform": [1, 1]}, True], 1, ["1.0"]),
+        ([{"family": "linear", "init": 1.0, "slope": 0}, 1], {"family": "linear", "init": 1, "slope": 0}, ["linear"]),
+    ],
+)
+def test_a_wanted_number_is_the_one_that_is_written_alike_or_else_its_equal(
+    options: list[Any], wanted: Any, having: list[str]
+) -> None:
+    space = Space({"x": {"choice": options}, "y": when({"x": wanted}, 3)})
+    drawn = [space.sample(0, number) for number in range(60)]
+    x = [each["x"] for each in drawn if "y" in each]
+    found = {repr(each.value) if isinstance(each, Constant) else each.family for each in x}
+    assert found == set(having) and len(x) < len(drawn)
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_proposes_what_exists(sampler: str) -> None:
     space = GRID if sampler == "grid" else SPACE

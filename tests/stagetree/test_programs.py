@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stacks import wait_for
 
 from app.registry import Catalogue
-from stagetree.runtime import state_format, suspects
+from stagetree.runtime import differences, state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.model import HpTimeline, Model
@@ -230,7 +230,7 @@ def test_a_distributed_checkpoint_of_torch_is_the_same_each_time(build: Build) -
     for model in (one, other):
         train(model, 2)
     state = one.state()
-    assert suspects.first_difference(*(suspects.leaves(each.state()["trainer"]) for each in (one, other))) == ""
+    assert differences.first_difference(*(differences.leaves(each.state()["trainer"]) for each in (one, other))) == ""
     other.load(state, HpTimeline(HP), 2)
     train(other, 4, stop=4, evaluate=(4,))
     assert other.evaluate() == {"where": pytest.approx(expected(4), abs=1e-6)}

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from built_models import advanced, image
 from forks import checked
+from stagetree.runtime.attributes import differing
 
 from app.cli.checking import lines
 from app.registry import Catalogue
 from stagetree import attach
 from stagetree.runtime import inexact, state_format
-from stagetree.runtime.attributes import differing
 from stagetree.runtime.comparing import Look
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import load_trainer

@@ -152,12 +152,6 @@ def test_what_is_constant_is_the_constant_whatever_wrote_it(written: Sequence) -
     assert {form.name for form in forms(written)[:20]} == {Held(0.1).name}
 
 
-def test_a_whole_float_is_the_integer_and_true_is_not_one() -> None:
-    assert Held(64.0).name == Held(64).name != Held("64").name
-    assert Held(True).name != Held(1).name
-    assert all(type(value) is int for value in Linear(64.0, 8.0).take(5))
-
-
 def test_what_grows_too_large_is_infinite() -> None:
     assert Exponential(1, 10).at(400) == math.inf
     assert MultiStep(1, [1, 2], 1e300).at(2) == math.inf

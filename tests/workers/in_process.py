@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from app.workers.state import State
 from app.workers.trainer_connection import TrainerKilled
-from app.workers.trainer_process import Compared, Stray, TrainedTo
+from app.workers.trainer_process import Compared, Seen, TrainedTo
 from stagetree.runtime import inexact
-from stagetree.runtime.comparing import Looks, compare
+from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests, unread
 from stagetree.runtime.failures import TrainerFailed, user_code
-from stagetree.runtime.loading import load_trainer
+from stagetree.runtime.holdings import differing, holdings
+from stagetree.runtime.loading import code_modules, load_trainer
 from stagetree.runtime.model import HpTimeline, Model
-from stagetree.runtime.state_format import read
+from stagetree.runtime.state_format import read, write
 from stagetree.trainer import ranks
 
 
@@ -29,10 +30,10 @@ class InProcess:
         self._script, self.model, self.file = script, None, ""
         self.is_broken = self.is_closed = False
         self.logs: list[Path] = []
-        self._looks = Looks()
         self.resident = self.shards = 0
         self.machine: dict[str, Any] = {"torch": "2.12.0"}
         self.not_exact: tuple[str, ...] = ()
+        self.changed: tuple[str, ...] = ()
         self.left: list[str] = []
 
     def log(self, path: Path, rows: Path | None = None) -> None:
@@ -91,34 +92,31 @@ class InProcess:
                 until = wanted
         return TrainedTo(self.model.step)
 
-    def evaluate(self, *, deadline: Any) -> dict[str, float | None]:
+    def evaluate(self, *, deadline: Any, watch: bool = False) -> dict[str, float | None]:
         self.do("evaluate")
         assert self.model is not None
+        before = leaf_digests(self.model) if watch else {}
         try:
-            with self._looks.measuring(self.model):
-                return self.model.evaluate()
+            metrics = self.model.evaluate()
         except TrainerFailed as failed:
             raise self._at_step(failed) from None
+        self.changed = tuple(differing(before, leaf_digests(self.model))) if watch else ()
+        return metrics
 
-    def save(self, *, deadline: Any) -> State:
-        self.do("save")
+    def save(self, *, deadline: Any, look: bool = False) -> State:
+        self.do("look" if look else "save")
         assert self.model is not None
-        return State(*self.model.save(self.machine))
+        more = {HOLDINGS: holdings(self.model.trainer, code_modules(self.file))} if look else {}
+        return State(*write({**self.model.state(), "machine": dict(self.machine), **more}))
 
-    def compare(self, mine: State, stored: State, *, deadline: Any) -> Compared:
+    def compare(self, mine: State, stored: State, ignored: Sequence[str] = (), *, deadline: Any) -> Compared:
         self.do("compare")
-        found = compare(mine.fds, stored.fds)
-        return Compared(found["difference"], tuple(found["elsewhere"]))
+        found = compare(mine.fds, stored.fds, ignored)
+        return Compared(found["difference"], tuple(found["elsewhere"]), tuple(found["stray"]))
 
-    def look(self, name: str, *, deadline: Any) -> None:
-        self.do("look")
+    def seen(self, *, deadline: Any) -> Seen:
         assert self.model is not None
-        self._looks.take(name, self.model, self.file)
-
-    def stray(self, first: str, words: str, *, deadline: Any) -> Stray:
-        assert self.model is not None
-        found = self._looks.stray(first, words, self.model, self.timeline)
-        return Stray(found["stray"], found["cause"], tuple(found["unread"]))
+        return Seen(tuple(unread(self.model.trainer)))
 
     def resident_bytes(self) -> int:
         return self.resident

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.domain.proofs import unread
 from cluster import Cluster
 from toys import switch
 
 from app.domain import events as e
-from app.domain.proofs import unread
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.registry import Catalogue, TrainerSource

@@ -94,7 +94,7 @@ def prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
 
 def _lengthen(plan: SearchPlan, study: Study, run: TrialRun, steps: int, path: Mapping[NodeId, int] | None) -> None:
     if path is None:  # from before paths were recorded: the whole way, by the names that nodes had then
-        run.path, path = [], schedule.path(run.hp, steps, run.root, joined=False)
+        run.path, path = [], schedule.path(run.hp, steps, run.root, former=True)
     parent = run.path[-1] if run.path else None
     for name, start in path.items():
         if name not in plan.nodes:

@@ -46,8 +46,7 @@ def _take_comparison(plan: SearchPlan, test: e.ExactnessTested) -> None:
 
     Where only metrics were equal, since no state is kept, they say nothing of the steps that follow.
     """
-    is_of_resumptions = test.proof not in (ProofKind.CHECK, ProofKind.EVALUATION)
-    if not is_of_resumptions or test.difference or test.unproven:
+    if test.proof in (ProofKind.CHECK, ProofKind.EVALUATION) or test.difference or test.unproven:
         return
     if test.node not in plan.nodes or test.step not in plan.nodes[test.node].checkpoints:
         return

@@ -2,13 +2,14 @@
 
 Two objects that trained the same steps in two ways are looked at, and anything in which they differ is a suspicion: a
 counter may matter only from step 1,000 on. It is no mark. It is settled by a whole trial that was trained again without
-a break, through the same resumption, and came out the same. Then the same names are no suspicion at other steps either.
+a break, through the same resumption, and came out the same. That settles the same names where training resumed later,
+too, for trials that are no longer: fewer steps lie behind their resumptions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.domain.search_plan import SearchPlan, Trial
 from app.domain.terms import NodeId, ProofKind
@@ -19,16 +20,22 @@ MOST_NAMED = 3
 @dataclass(frozen=True, slots=True)
 class Suspicion:
     """names: what differed after training resumed at `step`; or what the evaluation at `step` of a node changed in the
-    state, where is_of_evaluation is true.
+    state, where is_of_evaluation is true. settled_to: for trials of up to so many steps it is settled.
     """
 
     step: int
     node: NodeId
     names: frozenset[str]
     is_of_evaluation: bool = False
+    settled_to: int = 0
 
     def concerns(self, plan: SearchPlan, trial: Trial) -> bool:
-        """Whether a trial resumed at that step; or went on behind that evaluation, which it did not ask for."""
+        """Whether a trial resumed at that step; or went on behind that evaluation, which it did not ask for.
+
+        Not so, where that is settled for a trial of its length.
+        """
+        if trial.steps <= self.settled_to:
+            return False
         if self.is_of_evaluation:
             study = plan.studies[trial.study]
             is_its_own = study.evaluates(self.step) or self.step in trial.requested_steps
@@ -55,15 +62,22 @@ def suspicions(plan: SearchPlan) -> Iterator[Suspicion]:
 
 
 def open_suspicions(plan: SearchPlan) -> list[Suspicion]:
-    """Those that no whole trial has settled."""
+    """Those that no whole trial has settled for the longest trials."""
     found = list(suspicions(plan))
     wholes = whole_trials(plan) if found else []
-    settled = frozenset[str]().union(*(each.names for each in found if _is_settled(plan, each, wholes)))
-    return [each for each in found if not each.names <= settled]
+    if not wholes:
+        return found
+    compared = [(each, max((t.steps for t in wholes if each.concerns(plan, t)), default=0)) for each in found]
+    longest = max(trial.steps for study in plan.studies.values() for trial in study.trials)
+    settled = [replace(each, settled_to=_settled_to(each, compared)) for each in found]
+    return [each for each in settled if each.settled_to < longest]
 
 
-def _is_settled(plan: SearchPlan, suspicion: Suspicion, wholes: Iterable[Trial]) -> bool:
-    return any(suspicion.concerns(plan, trial) for trial in wholes)
+def _settled_to(suspicion: Suspicion, compared: Iterable[tuple[Suspicion, int]]) -> int:
+    """compared: suspicions, each with the steps of the longest whole trial through it."""
+    kind, step = suspicion.is_of_evaluation, suspicion.step
+    before = [(each.names, to) for each, to in compared if each.is_of_evaluation == kind and each.step <= step]
+    return min(max((to for names, to in before if name in names), default=0) for name in suspicion.names)
 
 
 def whole_trials(plan: SearchPlan) -> list[Trial]:

@@ -102,7 +102,7 @@ class LiveChains(Table[ChainRecord]):
         super()._set(key, row)
 
 
-Tick = tuple[float, Mapping[str, Any] | None, Mapping[str, str] | None]
+Tick = tuple[float, Mapping[str, Any] | None, Mapping[str, str]]
 """When a scheduler ticked last, and its demand for slots."""
 
 

@@ -162,15 +162,8 @@ class MemorySchedulers(SchedulersPort):
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def ticked(
-        self,
-        owner: str,
-        host: str,
-        pid: int,
-        demand: Mapping[str, Any] | None = None,
-        held_up: Mapping[str, str] | None = None,
-    ) -> None:
-        self._tables.schedulers.put(owner, (self._tables.clock(), demand, held_up))
+    def ticked(self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None, **also: Any) -> None:
+        self._tables.schedulers.put(owner, (self._tables.clock(), demand, also.get("held_up", {})))
 
     def forget(self, owner: str) -> None:
         if self._tables.schedulers.get(owner) is not None:
@@ -179,14 +172,8 @@ class MemorySchedulers(SchedulersPort):
     def last_tick(self) -> float | None:
         return max((at for at, _, _ in self._tables.schedulers.values()), default=None)
 
-    def demand(self) -> Mapping[str, Any] | None:
-        return self._last()[1]
-
-    def held_up(self) -> Mapping[str, str]:
-        return self._last()[2] or {}
-
-    def _last(self) -> tuple[float, Mapping[str, Any] | None, Mapping[str, str] | None]:
-        return max(self._tables.schedulers.values(), key=lambda row: row[0], default=(0.0, None, None))
+    def last_said(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
+        return max(self._tables.schedulers.values(), key=lambda row: row[0], default=(0.0, None, {}))[1:]
 
 
 class MemoryRows(RowsPort):

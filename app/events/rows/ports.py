@@ -254,15 +254,8 @@ class SchedulersPort(ABC):
     """The processes that tick, each with the time of its last tick."""
 
     @abstractmethod
-    def ticked(
-        self,
-        owner: str,
-        host: str,
-        pid: int,
-        demand: Mapping[str, Any] | None = None,
-        held_up: Mapping[str, str] | None = None,
-    ) -> None:
-        """The process has looked at everything just now. demand, held_up: as of the `Scheduler`."""
+    def ticked(self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None, **also: Any) -> None:
+        """The process has looked at everything just now. demand, also its `held_up`: what `Scheduler` says of that."""
 
     @abstractmethod
     def forget(self, owner: str) -> None:
@@ -273,12 +266,8 @@ class SchedulersPort(ABC):
         """When one of them last did; None if none ever has."""
 
     @abstractmethod
-    def demand(self) -> Mapping[str, Any] | None:
-        """What the one that ticked last said of its demand for slots; None where it did not say."""
-
-    @abstractmethod
-    def held_up(self) -> Mapping[str, str]:
-        """The studies and plans that an error holds up, with a sentence each, by the scheduler that ticked last."""
+    def last_said(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
+        """The demand for slots at the last tick, or None; and a sentence for each study and plan with an error."""
 
 
 class RowsPort(ABC):

@@ -33,15 +33,8 @@ class Schedulers(SchedulersPort):
     def __init__(self, session: SqlSession) -> None:
         self._session = session
 
-    def ticked(
-        self,
-        owner: str,
-        host: str,
-        pid: int,
-        demand: Mapping[str, Any] | None = None,
-        held_up: Mapping[str, str] | None = None,
-    ) -> None:
-        facts = {"host": host, "pid": pid, "ticked_at": now(self._session), "demand": demand, "held_up": held_up}
+    def ticked(self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None, **also: Any) -> None:
+        facts = {"host": host, "pid": pid, "ticked_at": now(self._session), "demand": demand, **also}
         row = insert(self._session, SCHEDULERS).values(owner=owner, **facts)
         self._session.execute(row.on_conflict_do_update(index_elements=["owner"], set_=facts))
 
@@ -52,17 +45,10 @@ class Schedulers(SchedulersPort):
         last: float | None = self._session.scalar(select(func.max(SCHEDULERS.c.ticked_at)))
         return last
 
-    def demand(self) -> Mapping[str, Any] | None:
-        demand: Mapping[str, Any] | None = self._session.scalar(_last_said(SCHEDULERS.c.demand))
-        return demand
-
-    def held_up(self) -> Mapping[str, str]:
-        return self._session.scalar(_last_said(SCHEDULERS.c.held_up)) or {}
-
-
-def _last_said(column: ColumnElement[Any]) -> Select[Any]:
-    """By the scheduler that ticked last."""
-    return select(column).order_by(SCHEDULERS.c.ticked_at.desc()).limit(1)
+    def last_said(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
+        query = select(SCHEDULERS.c.demand, SCHEDULERS.c.held_up).order_by(SCHEDULERS.c.ticked_at.desc()).limit(1)
+        demand, held_up = self._session.execute(query).one_or_none() or (None, None)
+        return demand, held_up or {}
 
 
 class Slots(SlotsPort):

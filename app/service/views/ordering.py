@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from stagetree.text import RANKED_LAST
+from stagetree.text import RANKED_LAST, float_text
 
 if TYPE_CHECKING:
     from stagetree.models import Answer, Trial
@@ -126,7 +126,8 @@ FAMILIES = {"Line": "linear", "Power": "exponential", "Ramp": "warm-up", "Slide"
 def form_text(form: Form) -> str:
     """A form for people, in six digits: `0.1`, or `half cosine (init 0.1, low 0, period 20) from step 5`."""
     if form.is_held:
-        return _text(form.at(0))
+        held = form.at(0)
+        return float_text(held, 6) if isinstance(held, float) else json.dumps(held)
     name = type(form).__name__
     family = FAMILIES.get(name) or re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower()
     values = {field.name: _text(getattr(form, field.name)) for field in fields(form)}  # type: ignore[arg-type]
@@ -147,7 +148,7 @@ def schedule_text(value: Any, steps: int, says_when: bool = False) -> str:
     Those are where it begins, where it turns, and where it ends. Of more than four, the first, the highest, the lowest
     and the last of them, in their order: `0.05 → 0.2 → 0.001`. With when they are reached: `64 → 128 at step 6`.
     """
-    turns = [next(same) for _, same in groupby(_turned([*_ends(value, steps)]), key=lambda turn: turn.value)]
+    turns = [next(same) for _, same in groupby(_turned([*_ends(value, steps)]), key=lambda turn: repr(turn.value))]
     values = [turn.value for turn in turns]
     if len(values) > MOST_WORDS and all(map(_is_number, values)):
         places = {0, values.index(max(values)), values.index(min(values)), len(values) - 1}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from stagetree.sequences import SequenceError, first_parts, is_fraction, parse
+from stagetree.sequences import SequenceError, first_parts, is_fraction, is_same_value, parse
 from stagetree.space import Choice, Range
 from stagetree.space.patterns import bare, values_of
 from stagetree.spec import StudySpec
@@ -46,7 +46,7 @@ class Explorer:
     def _attempt(self, hp: Mapping[str, Any], key: str) -> dict[str, Json]:
         free = [name for name in hp if name not in self._fixed]
         tried = {name: self._change(name, hp[name], Random(f"{key}/{name}")) for name in free}
-        return {name: change for name, change in tried.items() if change["to"] != change["from"]}
+        return {name: change for name, change in tried.items() if not is_same_value(change["to"], change["from"])}
 
     def _change(self, name: str, value: Any, rng: Random) -> Json:
         pattern = self._space.patterns[name]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from app.domain.schedule import ScheduleSegment, segments
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
-from stagetree.sequences import Scalar
+from stagetree.sequences import Scalar, is_same_value
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.halving import LEAST_POINTS
 
@@ -34,7 +34,7 @@ def bends_of(hp: Mapping[str, Any], horizon: int) -> tuple[Bend, ...]:
 
 def _bend(before: ScheduleSegment, after: ScheduleSegment) -> Bend:
     was, now = before.values(after.start - 1), after.values(after.start)
-    changes = (_change(name, was[name], now[name]) for name in now if was[name] != now[name])
+    changes = (_change(name, was[name], now[name]) for name in now if not is_same_value(was[name], now[name]))
     return after.start, ", ".join(changes)
 
 

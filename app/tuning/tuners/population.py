@@ -27,6 +27,7 @@ from app.domain.terms import TrialEventKind
 from app.tuning.tuners.base import NewTrial, Next, Tuner
 from app.tuning.tuners.explore import Explorer, spliced
 from app.tuning.tuners.stopping import every
+from stagetree.sequences import is_same_value
 from stagetree.spec import MOST_DRAWS, StudySpec
 
 Hp = Mapping[str, Any]
@@ -168,7 +169,7 @@ class Population:
         return max(1, min(int(of * self._quantile), of // 2)) if of > 1 else 0
 
     def _is_alike(self, member: Member, other: Member) -> bool:
-        return all(member.values[name] == other.values[name] for name in self._fixed)
+        return all(is_same_value(member.values[name], other.values[name]) for name in self._fixed)
 
     def _is_alive(self, member: Member) -> bool:
         return math.isfinite(self._losses[member.trial])

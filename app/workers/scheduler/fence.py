@@ -1,4 +1,4 @@
-"""Runs on: the tick's thread.
+"""Runs on: the tick's thread; another fence on the retention thread.
 
 One study can never stop another. A tick does the work of each plan, and of each study, inside a fence: an error there
 holds up that study or plan alone, until the next tick, and its user sees the error.
@@ -40,8 +40,8 @@ Result = TypeVar("Result")
 class Fence:
     """Knows which plans and studies are held up and why. No other part of the scheduler catches their errors.
 
-    An outage is raised again: it is no study's fault, and ends the tick. Where the fence `is_strict`, as in
-    simulations, so is any unexpected error: their caller has to know.
+    An outage is raised again: it is no study's fault, and ends the tick. Any unexpected error is raised again, too,
+    where the fence `is_strict`, as in simulations: their caller has to know.
     """
 
     def __init__(self, *, is_strict: bool = False) -> None:
@@ -71,7 +71,7 @@ class Fence:
     def problems(self) -> dict[str, str]:
         """What holds up plans and studies, in a sentence each, by the name of the study, or else of the plan."""
         texts = dict[str, list[str]]()
-        for work, text in self._sentences.items():
+        for work, text in dict(self._sentences).items():  # another thread may ask
             texts.setdefault(work.name, []).append(text)
         return {name: "; ".join(dict.fromkeys(each)) for name, each in texts.items()}
 

@@ -20,10 +20,11 @@ from app.domain import keeping
 from app.domain.decide import decide
 from app.domain.events import Event
 from app.domain.search_plan import KeptAt, SearchPlan
-from app.events import Archived, Plans, PlanUnusable, Records, Write, transact
+from app.events import Plans, Records, Write, transact
 from app.object_store import ObjectStore
 from app.owned_store import is_paused
 from app.scheduling.retention import chosen_of, garbage_of
+from app.workers.scheduler.fence import Fence
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ class Retention:
         self._is_at_its_end = False
         self._published = Budget({}, 0, False)  # set by the thread that deletes, read by the tick
         self._waiting = 0  # set by the tick, read by the thread that deletes
+        self.fence = Fence()
 
     @property
     def kept_bytes(self) -> int:
@@ -144,6 +146,8 @@ class Retention:
 
     def _look(self) -> Freed:
         versions = self._records.log.versions()
+        self.fence.begin_tick()
+        self.fence.keep(versions)
         is_current, is_complete = self._survey(versions), versions.keys() <= self._uses.keys()
         objects = freed = 0
         for stream in sorted(stream for stream, use in self._uses.items() if use.has_garbage):
@@ -184,12 +188,9 @@ class Retention:
 
     def _see(self, stream: str, version: int) -> None:
         self._uses.pop(stream, None)
-        try:
-            with self._plans.holding(stream) as plan:
-                self._uses[stream] = PlanUse.of(plan)
-        except PlanUnusable as problem:  # the scheduler says so as well; nothing of it goes
-            logger.info("%s", problem)
-            self._uses[stream] = PlanUse(version, 0, True, 0.0, False)
+        self._uses[stream] = PlanUse(version, 0, True, 0.0, False)  # after an error, nothing of it goes
+        with self.fence.around(stream, "adding up its checkpoints"), self._plans.holding(stream) as plan:
+            self._uses[stream] = PlanUse.of(plan)
 
     def _publish(self) -> None:
         by_stream = {stream: use.kept_bytes for stream, use in self._uses.items()}
@@ -243,7 +244,7 @@ class Retention:
         """Delete up to so many objects of a plan; how many, and how many bytes."""
         if most <= 0:
             return 0, 0
-        try:
+        with self.fence.around(stream, "deleting its checkpoints"):
             with self._plans.holding(stream) as plan:
                 if excess and self._exhausted.get(stream) == plan.version:
                     return 0, 0
@@ -253,9 +254,7 @@ class Retention:
             if chosen:
                 self._release(stream, chosen, "budget" if excess else "no study")
             return self._delete(stream, most)
-        except (PlanUnusable, Archived) as problem:  # it may have been archived since it was looked at
-            logger.info("%s", problem)
-            return 0, 0
+        return 0, 0
 
     def _release(self, stream: str, chosen: tuple[KeptAt, ...], reason: str) -> None:
         def decided(plan: SearchPlan) -> Sequence[Event]:

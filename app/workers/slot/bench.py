@@ -133,17 +133,18 @@ class Bench:
         with closing(self.read(at.stored)) as stored:
             return self.compare(mine, stored, self._work.proof.ignored)
 
-    def compared(self, mine: State, at: Comparison) -> Compared:
+    def compared(self, mine: State | None, at: Comparison) -> Compared:
         """Where the other way ends otherwise, in state or metrics, and what the two trainers held besides.
 
-        Raises `Unproven` where a difference need not be the trainer's fault, and `CheckpointUnreadable`.
+        mine: the state there, if it is compared. Raises `Unproven` where a difference need not be the trainer's fault,
+        and `CheckpointUnreadable`.
         """
-        comparison = self.compare_stored(mine, at) if at.key else NOT_KEPT
+        comparison = NOT_KEPT if mine is None else self.compare_stored(mine, at)
         text = comparison.difference
         if not text and at.metrics is not None:
             text = other_metrics(at.metrics, self.evaluate(), of_equal_weights=bool(at.key))
-        if text and not at.key:
-            comparison = self._at_any_state(mine)
+        if text and mine is None:
+            comparison = self._at_origin()
         if text and comparison.elsewhere:
             raise Unproven(f"the state was made under {comparison.elsewhere[0]}")
         if text and self.inexact_reasons:
@@ -152,15 +153,15 @@ class Bench:
             raise Unproven(f"the trainer {self.operations[0]}")
         return replace(comparison, difference=text)
 
-    def _at_any_state(self, mine: State) -> Compared:
+    def _at_origin(self) -> Compared:
         """Metrics alone do not tell where they were made; a state that is kept on the same way does.
 
         Raises `Unproven` where none is.
         """
         assert self._work.proof is not None
-        for at in [each for each in self._work.proof.comparisons if each.key]:
-            with suppress(CheckpointUnreadable):
-                return self.compare_stored(mine, at)
+        if (origin := self._work.proof.origin) is not None:
+            with suppress(CheckpointUnreadable), closing(self.save()) as mine, closing(self.read(origin)) as stored:
+                return self.compare(mine, stored)
         raise Unproven("no state is kept on its way that tells under which torch, and on which device, it was measured")
 
     def seen(self) -> Seen:

@@ -8,7 +8,7 @@ See `ProofKind`. What it finds goes on record as it is found; it keeps nothing, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 
 from app.domain import events as e
 from app.domain.assignment import Comparison, ProofOrder
@@ -169,7 +169,8 @@ class ProofLane(Lane):
         while self._waiting:
             at = self._waiting[0]
             bench.train(at.step)
-            with closing(bench.save(look=looks)) as mine:
+            with ExitStack() as held:
+                mine = held.enter_context(closing(bench.save(look=looks))) if at.key else None
                 try:
                     compared = bench.compared(mine, at)
                 except CheckpointUnreadable as gone:
@@ -184,7 +185,7 @@ class ProofLane(Lane):
             if difference:
                 self._waiting.clear()
 
-    def _explained(self, bench: Bench, mine: State, at: Comparison, compared: Compared) -> str:
+    def _explained(self, bench: Bench, mine: State | None, at: Comparison, compared: Compared) -> str:
         """A difference with its likely cause."""
         text = compared.difference
         if self._kind == ProofKind.WHOLE:
@@ -193,7 +194,7 @@ class ProofLane(Lane):
         with suppress(TrainerFailed, CheckpointUnreadable):  # it differs all the same
             bench.build()
             stray = self._stray_when_loaded(bench) or stray
-            if not is_of_metrics(text):
+            if mine is not None and not is_of_metrics(text):
                 bench.train(at.step)
                 with closing(bench.save()) as again:
                     if bench.compare(again, mine).difference:

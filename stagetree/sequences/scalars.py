@@ -1,0 +1,83 @@
+"""Values of hyper-parameters, and when two of them are the same.
+
+A value arrives as it was written: 1, 1.0 and true are three values, though Python calls them equal.
+
+>>> is_same_value(1, 1.0), is_same_value(1, True), is_same_value(0.0, -0.0)
+(False, False, False)
+>>> is_equal_value(1, 1.0), is_equal_value(1, True)
+(True, False)
+>>> number_from(64.0, 16, 4), number_from(64.0, 16, 4.0), number_from(0.5, 16, 4)
+(64, 64.0, 0.5)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from struct import pack
+from typing import Any
+
+Scalar = bool | int | float | str | None
+
+LARGEST_EXACT = 2**53
+"""From here on not every whole number is a float."""
+
+
+def is_same_value(one: Any, other: Any) -> bool:
+    """Whether two values of hyper-parameters, or two JSON values, are the same, by type and to the last bit."""
+    return one is other or _is_same(one, other, _is_same_scalar)
+
+
+def is_equal_value(one: Any, other: Any) -> bool:
+    """The same for what a person asks for: 1 is also found where 1.0 is written. Booleans are no numbers."""
+    return one is other or _is_same(one, other, _is_equal_scalar)
+
+
+def unique_values(values: Iterable[Any]) -> list[Any]:
+    """The values that differ, in the order of their first appearance."""
+    unique = dict[str, Any]()
+    for value in values:
+        unique.setdefault(repr(value), value)
+    return list(unique.values())
+
+
+def _is_same(one: Any, other: Any, is_same_scalar: Callable[[Any, Any], bool]) -> bool:
+    if isinstance(one, Mapping):
+        return (
+            isinstance(other, Mapping)
+            and one.keys() == other.keys()
+            and all(_is_same(value, other[name], is_same_scalar) for name, value in one.items())
+        )
+    if isinstance(one, list | tuple):
+        return (
+            isinstance(other, list | tuple)
+            and len(one) == len(other)
+            and all(_is_same(*pair, is_same_scalar) for pair in zip(one, other, strict=True))
+        )
+    return is_same_scalar(one, other)
+
+
+def _is_same_scalar(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    return pack("d", one) == pack("d", other) if isinstance(one, float) else bool(one == other)
+
+
+def _is_equal_scalar(one: Any, other: Any) -> bool:
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
+
+
+def common_numbers(*numbers: float) -> tuple[float, ...]:
+    """The numbers of a schedule: as they are if all are ints, and else all of them as floats."""
+    is_whole = all(isinstance(each, int) and abs(each) < LARGEST_EXACT for each in numbers)
+    return numbers if is_whole else tuple(map(float, numbers))
+
+
+def number_from(value: float, *numbers: float) -> float:
+    """A value computed from numbers of a schedule: an int if all of them are ints and it is whole, and else a float."""
+    exact = float(value)
+    return whole_number(exact) if all(isinstance(each, int) for each in numbers) else exact
+
+
+def whole_number(value: float) -> float:
+    """A float that is a whole number as the int that it equals."""
+    return int(value) if value.is_integer() and abs(value) < LARGEST_EXACT else value

@@ -1,0 +1,397 @@
+"""Which resumptions a trial rests on, what a comparison counts for, and the words that follow from that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from parting import Parting
+from plans import Story, steps
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.exactness import Judgement, judge, marks_of, open_suspicions, resumptions_of, text_of
+from app.domain.search_plan import Node, resumption_at
+from app.domain.terms import ChainId, NodeId, ProofKind, Verdict
+
+Json = dict[str, Any]
+
+
+def way(*parts: tuple[int, Json], end: int = 20) -> list[tuple[Node, int]]:
+    """Nodes that begin at these steps with these values, one behind the other."""
+    nodes = [Node(id=NodeId(str(number)), parent=None, start=start, hp=hp) for number, (start, hp) in enumerate(parts)]
+    return list(zip(nodes, [*(node.start for node in nodes[1:]), end], strict=True))
+
+
+# ------------------------------------------------------------------------------------------------ kinds of values
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_alike"),
+    [
+        (0.1, 0.3, True),
+        (64, 48, True),
+        (1, 0.5, True),
+        (-1.0, 2, True),
+        (0.1, {"family": "linear", "init": 0.1, "slope": -0.001}, True),
+        (0, 0.0, True),
+        (0, 0.3, False),
+        (0.3, 0.0, False),
+        ("sgd", "sgd", True),
+        ("sgd", "adam", False),
+        (True, True, True),
+        (True, False, False),
+        (True, 1, False),
+        (False, 0, False),
+        (None, 0.1, False),
+        (None, 0, False),
+        ("0", 0, False),
+    ],
+)
+def test_numbers_are_alike_but_for_zero_and_all_else_is_told_apart(one: Any, other: Any, is_alike: bool) -> None:
+    resumptions = {resumption_at(way((0, {"x": value})), 5) for value in (one, other)}
+    assert (len(resumptions) == 1) is is_alike
+
+
+def test_a_number_that_moves_is_a_number_wherever_it_begins() -> None:
+    moving = resumption_at(way((1, {"x": {"family": "linear", "init": 0.0, "slope": 0.001}})), 5)
+    assert moving == resumption_at(way((1, {"x": 0.1})), 5) != resumption_at(way((1, {"x": 0})), 5)
+
+
+def test_a_resumption_depends_on_the_values_before_and_after_it() -> None:
+    parted = resumption_at(way((0, {"x": "sgd"}), (8, {"x": "adam"})), 8)
+    assert {kind for name, kind in parted.values if name == "x"} == {"s'sgd'", "s'adam'"}
+    assert resumption_at(way((0, {"x": "sgd"}), (8, {"x": "sgd"})), 8).values < parted.values
+
+
+def test_what_comes_later_and_what_was_before_do_not_count() -> None:
+    long = way((0, {"x": "a"}), (4, {"x": "b"}), (12, {"x": "c"}))
+    assert {kind for _, kind in resumption_at(long, 8).values} == {"s'b'", "changed"}
+
+
+def test_a_change_before_a_resumption_counts_by_the_name_of_what_has_changed() -> None:
+    changed = {
+        name: resumption_at(way((0, {"x": 0.1, "y": 0.1}), (4, {"x": 0.1, "y": 0.1} | {name: 0.2})), 7)
+        for name in ("x", "y")
+    }
+    assert ("x", "changed") in changed["x"].values and ("y", "changed") not in changed["x"].values
+    assert changed["x"] != changed["y"]
+    at_the_change = resumption_at(way((0, {"x": 0.1}), (4, {"x": 0.2})), 4)
+    assert at_the_change.values == {("x", "number")}, "it changes where training resumes, as it does for others"
+
+
+def test_the_same_values_at_another_step_are_another_resumption() -> None:
+    line = way((0, {"x": 0.1}))
+    assert resumption_at(line, 8) != resumption_at(line, 11)
+    assert resumption_at(line, 8).values == resumption_at(line, 11).values
+
+
+# ------------------------------------------------------------------------------------------------ whole plans
+
+
+def compared_but(*left_out: int, **fields: Any) -> Parting:
+    """All resumptions were compared, but those of these trials."""
+    told = Parting(**fields)
+    for number in {1, 2, 3} - {*left_out}:
+        told.compare(number)
+    return told
+
+
+def test_a_trial_rests_on_the_steps_at_which_its_training_resumed() -> None:
+    told = Parting()
+    rests = [{each.step for each in resumptions_of(told.plan, trial)} for trial in told.it.trials]
+    assert rests == [set(), {8}, {11}, {13}]
+    assert [each.step for each in told.plan.uncompared] == [8, 11, 13]
+
+
+def test_a_trial_that_ends_where_others_resume_rests_on_nothing() -> None:
+    story = Story()
+    study = story.submit(({"lr": steps(0.1, 0.3, milestones=[8])}, 16), ({"lr": 0.1}, 8))
+    trunk, leaf = story.path(study)
+    story.finish(story.assign((trunk, 0, 8)))
+    story.finish(story.assign((leaf, 8, 16)))
+    short, long = story.trial(study, 1), story.trial(study, 0)
+    assert resumptions_of(story.plan, short) == set() and len(resumptions_of(story.plan, long)) == 1
+    assert marks_of(story.plan, story.plan.studies[study])(short) == ""
+
+
+def test_a_state_that_was_loaded_only_to_be_evaluated_counts_for_the_trial_that_ends_there() -> None:
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 8), ({"lr": steps(0.1, 0.3, milestones=[8])}, 16))
+    [trunk] = story.path(study, 0)
+    story.keep(trunk.id, 8)
+    story.finish(story.assign((trunk, 8, 8)))
+    assert {each.step for each in resumptions_of(story.plan, story.trial(study, 0))} == {8}
+
+
+def test_one_comparison_covers_its_own_step_and_no_other() -> None:
+    """Gradients are accumulated over 4 steps: what is sound at step 8 is wrong at 11 and 13, and had no mark there."""
+    told = Parting()
+    told.compare(1)
+    assert [each.step for each in told.plan.uncompared] == [11, 13]
+    marks = told.marks()
+    assert (marks[0], marks[1]) == ("", "")
+    assert marks[2] == "unchecked: it resumed from the state of step 11, which was not compared"
+    assert marks[3] == "unchecked: it resumed from the state of step 13, which was not compared"
+    assert told.judged() == Judgement(Verdict.UNCHECKED, marks[2], (11, 13), 1)
+
+
+def test_a_comparison_from_the_record_that_never_stopped_covers_the_step_where_it_begins() -> None:
+    told = compared_but(2)
+    told.compare(0, begin=11, step=20, since=0)
+    assert told.plan.uncompared == [] and told.judged().verdict == Verdict.CHECKED
+
+
+def test_a_comparison_that_trains_through_several_resumptions_covers_all_of_them() -> None:
+    story = Story()
+    study = story.submit(({"lr": steps(1.0, 2.0, 3.0, milestones=[4, 9])}, 12), ({"lr": 1.0}, 12))
+    trunk, branch, leaf = story.path(study)
+    story.finish(story.assign((trunk, 0, 4)))
+    story.finish(story.assign((branch, 4, 9)))
+    story.finish(story.assign((leaf, 9, 12)))
+    how: Json = {"chain": ChainId("x"), "proof": ProofKind.WHOLE, "device": "cpu", "node": leaf.id, "begin": 0}
+    story.happen(e.ExactnessTested(**how, step=12, since=9))
+    assert story.plan.uncompared == []
+
+
+def test_a_comparison_of_other_values_covers_only_their_kinds() -> None:
+    story = Story()
+    trials = [({"lr": 0.1, "opt": steps("sgd", other, milestones=[8])}, 20) for other in ("adam", "lion")]
+    study = story.submit(*trials, ({"lr": 0.1, "opt": "sgd"}, 20))
+    chains = {number: story.path(study, number) for number in (0, 1)}
+    trunk = chains[0][0]
+    story.finish(story.assign((trunk, 0, 8)))
+    for nodes in chains.values():
+        story.finish(story.assign((nodes[-1], 8, 20)))
+    how: Json = {"chain": ChainId("x"), "proof": ProofKind.HANDOVER, "device": "cpu", "begin": 0}
+    story.happen(e.ExactnessTested(**how, node=chains[0][-1].id, step=20, since=8))
+    mark = marks_of(story.plan, story.plan.studies[study])
+    assert mark(story.trial(study, 0)) == ""
+    assert mark(story.trial(study, 1)).startswith("unchecked: it resumed from the state of step 8")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"unproven": "the check ended with a crash"},
+        {"proof": ProofKind.CHECK},
+        {"proof": ProofKind.EVALUATION, "begin": 20, "since": 0, "step": 20},
+    ],
+    ids=["unproven", "a check", "an evaluation"],
+)
+def test_what_compares_no_training_behind_a_resumption_covers_none(found: Json) -> None:
+    told = compared_but(1)
+    told.compare(1, **found)
+    assert [each.step for each in told.plan.uncompared] == [8]
+
+
+def test_an_evaluation_of_a_state_that_is_kept_covers_no_resumption() -> None:
+    """It is told of with the step of that state as its beginning."""
+    told = Parting()
+    told.keep(told.leaf(1), 16)
+    told.happen(
+        e.ExactnessTested(
+            chain=ChainId("x"), proof=ProofKind.EVALUATION, device="cpu", node=told.leaf(1), begin=16, step=16
+        )
+    )
+    assert 16 not in told.plan.compared
+
+
+def test_equal_metrics_where_no_state_is_kept_cover_nothing() -> None:
+    told = compared_but(1)
+    told.drop(told.leaf(1), 20)
+    told.compare(1)
+    assert [each.step for each in told.plan.uncompared] == [8]
+
+
+# ------------------------------------------------------------------------------------------------ words
+
+
+def test_marks_stand_only_at_trials_that_were_not_compared() -> None:
+    told = compared_but(3)
+    marks = told.marks()
+    assert [number for number, mark in marks.items() if mark] == [3]
+    assert told.judged().unchecked == (13,) and told.judged().compared == 2
+
+
+def test_a_mark_says_why_it_could_not_be_compared() -> None:
+    told = compared_but(3)
+    told.compare(3, unproven="the trainer used cumsum, which has no deterministic form")
+    assert told.marks()[3] == (
+        "unchecked: it resumed from the state of step 13, which could not be compared: "
+        "the trainer used cumsum, which has no deterministic form"
+    )
+
+
+def test_what_was_compared_has_no_mark_and_one_word() -> None:
+    told = compared_but()
+    assert not any(told.marks().values())
+    assert told.judged() == Judgement(Verdict.CHECKED, compared=3)
+    assert text_of(told.it, told.judged()) == "checked: every step at which trials part was compared"
+
+
+def test_a_whole_trial_of_the_study_verifies_it() -> None:
+    told = compared_but()
+    told.compare(2, proof=ProofKind.WHOLE)
+    assert told.judged().verdict == Verdict.VERIFIED
+    assert text_of(told.it, told.judged()).startswith("verified: ")
+
+
+@pytest.mark.parametrize("found", [{"begin": 11}, {"unproven": "no memory left"}, {"step": 17}])
+def test_a_trial_is_verified_by_nothing_less(found: Json) -> None:
+    told = compared_but()
+    if "step" in found:
+        told.keep(told.leaf(2), 17)
+    told.compare(2, proof=ProofKind.WHOLE, **found)
+    assert told.judged().verdict == Verdict.CHECKED
+
+
+def test_a_whole_trial_of_another_study_verifies_only_that() -> None:
+    told = compared_but()
+    other = told.submit(({"lr": steps(0.1, 0.3, milestones=[8])}, 14), ({"lr": 0.1}, 20))
+    told.compare(2, proof=ProofKind.WHOLE)
+    assert told.judged().verdict == Verdict.VERIFIED
+    assert judge(told.plan, told.plan.studies[other]).verdict != Verdict.VERIFIED
+
+
+def test_a_study_that_shares_nothing_says_so() -> None:
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 4), ({"lr": 0.2}, 4))
+    for number in (0, 1):
+        story.finish(story.assign((story.path(study, number)[0], 0, 4)))
+    it = story.plan.studies[study]
+    assert judge(story.plan, it) == Judgement(Verdict.UNSHARED)
+    assert text_of(it, judge(story.plan, it)) == "nothing is shared: no result rests on a saved state"
+    assert not any(map(marks_of(story.plan, it), it.trials))
+
+
+def test_a_difference_makes_the_trainer_inexact_and_marks_what_rests_on_sharing() -> None:
+    told = compared_but(2, inexact="allow")
+    lone = told.submit(({"lr": 0.9}, 5), name="lone")
+    told.finish(told.assign((told.path(lone)[0], 0, 5), study=lone))
+    told.compare(2, difference="1 of 2 leaves differ. Likely: self.count not in the state")
+    assert told.judged().verdict == Verdict.INEXACT and "self.count" in told.judged().reason
+    assert all(mark.startswith("may be wrong: the trainer is not exact: 1 of 2") for mark in told.marks().values())
+    its_own = told.plan.studies[lone]
+    assert judge(told.plan, its_own).verdict == Verdict.UNSHARED
+    assert marks_of(told.plan, its_own)(its_own.trials[0]) == ""
+
+
+def test_what_is_trained_alone_since_has_no_mark() -> None:
+    told = compared_but(2)
+    told.compare(2, difference="1 of 2 leaves differ")
+    told.give(c.IsolateStudy(study=told.study, at=1.0))
+    assert told.it.isolated and not any(told.marks().values())
+    assert text_of(told.it, told.judged()) == "inexact, so each trial is trained alone: 1 of 2 leaves differ"
+
+
+def test_a_few_steps_are_named_and_the_others_counted() -> None:
+    story = Story()
+    ends = [*range(2, 16, 2)]
+    ladder = [({"lr": steps(*range(1, 9), milestones=ends)}, 20)]
+    study = story.submit(*ladder, *(({"lr": steps(*range(1, n), milestones=ends[: n - 2])}, 20) for n in range(2, 9)))
+    for node, end in story.plan.way(story.trial(study).path[-1], 20):
+        story.finish(story.assign((node, node.start, end)))
+    mark = marks_of(story.plan, story.plan.studies[study])(story.trial(study))
+    assert mark == "unchecked: it resumed from the state of step 2, 4, 6, 8, 10 and 2 more, which was not compared"
+
+
+# ------------------------------------------------------------------------------------------------ suspicions
+
+
+def suspected(**more: Any) -> Parting:
+    """What the trainer holds besides its state differed behind step 11."""
+    told = compared_but(2)
+    told.compare(2, stray={"self.sched": "did not come back with the state"}, **more)
+    return told
+
+
+def test_a_suspicion_is_no_difference_and_stands_at_the_trials_that_it_concerns() -> None:
+    told = suspected()
+    assert told.plan.uncompared == []
+    [suspicion] = open_suspicions(told.plan)
+    assert (suspicion.step, suspicion.names) == (11, {"self.sched"})
+    assert [number for number, mark in told.marks().items() if mark] == [2]
+    assert told.marks()[2] == (
+        "unchecked: self.sched did not come back with the state of step 11, and no whole trial was compared"
+    )
+    assert told.judged().verdict == Verdict.UNCHECKED
+
+
+def test_a_whole_trial_through_it_settles_a_suspicion() -> None:
+    told = suspected()
+    told.compare(2, proof=ProofKind.WHOLE)
+    assert open_suspicions(told.plan) == [] and not any(told.marks().values())
+    assert told.judged().verdict == Verdict.VERIFIED
+
+
+def test_a_whole_trial_elsewhere_settles_none() -> None:
+    told = suspected()
+    told.compare(1, proof=ProofKind.WHOLE)
+    assert len(open_suspicions(told.plan)) == 1 and told.marks()[2]
+
+
+def test_what_is_settled_is_no_suspicion_where_training_resumed_later() -> None:
+    told = suspected()
+    told.compare(3, stray={"self.sched": "did not come back with the state"})
+    told.compare(2, proof=ProofKind.WHOLE)
+    assert open_suspicions(told.plan) == []
+
+
+def test_what_is_settled_where_training_resumed_late_is_open_where_more_steps_lie_behind() -> None:
+    """A whole trial with one step behind its resumption lifted the mark of one with 13 steps, whose values differed."""
+    told = suspected()
+    told.compare(3, stray={"self.sched": "did not come back with the state"})
+    told.compare(3, proof=ProofKind.WHOLE)
+    [left] = open_suspicions(told.plan)
+    assert left.step == 11 and [number for number, mark in told.marks().items() if mark] == [2]
+
+
+def test_what_is_settled_for_short_trials_is_open_for_longer_ones() -> None:
+    told = suspected()
+    told.compare(2, proof=ProofKind.WHOLE)
+    told.give(c.AddTrial(study=told.study, hp=told.trial(told.study, 2).hp, steps=30))
+    assert [number for number, mark in told.marks().items() if mark] == [4]
+    assert told.marks()[4].startswith("unchecked: self.sched did not come back with the state of step 11")
+
+
+def test_other_names_at_another_step_remain() -> None:
+    told = suspected()
+    told.compare(3, stray={"self.other": "did not come back with the state"})
+    told.compare(2, proof=ProofKind.WHOLE)
+    assert [each.names for each in open_suspicions(told.plan)] == [{"self.other"}]
+
+
+def evaluated_late(story: Parting, step: int = 16) -> None:
+    """Another study has the branch at 8 evaluated there, which changes something in the state."""
+    how: Json = {"chain": ChainId("x"), "proof": ProofKind.EVALUATION, "device": "cpu"}
+    changed = {"trainer.calls": "is changed by evaluate()"}
+    story.happen(e.ExactnessTested(**how, node=story.leaf(1), begin=step, step=step, stray=changed))
+
+
+def test_an_evaluation_that_changes_the_state_is_a_suspicion_of_those_who_did_not_ask_for_it() -> None:
+    told = compared_but()
+    evaluated_late(told)
+    assert [number for number, mark in told.marks().items() if mark] == [1]
+    assert told.marks()[1] == "unchecked: evaluate() changed trainer.calls at step 16, and no whole trial was compared"
+    told.compare(1, proof=ProofKind.WHOLE)
+    assert not any(told.marks().values())
+
+
+def test_an_evaluation_that_the_trial_asks_for_itself_is_none() -> None:
+    told = compared_but(eval_every=4)
+    evaluated_late(told)
+    assert not any(told.marks().values())
+
+
+def test_nothing_lies_behind_the_evaluation_at_a_trials_end() -> None:
+    told = compared_but()
+    evaluated_late(told, step=20)
+    assert not any(told.marks().values())
+
+
+def test_packs_are_not_compared() -> None:
+    told = compared_but()
+    told.plan.packing = 2
+    assert told.judged().verdict == Verdict.UNCHECKED
+    assert set(told.marks().values()) == {"unchecked: what is trained in packs is not compared"}
