@@ -122,7 +122,9 @@ def test_a_study_with_results(http: TestClient, tuned: str, workers: Workers) ->
     assert (shown["state"], shown["error"]) == ("completed", None)
     constant = {"family": "constant", "value": 0.1}
     hp = {"bs": {"family": "constant", "value": 64}, "lr": constant}
-    results = {"last": {"step": 40, "value": 0.95}, "best": {"step": 40, "value": 0.95}}
+    results: dict[str, Any] = {name: {"step": 40, "value": 0.95} for name in ("last", "best")}
+    results["exactness"] = shown["exactness"]["mark"].replace("trial 1", "it")
+    assert results["exactness"].startswith("unchecked: it resumed from the state of step 20, which was not compared")
     assert shown["best"] == {"trial": 1, "value": 0.95, "steps": 40, "hp": hp, **results}
     stands = {"state": "completed", "standing": "trained to step 40", "rung": None, "rank": None}
     steps = {"steps": 40, "trained": 40}

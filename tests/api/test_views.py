@@ -83,6 +83,9 @@ def test_the_best_trial_is_marked_as_it_is_in_the_list(value: float, best: int, 
     story = Story()
     decay = steps(0.1, 0.2, milestones=[4])
     study = story.submit(({"lr": 0.5}, 8), ({"lr": decay}, 8), ({"lr": 0.1}, 8))
+    beginning, rest = story.path(study, 1)
+    story.keep(beginning.id, 4)
+    story.assign((rest, 4, 8))
     for number, measured in enumerate((value, 0.5, 0.4)):
         story.evaluate(story.path(study, number)[-1].id, 8, measured)
     shown = documents.study(story.plan, study, now=1.0)

@@ -42,7 +42,7 @@ def test_run_prints_the_result(stagetree: Stagetree, served: Service, write: Wri
     assert said.code == 0
     lines = said.out.splitlines()
     assert lines[:3] == [done["story"]["lines"][0], lines[1], ""]
-    assert lines[3].split() == ["trial", "score", "step", "hyper-parameters"]
+    assert lines[3].split() == ["trial", "score", "step", "mark", "hyper-parameters"]
     assert "96  if every trial were trained alone to the end" in said.out
     assert "- 40  shared by trials of the study" in said.out
     assert "- 56  known from other studies" in said.out
@@ -149,7 +149,7 @@ def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:
 
 def test_results_that_are_equal_point_to_repeats(stagetree: Stagetree, served: Service, write: Write) -> None:
     """The first of them was said to have won, and nothing said that chance may have decided."""
-    said = stagetree("run", write(trials("cli-equal", ({"mood": "fine"}, 3), ({}, 3))), "--quiet")
+    said = stagetree("run", write(trials("cli-equal", ({"mood": "fine"}, 3), ({}, 3), ({}, 2))), "--quiet")
     hint = "Which of the equal ones is better is not known: `repeats` in the study file"
     assert hint in said.out and hint in stagetree("trials", "last").out
 

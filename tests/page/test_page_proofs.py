@@ -1,4 +1,4 @@
-"""What is proven of a study's numbers, on the page: marks beside them, and all of it proven on demand."""
+"""What is known of a study's exactness, on the page: marks beside numbers, and an audit on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from stacks import Service, wait_for
 
 pytestmark = pytest.mark.slow(together=True)
 
-MARK = "not proven to be exact: no state was compared yet"
+MARK = re.compile("unchecked: it resumed from the state of step [68], which was not compared")
+OF_STUDY = re.compile(
+    "Exactness: unchecked: trials? [0-2].* resumed from the state of step [68], which was not compared"
+)
+VERIFIED = "Exactness: verified: every step at which trials part was compared, and a whole trial was equal"
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def up(folder: Path) -> Iterator[Service]:
-    """Slots that prove, with studies from before they did."""
+    """Slots that compare, with studies from before they did."""
     (folder / "trainer.py").write_text(TRAINER)
     with serving(folder, proofs="0") as service:
         for spec in (study("right"), study("late"), study("right", "waiting")):
@@ -38,7 +42,7 @@ def named(up: Service) -> Callable[[str], str]:
     return {each.name: each.study for each in up.client.studies()}.__getitem__
 
 
-def prove(page: Page) -> None:
+def audit(page: Page) -> None:
     page.locator(".acts").get_by_role("button", name="Audit").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("is trained again, alone and from its beginning, and compared bit for bit")
@@ -47,19 +51,20 @@ def prove(page: Page) -> None:
     page.get_by_role("button", name="Close").click()
 
 
-def test_marks_stand_beside_numbers_until_all_of_it_is_proven(
+def test_marks_stand_beside_numbers_until_all_of_it_is_compared(
     open_page: Callable[..., Page], up: Service, named: Callable[[str], str]
 ) -> None:
     page = open_page(f"{up.url}/#/studies/{named('right')}")
     head = page.locator("header.study")
-    expect(head).to_contain_text(f"Exactness: {MARK}")
-    expect(page.get_by_role("region", name="Best trial").locator(".value abbr")).to_have_attribute("title", MARK)
+    expect(head).to_contain_text(OF_STUDY)
+    marked = next(trial for trial in up.client.trials(named("right")) if trial.get("exactness"))
     page.get_by_role("link", name="Trials", exact=True).click()
-    expect(page.get_by_text(f"* {MARK}")).to_be_visible()
-    assert "*" in page.get_by_role("row").nth(1).inner_text()
+    expect(page.get_by_text(MARK).first).to_be_visible()
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name=str(marked["trial"]), exact=True))
+    assert re.search("[*†‡]", row.inner_text())
     page.get_by_role("link", name="Overview", exact=True).click()
-    prove(page)
-    expect(head).to_contain_text("Exactness: proven to step 12")
+    audit(page)
+    expect(head).to_contain_text(VERIFIED)
     expect(page.locator(".acts").get_by_role("button", name="Audit")).to_have_count(0)
     expect(page.locator("main abbr")).to_have_count(0)
     page.get_by_role("link", name="Trials", exact=True).click()
@@ -67,15 +72,17 @@ def test_marks_stand_beside_numbers_until_all_of_it_is_proven(
     assert "*" not in page.locator("main").inner_text()
 
 
-def test_what_proving_finds_out_stands_beside_each_number(
+def test_what_an_audit_finds_stands_beside_each_number(
     open_page: Callable[..., Page], up: Service, named: Callable[[str], str]
 ) -> None:
     page = open_page(f"{up.url}/#/studies/{named('late')}")
-    prove(page)
-    said = "may be wrong, since the trainer is not exact: 1 of 11 leaves differ, the first is trainer.weight"
-    expect(page.locator("header.study .trouble")).to_contain_text(f"Exactness: {said}")
+    audit(page)
+    found = "1 of 11 leaves differ, the first is trainer.weight"
+    said = f"may be wrong: the trainer is not exact: {found}"
+    verdict = f"Exactness: inexact, and what was shared may be wrong: {found}"
+    expect(page.locator("header.study .trouble")).to_contain_text(verdict)
     page.get_by_role("link", name="Trials", exact=True).click()
-    expect(page.get_by_text(f"* {said}")).to_be_visible()
+    expect(page.get_by_text(f"* {said}").first).to_be_visible()
     page.get_by_role("row").nth(2).get_by_role("link").click()
     expect(page.get_by_role("region", name="Trial")).to_contain_text(f"Exactness: {said}")
     expect(page.get_by_role("region", name="Trial").locator(".value abbr")).to_have_attribute(
@@ -93,12 +100,14 @@ def test_an_audit_says_on_the_page_what_it_waits_for(
     (folder / "trainer.py").write_text(TRAINER.replace("2.7", "2.6"))
     wait_for("the other trainer", lambda: is_changed(up, named("waiting")))
     page = open_page(f"{up.url}/#/studies/{named('waiting')}")
-    prove(page)
+    audit(page)
     head = page.locator("header.study")
-    expect(head).to_contain_text("An audit is under way: all that the study shares is being proven.")
+    expect(head).to_contain_text(
+        "An audit is under way: each trial that shares steps is trained again, alone, and compared."
+    )
     expect(head.locator(".trouble")).to_contain_text("the audit waits: no slot has trainer right at version")
     (folder / "trainer.py").write_text(TRAINER)
-    expect(head).to_contain_text("Exactness: proven to step 12")
+    expect(head).to_contain_text(VERIFIED)
 
 
 def is_changed(up: Service, study: str) -> bool:
