@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 import traceback
@@ -33,7 +34,10 @@ COMMANDS = (
 """What can be asked for: each is a method."""
 
 RESTARTED = "the program, which is started again wherever its state is saved,"
-"""Whether that matters shows only where a whole trial is trained in one go, so it is another one in each process."""
+LAUNCHED = "what the processes that `launch` starts hold"
+WORKERS = "what the trainer's worker processes hold"
+"""What cannot be looked at. Whether it matters shows only where a whole trial is trained in one go, so it counts as
+different in each process."""
 
 
 def run(wire: Wire) -> int:
@@ -218,7 +222,12 @@ class Child(Conversation):
     def _holdings(self, model: Model) -> Holdings:
         with model.given.looked_at():  # to look at values is not to read them
             held = holdings(model.trainer, code_modules(self._file))
-        return held | ({RESTARTED: os.urandom(8).hex()} if isinstance(model.trainer, TrainsAhead) else {})
+        unseen = {
+            RESTARTED: isinstance(model.trainer, TrainsAhead),
+            LAUNCHED: isinstance(model.trainer, LaunchedTrainer),
+            WORKERS: bool(multiprocessing.active_children()),
+        }
+        return held | {name: os.urandom(8).hex() for name, is_there in unseen.items() if is_there}
 
     def _model_of(self, message: Message) -> Model:
         return self._lanes[message["lane"]] if "lane" in message else self._built
