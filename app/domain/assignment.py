@@ -19,12 +19,12 @@ Ahead = tuple[int, tuple[int, ...]]
 
 Lent = tuple[()] | tuple[tuple[str, ...]] | tuple[tuple[str, ...], Mapping[str, str]]
 
-FORMAT = 16
-READABLE = (*range(2, 16), FORMAT)
+FORMAT = 17
+READABLE = (*range(2, 17), FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
-none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience, 8 no
-members, 9 no bound for them, 10 nothing kept for good, 11 no parts,
-12 no machines but one, 13 no states that are not in the store yet, 14 no means, 15 no state kept as the best."""
+none inside stages, 4 no packs, 5 no measuring, 6 no proofs, weights to begin with or inputs, 7 no patience, 8 no
+members, 9 no bound for them, 10 nothing kept for good, 11 no parts, 12 no machines but one, 13 no states that are not
+in the store yet, 14 no means, 15 no state kept as the best, 16 no time of submission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class ProofOrder:
 class ChainAssignment:
     """Train these stages in a row, from `resume`, from the `mean` of states by their weights, or from step 0.
 
-    study, trial: on whose behalf it runs; its log is kept under them. intermediate_bytes: how much the chain may keep
-    in checkpoints inside its stages. branch_points: the numbers of the stages at whose ends others wait to begin.
+    study, trial: its log is kept under them. intermediate_bytes: how much the chain may keep in checkpoints inside its
+    stages. branch_points: the numbers of the stages at whose ends others wait to begin.
     branches_inside: for each stage, the steps inside it at which known trials would branch off if they went on.
     packing: how many lanes the pack has in which it is trained, 0 where it is trained alone. pack: the chains of it.
     profile: whether nobody knows yet how packs of the plan do on the slot's kind of device. measure: only see how packs
@@ -102,7 +102,7 @@ class ChainAssignment:
     this order. shards, parallel: as in `PlanOpened`. measures_ranks: only see how fast the powers of two of these
     devices are on batches that these hyper-parameters decide, and train nothing; None is to train. most_ranks: so many
     devices it could have if these had too little memory. meeting: where its members are on other machines, the
-    `address` at which the worker of its slot awaits theirs, and the `secret` by which it knows them.
+    `address` at which the worker of its slot awaits theirs, and their `secret`. submitted_at: of the study, Unix time.
     """
 
     plan: str
@@ -140,10 +140,10 @@ class ChainAssignment:
     most_ranks: int = 1
     meeting: Mapping[str, str] | None = None
     mean: tuple[tuple[ResumePoint, float], ...] = ()
+    submitted_at: float = 0.0
 
     @property
     def ranks(self) -> int:
-        """How many devices train it."""
         return 1 + len(self.members)
 
     @property
@@ -152,7 +152,7 @@ class ChainAssignment:
         return () if not self.members else (self.members,) if self.meeting is None else (self.members, self.meeting)
 
     def kind_on(self, device: str) -> str:
-        """How its devices are called, whose kind that is, where it goes by their speed."""
+        """How its devices, of that kind, are called where it goes by their speed."""
         return kind_apart(device) if self.meeting else device
 
     @property

@@ -34,9 +34,8 @@ PROGRESS_SECONDS = 0.1
 COMMANDS = (
     *("start", "build", "begin", "load", "train", "evaluate", "save", "save_part"),
     *("join", "train_together", "measure", "leave"),  # packs
-    *("compare", "look", "stray"),  # proofs
+    *("compare", "look", "stray", "uses"),  # proofs
 )
-"""What can be asked for: each is a method."""
 
 
 def run(wire: Wire) -> int:
@@ -80,6 +79,7 @@ class Child:
                 self._answer(message, fds)
 
     def _answer(self, message: Message, fds: list[int]) -> None:
+        self._looks.begin(message["do"])
         try:
             answer = {"done": message["do"], **self._commands[message["do"]](message, fds)}
         except TrainerFailed as failed:
@@ -170,13 +170,13 @@ class Child:
         self._journal.write(model, time.monotonic())
         is_elsewhere = isinstance(model.trainer, LaunchedTrainer)  # in processes of a script
         peak = 0 if is_elsewhere else machine.peak_bytes(self._device)
-        return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak}
+        return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak, "opened": self._looks.opened()}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
         model = self._model_of(message)
         with self._looks.measuring(model):
             metrics = model.evaluate()
-        return {"metrics": metrics, "not_exact": inexact.seen()}
+        return {"metrics": metrics, "not_exact": inexact.seen(), "opened": self._looks.opened()}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
         self._buffers.take_back(message["closed"])
@@ -184,7 +184,6 @@ class Child:
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 
     def _save_part(self, message: Message, fds: list[int]) -> Message:
-        """What a rank does while the leader saves."""
         self._buffers.take_back(message["closed"])
         part = self._model_of(message).save_part_in(self._buffers)
         return {} if part is None else {"fd": os.dup(part[0].fd), "size": part[1], "buffer": part[0].number}
@@ -233,6 +232,9 @@ class Child:
 
     def _compare(self, message: Message, fds: list[int]) -> Message:
         return compare(fds[: message["mine"]], fds[message["mine"] :])
+
+    def _uses(self, message: Message, fds: list[int]) -> Message:
+        return self._looks.uses(self._file)
 
     def _look(self, message: Message, fds: list[int]) -> Message:
         self._looks.take(message["name"], self._built, self._file)

@@ -161,6 +161,19 @@ class Looks:
         used = [*reading.data_files(), *own, *variables.variables_read(), *packages_used(path), *others]
         return list(dict.fromkeys(used))
 
+    def begin(self, command: str) -> None:
+        """A command begins, during which files are opened."""
+        reading.uses.begin(command)
+
+    def opened(self) -> int:
+        """How many files `uses` has to tell of."""
+        return reading.opened()
+
+    def uses(self, file: str) -> dict[str, Any]:
+        """The files that the process has opened since the last time; see `stagetree.runtime.file_uses`."""
+        reading.opened()
+        return reading.uses.take({str(Path(file).resolve().parent), os.getcwd()})
+
     def take(self, name: str, model: Model, file: str) -> None:
         with model.given.looked_at():
             self.looks[name] = Look.at(model, file)

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from stagetree.runtime.file_uses import SPAWNING, FileUses, note_torch_files
 from stagetree.runtime.folder_watch import FolderWatch
 from stagetree.source.importing import Imports, installed_folders, is_installed
 from stagetree.unnamed import Unnamed
@@ -80,6 +81,9 @@ class _Watch:
 
 READ, WRITTEN = "r", "w"
 
+uses = FileUses()
+"""Of this process, for the slot that asks at the end of each stage."""
+
 _read: dict[str, None] = {}
 _written: set[str] = set()
 _watch: list[_Watch] = []  # one, of this process or of the one that it is a fork of
@@ -92,14 +96,24 @@ def watch() -> None:
         _watch[:] = [_Watch()]
     if is_first:
         sys.addaudithook(_note)
+    note_torch_files(uses)
+
+
+def opened() -> int:
+    """How many files there are in `uses`, with those of forks."""
+    for watch in _watch:
+        for kind, name in watch.forks.told():
+            _enter(kind, name)
+            if not _is_foreign(name, watch.installed):
+                uses.opened(name, is_written=kind == WRITTEN)
+    return uses.count
 
 
 def data_files() -> list[str]:
     """The files that were read and not written, without code, hidden files, and files of the system and of packages;
     and patterns of many."""
+    opened()
     for watch in _watch:
-        for kind, name in watch.forks.told():
-            _enter(kind, name)
         for is_written, name in watch.folders.closed():
             _enter(WRITTEN if is_written else READ, name)
     installed = installed_folders()
@@ -120,6 +134,8 @@ def _told(names: Iterable[str]) -> list[str]:
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook: an error here would be raised by the trainer's own `open`."""
     if event not in EVENTS:
+        if event in SPAWNING:
+            uses.spawned()
         return
     try:
         name = os.path.abspath(os.fsdecode(arguments[0] or "."))
@@ -131,6 +147,8 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
             watch.folders.add(name)
         return
     kind = WRITTEN if arguments[2] & WRITES else READ
+    if not _is_foreign(name, watch.installed):
+        uses.opened(name, is_written=kind == WRITTEN)
     if _enter(kind, name) and watch.is_in_a_fork:
         watch.forks.tell(kind, name)
 

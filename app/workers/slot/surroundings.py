@@ -12,6 +12,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -36,8 +37,11 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
-LOOKED_SECONDS = 30.0
-"""A path is looked at again after so long: short chains follow each other faster than data is replaced."""
+MOST_OF_TIME = 0.02
+"""A path is looked at again after so long that looking takes no more than this share of a slot's time."""
+
+MANY = 16
+"""Where a trainer's constructor has written more files of one kind in a folder, it has written the others as well."""
 
 DIFF_CHARACTERS = 20_000
 """So much of a diff goes on record; of the rest, its hash."""
@@ -67,11 +71,15 @@ class Surveyor:
 
 
 class LookAround:
-    """Looks at what a chain is trained with when it begins. clock: any that does not go back."""
+    """Looks at what a chain is trained with when it begins, and at the end of each stage. clock: any that does not go
+    back.
+    """
 
     def __init__(self, surveyor: Surveyor | None = None, clock: Clock = monotonic) -> None:
         self._surveyor, self._clock = surveyor, clock
-        self._looked: dict[str, tuple[Instant, str]] = {}  # by record: when, and what was found
+        self._looked: dict[str, tuple[Instant, str]] = {}  # by record: until when it holds, and what was found
+        self._writers: dict[tuple[str, str], tuple[str, bool]] = {}  # by plan and path: which chain, and if in training
+        self._built = Counter[tuple[str, str, str]]()  # by plan, folder and ending: the files that were written before
 
     def look(self, claim: Claim, work: ChainAssignment, index: int) -> tuple[list[e.Event], list[str]]:
         """What must go on record, and why stages may be of other inputs than their study: words after "3 stages".
@@ -83,16 +91,48 @@ class LookAround:
         if work.describe and self._surveyor is not None:
             self._surveyor.survey(claim, work.trainer)
         if not is_unseen(work.inputs):
-            return [], list(filter(None, map(self._change, work.inputs)))
+            return [], self.changes(work)
         return [e.InputsSeen(study=StudyId(work.study), inputs=[_seen(each["path"]) for each in work.inputs])], []
 
+    def changes(self, work: ChainAssignment) -> list[str]:
+        """Of the files that are known to be read, those which have changed: words as those of `look`."""
+        return [] if is_unseen(work.inputs) else list(filter(None, map(self._change, work.inputs)))
+
     def _change(self, record: Mapping[str, Any]) -> str:
-        key = repr(record)
-        at, change = self._looked.get(key, (None, ""))
-        if at is None or self._clock() - at >= LOOKED_SECONDS:
+        key, now = repr(record), self._clock()
+        until, change = self._looked.get(key, (None, ""))
+        if until is None or now >= until:
             change = _change(record)
-            self._looked[key] = self._clock(), change
+            ended = self._clock()
+            self._looked[key] = Instant(ended + (ended - now) / MOST_OF_TIME), change
         return change
+
+    def judge(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
+        """Why files that a stage has opened may make it another one than it would be alone: words as those of `look`.
+
+        uses: as of `TrainerHost.uses`.
+        """
+        plan, reasons = work.plan, list[str]()
+        for name, is_trained in uses.get("written", ()):
+            self._writers[plan, name] = claim.chain, is_trained
+            self._built[_kind(plan, name)] += not is_trained
+        for name, changed_at, is_changed in uses.get("read", ()):
+            writer, is_trained = self._writers.get((plan, name), ("", False))
+            if writer != claim.chain and (words := self._words(work, name, is_trained, changed_at, is_changed)):
+                reasons.append(f"read {name}, {words}")
+        return reasons
+
+    def _words(self, work: ChainAssignment, name: str, is_trained: bool, changed_at: float, is_changed: bool) -> str:
+        if is_trained:
+            return "which another trial of this study wrote"
+        if is_changed:
+            return "which was changed while it was used"
+        is_built = (work.plan, name) in self._writers or self._built[_kind(work.plan, name)] > MANY
+        return "" if is_built or changed_at <= work.submitted_at else "which was changed after the study was submitted"
+
+
+def _kind(plan: str, name: str) -> tuple[str, str, str]:
+    return plan, os.path.dirname(name), os.path.splitext(name)[1]
 
 
 def _seen(path: str) -> Json:

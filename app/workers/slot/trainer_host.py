@@ -144,6 +144,12 @@ class TrainerHost:
         """The state of the model where it is. Raises `TrainerFailed`."""
         return self.call(lambda process: process.save(deadline=self.deadline("save")))
 
+    def uses(self) -> Mapping[str, Any]:
+        """The files that the process has opened since the last time. Raises `TrainerFailed`."""
+        if self._process is None or not self._process.opened:
+            return {}
+        return self.call(lambda process: process.uses(deadline=self.deadline("look")))
+
     def mark_at(self, place: Place) -> None:
         """The model has been trained to that place, and stays there."""
         self._place = place

@@ -137,6 +137,7 @@ class TrainingLane(Lane):
         """The stage is done; after the last one the slot is free, and the chain is closed when all is saved."""
         execution, slot, stage = self._execution, self._slot, self._execution.stage
         is_last, is_branch_point = execution.is_last_stage, execution.index in self.work.branch_points
+        self._look_again()
         self._its.model.mark_at((self.work.plan, stage.node, stage.end))
         if is_last:
             self._let_go()
@@ -151,6 +152,14 @@ class TrainingLane(Lane):
         last_words = [execution.finished()] if is_last else []
         if not self._checkpoints.save_held(stage, last_words, is_branch_point) and is_last:
             self._end(last_words, Finish())
+
+    def _look_again(self) -> None:
+        """Files that have changed since the stage began, or that another trial has written, make all of it another."""
+        around, stage = self._slot.around, self._execution.stage
+        uses = around.judge(self.claim, self.work, self._slot.trainer.uses())
+        step = min(stage.start + 1, stage.end)
+        reasons = dict.fromkeys((*around.changes(self.work), *uses))
+        self._facts += [e.ExactnessLost(node=stage.node, step=step, reason=reason) for reason in reasons]
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
@@ -179,6 +188,7 @@ class TrainingLane(Lane):
     def _stop(self) -> None:
         """Nobody wants more of the chain; its model stays in memory, where the state was just kept."""
         stage, step = self._execution.stage, self._execution.step
+        self._look_again()
         self._its.model.mark_at((self.work.plan, stage.node, step))
         self._end([self._ended(ChainOutcome.STOPPED)])
 
