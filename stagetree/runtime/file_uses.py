@@ -97,12 +97,12 @@ class FileUses:
         found.changed_at = max(found.changed_at, changed_at)
 
     def take(self, near: Iterable[str]) -> dict[str, Any]:
-        """What was noted since the last time, for the slot.
+        """What was noted since the last time, for the slot; and modules, which the process goes on with.
 
         near: the folders whose files count although they are temporary, such as the trainer's.
         """
         read, written = self.read, self.written
-        self.read, self.written = {}, {}
+        self.read, self.written = {name: each for name, each in read.items() if name.endswith(".py")}, {}
         here = [f"{folder}/" for folder in near]
         temporary = os.path.realpath(tempfile.gettempdir()) + os.sep
         return {
@@ -134,6 +134,8 @@ def _source_of(name: str) -> str:
 def _is_asked_by_us() -> bool:
     """Whether the nearest code that is of no library is this package's, and not the user's."""
     frame: FrameType | None = sys._getframe(4)
+    if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        return False  # of a module that no version covers: the others are imported from memory
     while frame is not None and not (file := frame.f_code.co_filename).startswith(OURS):
         if not (file.startswith(("<frozen", STANDARD)) or is_installed(file, installed_folders())):
             return False

@@ -124,7 +124,7 @@ def _side_stream(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 def aligned_copy(image: bytes | memoryview) -> memoryview:
     """The same bytes, in memory that may be written to."""
-    copy = memoryview(torch.empty(len(image), dtype=torch.uint8).numpy())
+    copy = memoryview(torch.empty(len(image), dtype=torch.uint8).numpy())  # type: ignore[arg-type]
     copy[:] = image
     return copy
 

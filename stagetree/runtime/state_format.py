@@ -115,8 +115,9 @@ def unpack(*images: Image) -> Any:
     """
     tree, tensors, parts = None, dict[str, Any](), dict[str, list[tuple[Any, torch.Tensor]]]()
     for image in images:
-        is_fixed = isinstance(image, bytes) or memoryview(image).readonly
-        area = image_layout.aligned_copy(memoryview(image)) if is_fixed else image
+        area = image_layout.aligned_copy(image) if isinstance(image, bytes) else image
+        if memoryview(area).readonly:
+            area = image_layout.aligned_copy(memoryview(area))
         begin = LENGTH + int.from_bytes(area[:LENGTH], "little")
         header = json.loads(bytes(area[LENGTH:begin]))
         metadata = header.pop("__metadata__")

@@ -34,6 +34,7 @@ class InProcess:
         self.machine: dict[str, Any] = {"torch": "2.12.0"}
         self.not_exact: tuple[str, ...] = ()
         self.left: list[str] = []
+        self.opened = 0
 
     def log(self, path: Path, rows: Path | None = None) -> None:
         self.do("log")

@@ -13,7 +13,7 @@ import platform
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -91,11 +91,15 @@ class LookAround:
         if work.describe and self._surveyor is not None:
             self._surveyor.survey(claim, work.trainer)
         if not is_unseen(work.inputs):
-            return [], self.changes(work)
+            return [], self._changes(work)
         return [e.InputsSeen(study=StudyId(work.study), inputs=[_seen(each["path"]) for each in work.inputs])], []
 
-    def changes(self, work: ChainAssignment) -> list[str]:
-        """Of the files that are known to be read, those which have changed: words as those of `look`."""
+    def look_again(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
+        """The same at the end of a stage. uses: the files that it has opened, as of `TrainerHost.uses`."""
+        changes = self._changes(work)
+        return [*changes, *(text for text in self._judge(claim, work, uses) if not _names_one_of(text, changes))]
+
+    def _changes(self, work: ChainAssignment) -> list[str]:
         return [] if is_unseen(work.inputs) else list(filter(None, map(self._change, work.inputs)))
 
     def _change(self, record: Mapping[str, Any]) -> str:
@@ -107,20 +111,21 @@ class LookAround:
             self._looked[key] = Instant(ended + (ended - now) / MOST_OF_TIME), change
         return change
 
-    def judge(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
-        """Why files that a stage has opened may make it another one than it would be alone: words as those of `look`.
-
-        uses: as of `TrainerHost.uses`.
-        """
+    def _judge(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
+        """Why files that a stage has opened may make it another one than it would be alone."""
         plan, reasons = work.plan, list[str]()
-        for name, is_trained in uses.get("written", ()):
-            self._writers[plan, name] = claim.chain, is_trained
-            self._built[_kind(plan, name)] += not is_trained
         for name, changed_at, is_changed in uses.get("read", ()):
             writer, is_trained = self._writers.get((plan, name), ("", False))
             if writer != claim.chain and (words := self._words(work, name, is_trained, changed_at, is_changed)):
                 reasons.append(f"read {name}, {words}")
+        self.note_writes(work, uses, claim.chain)
         return reasons
+
+    def note_writes(self, work: ChainAssignment, uses: Mapping[str, Any], chain: str = "") -> None:
+        """Note the files that a chain has written, or what was trained before it in the same process."""
+        for name, is_trained in uses.get("written", ()):
+            self._writers[work.plan, name] = chain, is_trained
+            self._built[_kind(work.plan, name)] += not is_trained
 
     def _words(self, work: ChainAssignment, name: str, is_trained: bool, changed_at: float, is_changed: bool) -> str:
         if is_trained:
@@ -129,6 +134,11 @@ class LookAround:
             return "which was changed while it was used"
         is_built = (work.plan, name) in self._writers or self._built[_kind(work.plan, name)] > MANY
         return "" if is_built or changed_at <= work.submitted_at else "which was changed after the study was submitted"
+
+
+def _names_one_of(text: str, others: Iterable[str]) -> bool:
+    """Whether a file is named that another text names, too."""
+    return any(text.partition(", which")[0] == other.partition(", which")[0] for other in others)
 
 
 def _kind(plan: str, name: str) -> tuple[str, str, str]:

@@ -150,6 +150,14 @@ class TrainerHost:
             return {}
         return self.call(lambda process: process.uses(deadline=self.deadline("look")))
 
+    def uses_before(self) -> Mapping[str, Any]:
+        """The same at the beginning of a chain. A process that does not answer is replaced, and nothing is known."""
+        try:
+            return self.uses()
+        except TrainerFailed as failed:
+            logger.warning("the trainer's process is replaced: %s", failed)
+            return {}
+
     def mark_at(self, place: Place) -> None:
         """The model has been trained to that place, and stays there."""
         self._place = place

@@ -78,6 +78,7 @@ class TrainingLane(Lane):
         execution.begin(its.seconds())
         if execution.index == 0:
             self._await_members()
+            slot.around.note_writes(self.work, slot.trainer.uses_before())
         log = slot.logs.begin(self.claim.chain, self.work, execution.index)
         its.model.begin(self.work, execution.index, self._read, log)
         about, other_inputs = slot.around.look(self.claim, self.work, execution.index)
@@ -155,10 +156,9 @@ class TrainingLane(Lane):
 
     def _look_again(self) -> None:
         """Files that have changed since the stage began, or that another trial has written, make all of it another."""
-        around, stage = self._slot.around, self._execution.stage
-        uses = around.judge(self.claim, self.work, self._slot.trainer.uses())
+        stage = self._execution.stage
+        reasons = self._slot.around.look_again(self.claim, self.work, self._slot.trainer.uses())
         step = min(stage.start + 1, stage.end)
-        reasons = dict.fromkeys((*around.changes(self.work), *uses))
         self._facts += [e.ExactnessLost(node=stage.node, step=step, reason=reason) for reason in reasons]
 
     # ------------------------------------------------------------------------------------------------ checkpoints
