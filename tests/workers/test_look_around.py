@@ -15,7 +15,7 @@ from app.domain.terms import ChainId, NodeId
 from app.inputs import look
 from app.workers.slot.claim import Claim
 from app.workers.slot.retry import Instant
-from app.workers.slot.surroundings import MOST_OF_TIME, LookAround
+from app.workers.slot.surroundings import MOST_OF_TIME, LookAround, written_records
 
 Json = dict[str, Any]
 SUBMITTED = 1000.0
@@ -44,7 +44,7 @@ def test_what_was_there_before_the_study_is_not_told() -> None:
 
 
 def test_what_was_changed_since_then_is_told() -> None:
-    """Only the first steps of a trainer were looked at, and what was edited before a later one had read it had no mark."""
+    """Only the first steps of a trainer were looked at: a file that a later one read could change without a mark."""
     assert LookAround().look_again(claim("a"), work(), uses((FILE, SUBMITTED + 1, False))) == [CHANGED]
 
 
@@ -70,6 +70,16 @@ def test_what_a_constructor_has_written_is_every_trials() -> None:
     around.look_again(claim("a"), work(), uses(written=dict.fromkeys(names[:20], False)))
     assert around.look_again(claim("b"), work(), uses(*((name, SUBMITTED + 1, False) for name in names))) == []
     assert around.look_again(claim("b"), work(), uses(("/here/a.png", SUBMITTED + 1, False))) != []
+
+
+def test_what_a_trainer_wrote_when_it_was_checked_is_every_trials_on_all_slots() -> None:
+    names = [f"/here/data/{number}.png" for number in range(40)]
+    records = written_records([*((name, False) for name in names), ("/here/vocab.json", False), (FILE, True)])
+    assert [each["path"] for each in records] == ["/here/data/*.png", "/here/vocab.json", FILE]
+    read = uses((names[3], SUBMITTED + 1, False), ("/here/vocab.json", SUBMITTED + 1, False))
+    assert LookAround().look_again(claim("a"), work(*records), read) == []
+    assert LookAround().look(claim("a"), work(*records), 0) == ([], [])
+    assert LookAround().look_again(claim("a"), work(*records), uses((FILE, SUBMITTED + 1, False))) == [OTHERS]
 
 
 def test_what_was_written_before_a_chain_in_its_process_is_anothers() -> None:

@@ -167,6 +167,10 @@ class Bench:
         """Note what the trainer has beside its state."""
         self._host.call(lambda process: process.look(name, deadline=self._host.deadline("look")))
 
+    def written(self) -> list[tuple[str, bool]]:
+        """The files that the trainer has written since the last time, and whether that was in training."""
+        return list(self._host.uses()["written"])
+
     def stray(self, words: str) -> Stray:
         """What is not as it was at the look `first`, where `words` say that it was, but at that at `used`."""
         deadline = self._host.deadline("look")

@@ -21,6 +21,7 @@ from app.domain.objectives import problem_of
 from app.domain.terms import FailureKind
 from app.found import look_at_found
 from app.workers.slot.bench import OFF, Bench, last_line
+from app.workers.slot.surroundings import written_records
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact import (
@@ -141,7 +142,8 @@ class _Check:
         bench.load(first, 1)
         bench.look("used")
         stray = bench.stray(SAVED)
-        self.found.stray, self.found.unread, self.found.files = stray.names, stray.unread, look_at_found(stray.files)
+        self.found.stray, self.found.unread = stray.names, stray.unread
+        self.found.files = [*look_at_found(stray.files), *written_records(bench.written())]
 
     def _used(self, end: State, metrics: Metrics) -> str:
         text = self._to_the_end(end, metrics)

@@ -90,9 +90,9 @@ class LookAround:
             return [], []
         if work.describe and self._surveyor is not None:
             self._surveyor.survey(claim, work.trainer)
-        if not is_unseen(work.inputs):
+        if not is_unseen(_inputs(work)):
             return [], self._changes(work)
-        return [e.InputsSeen(study=StudyId(work.study), inputs=[_seen(each["path"]) for each in work.inputs])], []
+        return [e.InputsSeen(study=StudyId(work.study), inputs=[_seen(each["path"]) for each in _inputs(work)])], []
 
     def look_again(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
         """The same at the end of a stage. uses: the files that it has opened, as of `TrainerHost.uses`."""
@@ -100,7 +100,7 @@ class LookAround:
         return [*changes, *(text for text in self._judge(claim, work, uses) if not _names_one_of(text, changes))]
 
     def _changes(self, work: ChainAssignment) -> list[str]:
-        return [] if is_unseen(work.inputs) else list(filter(None, map(self._change, work.inputs)))
+        return [] if is_unseen(_inputs(work)) else list(filter(None, map(self._change, _inputs(work))))
 
     def _change(self, record: Mapping[str, Any]) -> str:
         key, now = repr(record), self._clock()
@@ -114,8 +114,9 @@ class LookAround:
     def _judge(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
         """Why files that a stage has opened may make it another one than it would be alone."""
         plan, reasons = work.plan, list[str]()
+        checked = {each["path"]: each["written"] for each in work.inputs if "written" in each}
         for name, changed_at, is_changed in uses.get("read", ()):
-            writer, is_trained = self._writers.get((plan, name), ("", False))
+            writer, is_trained = self._writers.get((plan, name), ("", checked.get(name, False)))
             if writer != claim.chain and (words := self._words(work, name, is_trained, changed_at, is_changed)):
                 reasons.append(f"read {name}, {words}")
         self.note_writes(work, uses, claim.chain)
@@ -132,13 +133,38 @@ class LookAround:
             return "which another trial of this study wrote"
         if is_changed:
             return "which was changed while it was used"
-        is_built = (work.plan, name) in self._writers or self._built[_kind(work.plan, name)] > MANY
-        return "" if is_built or changed_at <= work.submitted_at else "which was changed after the study was submitted"
+        if changed_at <= work.submitted_at or self._is_built(work, name):
+            return ""
+        return "which was changed after the study was submitted"
+
+    def _is_built(self, work: ChainAssignment, name: str) -> bool:
+        """Whether the trainer has written it before its first step, as it does with a data set that it downloads."""
+        checked = {each["path"] for each in work.inputs if "written" in each}
+        kind = _kind(work.plan, name)
+        is_checked = not checked.isdisjoint((name, _pattern(kind)))
+        return is_checked or (work.plan, name) in self._writers or self._built[kind] > MANY
 
 
 def _names_one_of(text: str, others: Iterable[str]) -> bool:
     """Whether a file is named that another text names, too."""
     return any(text.partition(", which")[0] == other.partition(", which")[0] for other in others)
+
+
+def written_records(written: Iterable[tuple[str, bool]]) -> list[Json]:
+    """Records of files that a trainer has written while it was checked; of many of one kind, only one."""
+    records = {name: {"path": name, "written": is_trained} for name, is_trained in written}
+    kinds = Counter(_kind("", name) for name in records)
+    patterns = {name: _pattern(kind) for name in records if kinds[kind := _kind("", name)] > MANY}
+    one = {pattern: {"path": pattern, "written": False} for pattern in patterns.values()}
+    return [*one.values(), *(each for name, each in records.items() if name not in patterns)]
+
+
+def _inputs(work: ChainAssignment) -> list[Mapping[str, Any]]:
+    return [each for each in work.inputs if "written" not in each]
+
+
+def _pattern(kind: tuple[str, str, str]) -> str:
+    return f"{kind[1]}/*{kind[2]}"
 
 
 def _kind(plan: str, name: str) -> tuple[str, str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, TypeVar
 
 from app.domain.assignment import ChainAssignment, Lent, ResumePoint
@@ -64,6 +64,7 @@ class TrainerHost:
         self._deadlines: dict[str, Deadline] = {}
         self.busy_since: Instant | None = None
         self.has_failed = False
+        self._written = list[Any]()
         self.inexact_reasons: tuple[str, ...] = ()
 
     @property
@@ -145,10 +146,13 @@ class TrainerHost:
         return self.call(lambda process: process.save(deadline=self.deadline("save")))
 
     def uses(self) -> Mapping[str, Any]:
-        """The files that the process has opened since the last time. Raises `TrainerFailed`."""
-        if self._process is None or not self._process.opened:
-            return {}
-        return self.call(lambda process: process.uses(deadline=self.deadline("look")))
+        """The files that the process has opened since the last time, and what processes before it had `written`. Raises
+        `TrainerFailed`."""
+        uses: Mapping[str, Any] = {}
+        if self._process is not None and self._process.opened:
+            uses = self.call(lambda process: process.uses(deadline=self.deadline("look")))
+        written, self._written = [*self._written, *uses.get("written", ())], []
+        return {**uses, "written": written}
 
     def uses_before(self) -> Mapping[str, Any]:
         """The same at the beginning of a chain. A process that does not answer is replaced, and nothing is known."""
@@ -189,6 +193,9 @@ class TrainerHost:
     def end_process(self) -> None:
         """Its memory, of the GPU as well, is free after that."""
         process, self._process = self._process, None
+        if process is not None and process.opened and not self.has_failed:
+            with suppress(TrainerFailed):  # it has died
+                self._written += process.uses(deadline=self.deadline("look"))["written"]
         self.has_failed = False
         self._built, self._place, self._source, self._lent = None, None, None, ()
         self._deadlines.clear()
