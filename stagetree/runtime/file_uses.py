@@ -27,6 +27,9 @@ MOST_FILES = 2048
 TRAINING = frozenset({"train", "train_together", "evaluate"})
 """The commands during which a trainer writes what belongs to a trial. What it writes before, each trial would."""
 
+COARSE_SECONDS = 0.05
+"""The times of files are of a clock that is behind by some milliseconds."""
+
 SPAWNING = frozenset({"subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"})
 SYSTEM = ("/dev/", "/proc/", "/sys/", "/run/")
 
@@ -64,7 +67,7 @@ class FileUses:
 
     def spawned(self) -> None:
         """Another program was started: it may write what is read then."""
-        self.spawned_at = self.spawned_at or time.time()
+        self.spawned_at = self.spawned_at or time.time() - COARSE_SECONDS
 
     def opened(self, name: str, *, is_written: bool) -> None:
         """A file is opened. Raises nothing: this is called within the trainer's own `open`."""

@@ -82,6 +82,12 @@ def test_what_a_trainer_wrote_when_it_was_checked_is_every_trials_on_all_slots()
     assert LookAround().look_again(claim("a"), work(*records), uses((FILE, SUBMITTED + 1, False))) == [OTHERS]
 
 
+def test_of_many_files_of_one_kind_the_kind_is_named() -> None:
+    read = uses(*((f"/here/{number}.png", SUBMITTED + 1, False) for number in range(9)))
+    [text] = LookAround().look_again(claim("a"), work(), read)
+    assert text == "read /here/*.png, which was changed after the study was submitted"
+
+
 def test_what_was_written_before_a_chain_in_its_process_is_anothers() -> None:
     around = LookAround()
     around.note_writes(work(), uses(written={FILE: True}))

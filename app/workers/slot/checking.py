@@ -39,6 +39,7 @@ REBUILT = "Likely: it reads what the object before it has left in the process: a
 
 
 Metrics = Mapping[str, float | None]
+Files = Sequence[Mapping[str, Any]]
 Way = Callable[[State, Metrics], str]
 
 
@@ -62,13 +63,13 @@ class Checked:
     unproven: str = ""
     stray: Mapping[str, str] = field(default_factory=dict)
     unread: Sequence[str] = ()
-    files: Sequence[Mapping[str, Any]] = ()
+    files: Files = ()
 
 
-def check(bench: Bench, order: ProofOrder, steps: int, go_on: Callable[[], None]) -> Checked:
+def check(bench: Bench, order: ProofOrder, steps: int, go_on: Callable[[Files], None]) -> Checked:
     """Try a trainer for so many steps. Raises `CheckFailed`, and `TrainerFailed` for an accident, as `Bench` does.
 
-    go_on: called when what follows only compares: the trainer can be trained, and its state be loaded.
+    go_on: called when what follows only compares, with the files: the trainer can be trained, and its state be loaded.
     """
     with ExitStack() as held:
         check = _Check(bench, order, steps, held, go_on)
@@ -83,7 +84,9 @@ def check(bench: Bench, order: ProofOrder, steps: int, go_on: Callable[[], None]
 
 
 class _Check:
-    def __init__(self, bench: Bench, order: ProofOrder, steps: int, held: ExitStack, go_on: Callable[[], None]) -> None:
+    def __init__(
+        self, bench: Bench, order: ProofOrder, steps: int, held: ExitStack, go_on: Callable[[Files], None]
+    ) -> None:
         self._bench, self._order, self._steps, self._held, self._go_on = bench, order, steps, held, go_on
         self.found = Checked()
 
@@ -99,7 +102,7 @@ class _Check:
             return
         more = self._steps - 1
         if self._bench.is_worth(more):
-            self._go_on()
+            self._go_on(self.found.files)
             yield self._or_failing(self._used, end, metrics, "it went on from its state in a used object")
         if self._bench.is_worth(self._steps):
             yield self._or_failing(self._watched, end, metrics, "it was built a second time in the same process")

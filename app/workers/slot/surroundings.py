@@ -43,6 +43,9 @@ MOST_OF_TIME = 0.02
 MANY = 16
 """Where a trainer's constructor has written more files of one kind in a folder, it has written the others as well."""
 
+MOST_NAMED = 3
+"""Of more files of one kind that have changed, only the kind is named."""
+
 DIFF_CHARACTERS = 20_000
 """So much of a diff goes on record; of the rest, its hash."""
 
@@ -113,14 +116,17 @@ class LookAround:
 
     def _judge(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
         """Why files that a stage has opened may make it another one than it would be alone."""
-        plan, reasons = work.plan, list[str]()
+        plan, found = work.plan, list[tuple[str, str]]()
         checked = {each["path"]: each["written"] for each in work.inputs if "written" in each}
         for name, changed_at, is_changed in uses.get("read", ()):
             writer, is_trained = self._writers.get((plan, name), ("", checked.get(name, False)))
             if writer != claim.chain and (words := self._words(work, name, is_trained, changed_at, is_changed)):
-                reasons.append(f"read {name}, {words}")
+                found.append((name, words))
         self.note_writes(work, uses, claim.chain)
-        return reasons
+        kinds = Counter((_kind(plan, name), words) for name, words in found)
+        many = {(name, words) for name, words in found if kinds[_kind(plan, name), words] > MOST_NAMED}
+        read = ((_pattern(_kind(plan, each[0])) if each in many else each[0], each[1]) for each in found)
+        return [f"read {name}, {words}" for name, words in dict.fromkeys(read)]
 
     def note_writes(self, work: ChainAssignment, uses: Mapping[str, Any], chain: str = "") -> None:
         """Note the files that a chain has written, or what was trained before it in the same process."""
