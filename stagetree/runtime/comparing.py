@@ -89,7 +89,7 @@ def _is_own(code: CodeType, instructions: Sequence[Instruction], place: int) -> 
 
 
 def _left(model: Model, timeline: HpTimeline, step: int, fd: int, numbers: Mapping[str, Any]) -> list[str]:
-    """Of these numbers, those that stay what they were changed to."""
+    """The numbers that keep the value to which they were changed."""
     trainer, others = model.trainer, {name: value + 1 for name, value in numbers.items()}
     with suppress(Exception):  # a number that loading depends on tells nothing
         for name, value in others.items():

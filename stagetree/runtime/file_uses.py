@@ -1,5 +1,5 @@
-"""Which files a trainer's process opens while it trains, and what they were then: an edit or another trial may change
-them meanwhile.
+"""Which files a trainer's process opens while it trains, with their times: an edit or another trial may change them
+meanwhile.
 
 Each file that is opened for reading is noted with its times and size at that moment. A file that this process has
 written before is its own. `stagetree.runtime.reading` hears of each opening; the slot asks at the end of each stage.
@@ -25,7 +25,7 @@ MOST_FILES = 2048
 """Up to so many files are noted between two questions."""
 
 TRAINING = frozenset({"train", "train_together", "evaluate"})
-"""The commands during which a trainer writes what belongs to a trial. What it writes before, each trial would."""
+"""The commands during which a trainer writes what belongs to a trial. Before that, it writes the same for every trial."""
 
 COARSE_SECONDS = 0.05
 """The times of files are of a clock that is behind by some milliseconds."""
@@ -51,7 +51,7 @@ class ReadFile:
 
 @dataclass(slots=True)
 class FileUses:
-    """read: the files that were opened since the slot has asked. written: those that were written, and if in training.
+    """read: the files that were opened since the slot has asked. written: the files that it has written, and if in training.
 
     marks: of all files that the process has read, as they were last.
     """
@@ -66,7 +66,7 @@ class FileUses:
         self.is_training = command in TRAINING
 
     def spawned(self) -> None:
-        """Another program was started: it may write what is read then."""
+        """Another program was started: it may write files that are read then."""
         self.spawned_at = self.spawned_at or time.time() - COARSE_SECONDS
 
     def opened(self, name: str, *, is_written: bool) -> None:
@@ -100,7 +100,7 @@ class FileUses:
         found.changed_at = max(found.changed_at, changed_at)
 
     def take(self, near: Iterable[str]) -> dict[str, Any]:
-        """What was noted since the last time, for the slot; and modules, which the process goes on with.
+        """The files since the last time, for the slot; and modules, which the process keeps.
 
         near: the folders whose files count although they are temporary, such as the trainer's.
         """

@@ -129,7 +129,7 @@ class LookAround:
         return [f"read {name}, {words}" for name, words in dict.fromkeys(read)]
 
     def note_writes(self, work: ChainAssignment, uses: Mapping[str, Any], chain: str = "") -> None:
-        """Note the files that a chain has written, or what was trained before it in the same process."""
+        """Note the files that a chain has written, or an earlier training in the same process."""
         for name, is_trained in uses.get("written", ()):
             self._writers[work.plan, name] = chain, is_trained
             self._built[_kind(work.plan, name)] += not is_trained
