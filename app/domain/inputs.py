@@ -66,7 +66,7 @@ def _moved(path: str, moves: Iterable[tuple[str, str]]) -> str:
 
 def looked_at(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ...]:
     """The files a slot looks at before it trains for a study: its inputs and, once these were seen, files left out;
-    and records of the files that the trainer wrote when it was checked, with `written`: whether that was in training."""
+    and records of the files that the trainer wrote when it was checked, with `written`: if that was in training."""
     if is_unseen(study.inputs):
         return tuple(study.inputs)
     written = [record for test in plan.tests for record in test.files if "written" in record]

@@ -25,7 +25,7 @@ MOST_FILES = 2048
 """Up to so many files are noted between two questions."""
 
 TRAINING = frozenset({"train", "train_together", "evaluate"})
-"""The commands during which a trainer writes what belongs to a trial. Before that, it writes the same for every trial."""
+"""The commands during which a trainer writes for one trial. Before, it writes the same for every trial."""
 
 COARSE_SECONDS = 0.05
 """The times of files are of a clock that is behind by some milliseconds."""
@@ -51,7 +51,7 @@ class ReadFile:
 
 @dataclass(slots=True)
 class FileUses:
-    """read: the files that were opened since the slot has asked. written: the files that it has written, and if in training.
+    """read: the files that were opened since the slot has asked. written: its own files, and if written in training.
 
     marks: of all files that the process has read, as they were last.
     """
