@@ -92,8 +92,8 @@ class ProofOrder:
 class ChainAssignment:
     """Train these stages in a row, from `resume`, from the `mean` of states by their weights, or from step 0.
 
-    study, trial: on whose behalf it runs; its log is kept under them. intermediate_bytes: how much the chain may keep
-    in checkpoints inside its stages. branch_points: the numbers of the stages at whose ends others wait to begin.
+    study, trial: its log is kept under them. intermediate_bytes: how much the chain may keep in checkpoints inside its
+    stages. branch_points: the numbers of the stages at whose ends others wait to begin.
     branches_inside: for each stage, the steps inside it at which known trials would branch off if they went on.
     packing: how many lanes the pack has in which it is trained, 0 where it is trained alone. pack: the chains of it.
     profile: whether nobody knows yet how packs of the plan do on the slot's kind of device. measure: only see how packs
@@ -110,7 +110,8 @@ class ChainAssignment:
     decide, and train nothing; None is to train. most_ranks: so many devices it could have if these had too little
     memory. meeting: where its members are on other machines, the `address` at which the worker of its slot awaits
     theirs, and the `secret` by which it knows them. most_fresh_seconds: where the start of a fresh process takes
-    longer, it may train in one that has trained another chain; None: never.
+    longer, it may train in one that has trained another chain; None: never. submitted_at: of the
+    study, Unix time.
     """
 
     plan: str
@@ -150,10 +151,10 @@ class ChainAssignment:
     meeting: Mapping[str, str] | None = None
     mean: tuple[tuple[ResumePoint, float], ...] = ()
     most_fresh_seconds: float | None = None
+    submitted_at: float = 0.0
 
     @property
     def ranks(self) -> int:
-        """How many devices train it."""
         return 1 + len(self.members)
 
     @property
@@ -162,7 +163,7 @@ class ChainAssignment:
         return () if not self.members else (self.members,) if self.meeting is None else (self.members, self.meeting)
 
     def kind_on(self, device: str) -> str:
-        """How its devices are called, whose kind that is, where it goes by their speed."""
+        """How its devices, of that kind, are called where it goes by their speed."""
         return kind_apart(device) if self.meeting else device
 
     @property

@@ -163,6 +163,7 @@ def assignment_of(
         resume=resume,
         begin=None if resume else begin_of(plan, study),
         runtime_args=study.runtime_args,
+        submitted_at=study.submitted_at,
     )
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import inexact, machine, state_format
+from stagetree.runtime import inexact, machine, reading, state_format
 from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests
 from stagetree.runtime.conversation import Conversation
@@ -20,7 +20,7 @@ from stagetree.runtime.leftovers import Leftovers
 from stagetree.runtime.loading import code_modules, imports_of, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
 from stagetree.runtime.model import HpTimeline, LaunchedTrainer, Model
-from stagetree.runtime.reads import reads_of, watch_reads
+from stagetree.runtime.reads import reads_of, uses_of, watch_reads
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import ranks
 from stagetree.trainer.base import TrainsAhead
@@ -29,9 +29,8 @@ from stagetree.trainer.data import DataTrainer
 COMMANDS = (
     *("start", "build", "become_template", "begin", "load", "train", "evaluate", "save", "save_part"),
     *("join", "train_together", "measure", "leave"),  # packs
-    *("compare", "seen"),  # comparisons
+    *("compare", "seen", "uses"),  # comparisons
 )
-"""What can be asked for: each is a method."""
 
 RESTARTED = "the program, which is started again wherever its state is saved,"
 LAUNCHED = "what the processes that `launch` starts hold"
@@ -144,15 +143,15 @@ class Child(Conversation):
         self._journal.write(model, time.monotonic())
         is_elsewhere = isinstance(model.trainer, LaunchedTrainer)  # in processes of a script
         peak = 0 if is_elsewhere else machine.peak_bytes(self._device)
-        return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak}
+        return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak, "opened": reading.opened()}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
         model = self._model_of(message)
         is_watched = message.get("watch", False) and not isinstance(model.trainer, LaunchedTrainer | TrainsAhead)
         before = leaf_digests(model) if is_watched else {}
         metrics = model.evaluate()
-        changed = differing(before, leaf_digests(model)) if is_watched else []
-        return {"metrics": metrics, "not_exact": inexact.seen(), "changed": list(map(plain, changed))}
+        changed = list(map(plain, differing(before, leaf_digests(model)))) if is_watched else []
+        return {"metrics": metrics, "not_exact": inexact.seen(), "changed": changed, "opened": reading.opened()}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
         self._buffers.take_back(message["closed"])
@@ -162,7 +161,6 @@ class Child(Conversation):
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 
     def _save_part(self, message: Message, fds: list[int]) -> Message:
-        """What a rank does while the leader saves."""
         self._buffers.take_back(message["closed"])
         part = self._model_of(message).save_part_in(self._buffers)
         return {} if part is None else {"fd": os.dup(part[0].fd), "size": part[1], "buffer": part[0].number}
@@ -216,6 +214,10 @@ class Child(Conversation):
         """What the trainer has read, and which hyper-parameters it has not."""
         files = reads_of(self._built.trainer, self._file)
         return {"unread": list(map(plain, self._built.unread())), "files": files}
+
+    def _uses(self, message: Message, fds: list[int]) -> Message:
+        """The files that were opened since the last time."""
+        return uses_of(self._file)
 
     # ------------------------------------------------------------------------------------------------ their parts
 

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from stagetree.runtime import machine
+from stagetree.runtime import machine, reading
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of
 from stagetree.runtime.machine import print_to
 from stagetree.runtime.model import Journal, Model
@@ -52,6 +52,7 @@ class Conversation:
                 self._serve_forks()
 
     def _answer(self, message: Message, fds: list[int]) -> None:
+        reading.uses.begin(message["do"])
         try:
             answer = {"done": message["do"], **self._commands[message["do"]](message, fds)}
         except TrainerFailed as failed:

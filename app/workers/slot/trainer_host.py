@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from app.domain.assignment import ChainAssignment, Lent, ResumePoint
@@ -58,6 +58,7 @@ class TrainerHost(TrainerCalls):
         self._key: TemplateKey | None = None  # of what the process has built for the first of its chains
         self._fresh_seconds: dict[TemplateKey, float] = {}  # that a process took which builds that, of late
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
+        self._written = list[Any]()
         self.inexact_reasons: tuple[str, ...] = ()
         self.shares_process = False
 
@@ -154,6 +155,23 @@ class TrainerHost(TrainerCalls):
         deadline = self.deadline("train").of_steps(is_patient=work.patient)
         return self.call(lambda p: p.train(work.hp, until, work.ahead, deadline=deadline, on_progress=on_progress))
 
+    def uses(self) -> Mapping[str, Any]:
+        """The files that the process has opened since the last time, and what processes before it had `written`. Raises
+        `TrainerFailed`."""
+        uses: Mapping[str, Any] = {}
+        if self._process is not None and self._process.opened:
+            uses = self.call(lambda process: process.uses(deadline=self.deadline("look")))
+        written, self._written = [*self._written, *uses.get("written", ())], []
+        return {**uses, "written": written}
+
+    def uses_before(self) -> Mapping[str, Any]:
+        """The same at the beginning of a chain. A process that does not answer is replaced, and nothing is known."""
+        try:
+            return self.uses()
+        except TrainerFailed as failed:
+            logger.warning("the trainer's process is replaced: %s", failed)
+            return {}
+
     def mark_at(self, place: Place) -> None:
         """The model has been trained to that place, and stays there."""
         self._place = place
@@ -191,6 +209,10 @@ class TrainerHost(TrainerCalls):
         self._templates.close()
 
     def end_process(self) -> None:
+        process = self._process
+        if process is not None and process.opened and not self.has_failed:
+            with suppress(TrainerFailed):  # it has died
+                self._written += process.uses(deadline=self.deadline("look"))["written"]
         self._built, self._place, self._source, self._lent = None, None, None, ()
         self._template, self._key = None, None
         self._memory.begin()
