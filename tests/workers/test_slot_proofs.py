@@ -12,7 +12,7 @@ from cluster import Cluster
 from toys import switch
 
 from app.domain import events as e
-from app.domain.proofs import unread
+from app.domain.exactness import unread
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.registry import Catalogue, TrainerSource

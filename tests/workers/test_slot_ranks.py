@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.domain.proofs import judge, of_study
 from cluster import Cluster
 from studies import spec
 from toys import switch
@@ -17,7 +18,6 @@ from toys import switch
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.proofs import judge, of_study
 from app.domain.terms import ProofKind, Verdict
 from app.events.database import Database
 from app.events.records import Write, transact
