@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from stagetree.runtime import inexact, machine, state_format
-from stagetree.runtime.differences import first_difference, leaves
+from stagetree.runtime.differences import Leaves, causes, first_difference, leaves
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.forks import Way, forked, forked_ranks, warned_once
 from stagetree.runtime.holdings import differing, holdings
@@ -117,7 +117,7 @@ def _compare(ways: _Ways, report: Report) -> None:
     others = {"split": forked(ways.split), "watched": forked(ways.watched)}
     report.load_seconds = others["split"]["load_seconds"]
     wrong = {way: text for way in others if (text := ways.difference(way))}
-    names = differing(whole["holdings"], others["split"]["holdings"])
+    names = causes(differing(whole["holdings"], others["split"]["holdings"]), ways.leaves("whole"))
     for way, result in others.items():
         text = "" if way in wrong else inexact.other_metrics(report.metrics, result["metrics"])
         if text:
@@ -212,8 +212,11 @@ class _Ways:
 
     def difference(self, way: str) -> str:
         """Where the state at the end of a way differs first from that of the whole; nothing if it does not."""
-        states = [map_parted(self._kept(name), Parted.whole) for name in ("whole", way)]
-        return first_difference(*map(leaves, states))
+        return first_difference(self.leaves("whole"), self.leaves(way))
+
+    def leaves(self, way: str) -> Leaves:
+        """Of the state at its end."""
+        return leaves(map_parted(self._kept(way), Parted.whole))
 
     def _built(self) -> Model:
         job, here = self._job, ranks.here()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from stagetree.runtime import inexact, state_format
-from stagetree.runtime.differences import Leaves, first_difference, leaves
+from stagetree.runtime.differences import Leaves, causes, first_difference, leaves
 from stagetree.runtime.digests import digest
 from stagetree.runtime.failures import plain
 from stagetree.runtime.holdings import differing
@@ -37,11 +37,12 @@ def compare(mine: Sequence[int], stored: Sequence[int], ignored: Collection[str]
     for name in ignored:
         if not any(isinstance(each.get(name), torch.Tensor) for each in (one, other)):
             one.pop(name, None), other.pop(name, None)
-    is_held = HOLDINGS in own and HOLDINGS in there
+    is_held, difference = HOLDINGS in own and HOLDINGS in there, first_difference(one, other)
+    stray = differing(there[HOLDINGS], own[HOLDINGS]) if is_held else []
     return {
-        "difference": plain(first_difference(one, other)),
+        "difference": plain(difference),
         "elsewhere": inexact.others(there.get("machine", {}), own.get("machine", {})),
-        "stray": list(map(plain, differing(there[HOLDINGS], own[HOLDINGS])[:MOST_NAMED])) if is_held else [],
+        "stray": list(map(plain, (causes(stray, one) if difference else stray)[:MOST_NAMED])),
     }
 
 

@@ -7,7 +7,7 @@ string that is another object is written once more, where the same object would 
 from __future__ import annotations
 
 import pickletools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,6 +132,16 @@ def first_difference(one: Leaves, other: Leaves) -> str:
     name = next((each for each in wrong if not each.startswith("generators")), wrong[0])
     count = f"{len(wrong)} of {len(names)} leaves differ"
     return f"{count}, the first is {name}{_difference_text(one.get(name), other.get(name))}"
+
+
+OF_MODULES = frozenset({"_modules", "_parameters", "_buffers"})
+"""Attributes of a module that differ where its weights, or gradients that follow from them, do."""
+
+
+def causes(names: Iterable[str], state: Leaves) -> list[str]:
+    """Of what two trainers held besides, what may be why their states differ: what is in the state follows from it."""
+    within = {part for name in state for part in name.replace("[", ".").split(".")} | OF_MODULES
+    return [name for name in names if name.partition(" (")[0].rpartition(".")[2] not in within]
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:

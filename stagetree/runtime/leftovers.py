@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import decimal
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
 from stagetree.runtime.digests import digest
-from stagetree.runtime.holdings import Holdings, differing, holdings
-from stagetree.runtime.loading import code_modules
+from stagetree.runtime.holdings import Holdings, caches, differing, holdings
+from stagetree.runtime.loading import code_modules, imports_of
 from stagetree.runtime.scripted import Script
 
 MOST_NAMED = 3
@@ -57,7 +59,23 @@ def of_process(trainer: object, file: str) -> Holdings:
     modules = code_modules(file)
     if isinstance(trainer, Script):
         modules = [each for each in modules if each.__name__ != "__main__"]
-    return {**holdings(trainer, modules, only_modules=True), **_settings()}
+    others = {**dict(_functions(modules, caches(trainer))), **_settings(), **_environment(file)}
+    return {**holdings(trainer, modules, only_modules=True), **others}
+
+
+def _functions(modules: Iterable[ModuleType], left_out: Container[str]) -> Iterator[tuple[str, str]]:
+    """Which functions stand in these modules and in their classes: others may have been put in their places."""
+    for module in modules:
+        file = (getattr(module, "__file__", None) or module.__name__).rpartition("/")[2]
+        kinds = [
+            each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__
+        ]
+        spaces = [("", f" (a global of {file})", vars(module))]
+        spaces += [(f"{kind.__name__}.", " (of the class)", vars(kind)) for kind in kinds]
+        for before, where, names in spaces:
+            for name, value in list(names.items()):
+                if isinstance(value, FunctionType) and name not in left_out:
+                    yield f"{before}{name}{where}", f"{value.__code__.co_filename}:{value.__code__.co_firstlineno}"
 
 
 def _settings() -> Holdings:
@@ -75,6 +93,12 @@ def _settings() -> Holdings:
         "np.geterr()": np.geterr(),
         "decimal.getcontext()": (decimal.getcontext().prec, decimal.getcontext().rounding),
         "os.getcwd()": os.path.realpath("."),
-        "os.environ": dict(os.environ),
     }
     return {name: digest(value) for name, value in settings.items()}
+
+
+def _environment(file: str) -> Holdings:
+    """The variables that stand in the user's code by their names: libraries set others as they are needed first."""
+    code = b"\n".join(imports_of(Path(file).resolve()).files.values())
+    named = {name for name in os.environ if any(quote + os.fsencode(name) + quote in code for quote in (b"'", b'"'))}
+    return {f"os.environ[{name!r}]": digest(os.environ[name]) for name in sorted(named)}

@@ -20,8 +20,8 @@ from stagetree import Trainer
 
 Json = dict[str, Any]
 FOLDER = Path(__file__).parent
-WRONG = ("wrong_state", "wrong_chance", "wrong_process", "wrong_modules")
-RIGHT = ("right", "right_modules")
+WRONG = ("wrong_state", "wrong_chance", "wrong_process", "wrong_modules", "wrong_between", "wrong_late")
+RIGHT = ("right", "right_modules", "right_between")
 LEFT, TRACES = ("wrong_left",), ("leaves_traces",)
 """What the first leave in a process would make the next trial in it wrong; none of it reaches one."""
 SAVED = ("saving-rounds", "saving-counts")
@@ -82,7 +82,37 @@ def one_by_one(trainer: str, **more: Any) -> Json:
     return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
 
 
-STUDIES = {"grid": grid, "halving": halving, "changes": changes, "one-by-one": one_by_one}
+def apart(trainer: str, **more: Any) -> Json:
+    """A long trial, and one that parts from it at each of the steps 8, 11 and 13."""
+    rates: list[tuple[Any, int]] = [(0.1, 20), (switch(0.1, 0.3, 8), 20), (switch(0.1, 0.2, 11), 19)]
+    return _listed(trainer, [*rates, (switch(0.1, 0.4, 13), 17)], more)
+
+
+def measured(trainer: str, **more: Any) -> Json:
+    """Trials that end, and are measured, on the way of a longer one."""
+    return _listed(trainer, [(0.1, 20), (0.1, 13), (0.1, 17), (switch(0.1, 0.3, 7), 20)], more)
+
+
+def _listed(trainer: str, rates: Sequence[tuple[Any, int]], more: Json) -> Json:
+    trials = [{"hp": {"lr": rate, "wd": 0.5}, "steps": steps} for rate, steps in rates]
+    return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
+
+
+def rungs(trainer: str, **more: Any) -> Json:
+    """Six trials with constant rates, of which some go on from 5 steps to 10, and to 20."""
+    tuner = {"kind": "asha", "num_trials": 6, "min_steps": 5, "max_steps": 20, "reduction_factor": 2}
+    return spec(trainer, tuner=tuner, space={"lr": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}, **more)
+
+
+STUDIES = {
+    "grid": grid,
+    "halving": halving,
+    "changes": changes,
+    "one-by-one": one_by_one,
+    "apart": apart,
+    "measured": measured,
+    "rungs": rungs,
+}
 
 
 def spec(trainer: str, **more: Any) -> Json:

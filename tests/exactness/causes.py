@@ -41,6 +41,18 @@ ATTRIBUTES = {
     "own-noise": "self.noise",
     "late-freeze": "self.updates",
     "own-penalty": "self.smoothing",
+    "windowed": "self.mean.total, self.mean.seen",
+    "queued": "self.queue.queue, self.queue.unfinished_tasks",
+    "generator-window": "self.rollout",
+    "averages-weights": "self.taken",
+    "on-the-optimizer": "self.optimizer.updates",
+    "looks-ahead": "self.optimizer.count, self.optimizer.slow",
+    "scheduler-left-out": "self.schedule.last_epoch, self.schedule._step_count, self.schedule._last_lr, "
+    "self.spare._opt_called, self.schedule.optimizer, self.spare.param_groups",
+    "late-copy": "self.copied",
+    "reads-at-first": "self.first",
+    "late-parameters": "self.optimizer.state",
+    "late-numbers": "self.numbers",
 }
 """By trainer: what its state leaves out."""
 
@@ -50,6 +62,7 @@ OTHERS = {
     "parameters-only": DIGITS,
     "saving-rounds": ("state_dict() changes what evaluate() reads", *DIGITS),
     "saving-counts": ("saving changes what train() reads",),
+    "smooths-late": ("evaluate() changes what it reads",),
     "measuring-draws": MEASURING,
     "measuring-reads": MEASURING,
     "measuring-schedules": MEASURING,
@@ -65,7 +78,7 @@ OTHERS = {
         *MEASURING,
         "saving changes what train() reads: state_dict() does, or train() reads addresses",
     ),
-    "stays-in-evaluation": ("evaluate() leaves self.model in evaluation mode",),
+    "stays-in-evaluation": MEASURING,
 }
 
 

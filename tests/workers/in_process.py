@@ -105,7 +105,9 @@ class InProcess:
         return metrics
 
     def save(self, *, deadline: Any, look: bool = False) -> State:
-        self.do("look" if look else "save")
+        self.do("save")
+        if look:
+            self.do("look")
         assert self.model is not None
         more = {HOLDINGS: holdings(self.model.trainer, code_modules(self.file))} if look else {}
         return State(*write({**self.model.state(), "machine": dict(self.machine), **more}))

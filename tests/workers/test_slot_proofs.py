@@ -13,7 +13,8 @@ from cluster import Cluster
 from toys import switch
 
 from app.domain import events as e
-from app.domain.terms import StudyId
+from app.domain.exactness import judge, marks_of, unread
+from app.domain.terms import StudyId, Verdict
 from app.events.database import Database
 from app.registry import Catalogue, TrainerSource
 from app.tuning.replay import replay
@@ -79,67 +80,64 @@ def test_a_right_trainer_is_tried_and_proven(proving: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_in_which_a_state_came_out_the_same_trains_on(
-    proving: Cluster, started: list[TrainerProcess]
-) -> None:
-    proving.run(proving.submit(study("right")))
-    chains = [chain.proof or "trains" for chain in proving.events(e.ChainAssigned)]
-    assert chains.count("handover") == 1 and chains[-1] == "trains"
-    assert len(started) == 3, "one each for the check, what was trained before the proof, the proof and what followed"
-
-
-@pytest.mark.slow
 def test_what_the_state_leaves_out_has_each_trial_trained_alone(proving: Cluster) -> None:
     isolated = proving.run(proving.submit(study("forgetful")))
     alone = proving.run(proving.submit(study("forgetful", merge=False, inexact="allow")))
     assert "self.count" in isolated.isolated
     assert proving.values(isolated.id) == proving.values(alone.id)
-    assert (isolated.executed, isolated.proof_steps) == (18, 5)
+    assert isolated.executed == 18 and 0 < isolated.proof_steps <= 6
     assert is_identical(proving, isolated.id)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("trainer", "difference", "stray"),
+    ("trainer", "difference", "cause"),
     [
-        ("forgetful", "in a used object, 1 of 11 leaves differ, the first is trainer.weights (by up to", "self.count"),
-        ("idle", "", "self.seen"),
-        ("global", "in a used object, 2 of 12 leaves differ", "COUNT (a global of inexact_trainers.py)"),
-        ("drawing", "of equal weights, score is", "self.chance"),
-        ("watched", "evaluate() or state_dict() changes what train() reads", ""),
+        ("forgetful", "1 of 11 leaves differ, the first is trainer.weights (by up to", "self.count not in the state"),
+        ("idle", "", ""),
+        ("global", "2 of 12 leaves differ", "COUNT (a global of inexact_trainers.py) not in the state"),
+        ("drawing", "of equal weights, score is", "self.chance not in the state"),
+        ("watched", "leaves differ", "evaluate() or state_dict() changes what train() reads"),
     ],
 )
-def test_a_check_says_what_differs_and_why(proving: Cluster, trainer: str, difference: str, stray: str) -> None:
+def test_a_check_says_what_differs_and_why(proving: Cluster, trainer: str, difference: str, cause: str) -> None:
     proving.run(proving.submit(study(trainer)))
     [check] = found(proving, "check")
     assert difference in check.difference and bool(difference) == bool(check.difference), check
-    assert list(check.stray) == ([stray] if stray else []), check
-    assert not (check.unproven or check.begin) and check.step == 2
-    if trainer == "forgetful":
-        assert "Likely: self.count not in the state" in check.difference
-        assert check.stray[stray] == "does not come back with the state: 2 in a used object, 1 when it was saved"
+    assert (f"Likely: {cause}" if cause else "") in check.difference, check
+    assert not (check.unproven or check.begin or check.stray) and check.step == 2
+
+
+@pytest.mark.slow
+def test_what_does_not_come_back_and_changes_nothing_is_compared_as_a_whole_and_no_mark(proving: Cluster) -> None:
+    done = proving.run(proving.submit(study("idle")))
+    strays = [set(each.stray) for each in found(proving, "handover") if each.stray]
+    assert strays and strays[0] == {"self.seen"}, "of another one the trainer says that it does not matter"
+    assert [each for each in found(proving, "whole") if each.difference] == [] != found(proving, "whole")
+    assert not done.isolated and not any(map(marks_of(proving.plan, done), done.trials))
+    assert judge(proving.plan, done).verdict == Verdict.VERIFIED
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("trainer", "args", "difference", "stray"),
+    ("trainer", "args", "difference"),
     [
-        ("exact", {"workers": 2}, "", []),
-        ("persistent", {"workers": 2}, "persistent loader workers (Noisy)", []),
-        ("forgot-train", {}, "evaluate() leaves self.net in evaluation mode; end it with train()", []),
-        ("counting", {}, "Likely: self.chance not in the state", ["self.chance"]),
-        ("clock", {}, "not repeatable even without a break", []),
-        ("diverging", {}, "", []),
+        ("exact", {"workers": 2}, ""),
+        ("persistent", {"workers": 2}, "Likely: self.loader._iterator not in the state"),
+        ("forgot-train", {}, "Likely: evaluate() or state_dict() changes what train() reads"),
+        ("counting", {}, "Likely: self.chance not in the state"),
+        ("clock", {}, "not repeatable even without a break"),
+        ("diverging", {}, ""),
     ],
 )
 def test_a_check_names_the_causes_that_peoples_trainers_have(
-    proving: Cluster, trainer: str, args: Json, difference: str, stray: list[str]
+    proving: Cluster, trainer: str, args: Json, difference: str
 ) -> None:
     proving.sources = {trainer: TrainerSource(str(RUNTIME / "inexact.py"), "1")}
     proving.run(proving.submit(study(trainer, lr=0.001, metric="value", trainer_args=args, inexact="refuse")))
     [check] = found(proving, "check")
     assert difference in check.difference and bool(difference) == bool(check.difference), check
-    assert list(check.stray) == stray and not check.unproven, check
+    assert not (check.stray or check.unproven), check
 
 
 SCRIPT = """
@@ -195,9 +193,9 @@ def test_hyper_parameters_that_a_script_does_not_read_are_on_record(proving: Clu
 @pytest.mark.slow
 def test_a_fresh_process_that_cannot_take_the_state_is_a_difference(proving: Cluster) -> None:
     done = proving.run(proving.submit(study("unloadable")))
-    [handover] = found(proving, "handover")
-    words = "the trainer failed when it was to go on from its state: RuntimeError: the buffers are not there yet"
-    assert handover.difference == done.isolated == words
+    [check] = found(proving, "check")
+    words = "the trainer failed when it resumed from its state: RuntimeError: the buffers are not there yet"
+    assert check.difference == done.isolated == words
     assert done.state == "completed"
 
 

@@ -1,0 +1,54 @@
+"""No script that is wrong in some way is wrong in silence, and none that is right has a mark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from alone import Alone
+from bank import STUDIES, Held, hold
+from cluster import Cluster
+from scripts import SCRIPTS, Script
+
+from app.events.database import Database
+from app.registry import Catalogue
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm
+
+
+@pytest.fixture
+def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
+    """Two slots that train in processes of their own, and compare."""
+    database = Database(sqlite_url)
+    start = partial(TrainerProcess.start, warm)
+    made = Cluster(database, tmp_path, start=start, slots=2, silence=60.0, proofs=True)
+    yield made
+    made.close()
+    database.dispose()
+
+
+def shown(cluster: Cluster, script: Script, alone: Alone, folder: Path) -> Held:
+    file = folder / "script.py"
+    file.write_text(script.source)
+    cluster.sources = Catalogue([str(file)]).describe()
+    study = cluster.run(cluster.submit(STUDIES[script.shows_in](script.name)), rounds=400)
+    return hold(cluster.plan, study, alone, str(file))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [each for each in SCRIPTS if not each.is_right], ids=lambda each: each.name)
+def test_no_wrong_script_is_wrong_in_silence(cluster: Cluster, script: Script, alone: Alone, tmp_path: Path) -> None:
+    found = shown(cluster, script, alone, tmp_path)
+    assert found.state == "completed" and not found.in_silence, found
+    assert found.isolated or any(found.marks.values()), "else it shows nothing"
+    assert not (found.isolated and found.other), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [each for each in SCRIPTS if each.is_right], ids=lambda each: each.name)
+def test_no_right_script_has_a_mark(cluster: Cluster, script: Script, alone: Alone, tmp_path: Path) -> None:
+    found = shown(cluster, script, alone, tmp_path)
+    assert (found.state, found.isolated, found.other) == ("completed", "", {})
+    assert not any(found.marks.values()) and found.verdict in ("checked", "verified"), found

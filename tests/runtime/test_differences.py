@@ -1,0 +1,20 @@
+"""What of all that differs between two trainers may be the cause of a difference, and what only follows from it."""
+
+from __future__ import annotations
+
+import torch
+
+from stagetree.runtime.differences import causes, leaves
+
+STATE = leaves({"trainer": {"net": {"0.weight": torch.zeros(1)}, "count": 1, "opt": {"param_groups": [{"lr": 0.1}]}}})
+
+
+def test_what_is_in_the_state_is_no_cause() -> None:
+    """A script was told that `where`, which it saves, is not in the state: its number had followed from the fault."""
+    names = ["self.count", "count (a global of train.py)", "self.opt.param_groups", "self.net._modules", "self.sched"]
+    assert causes(names, STATE) == ["self.sched"]
+
+
+def test_attributes_of_what_is_in_the_state_may_be_causes() -> None:
+    names = ["self.opt.updates", "opt.slow (a variable of main())", "T.count_late (of the class)"]
+    assert causes(names, STATE) == names
