@@ -169,7 +169,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Change]] = {
     ),
     "scheduler": (scheduler, lambda h: setattr(h.it, "last_epoch", 4)),
     "attribute of a scheduler": (scheduler, lambda h: setattr(h.it, "skipped", [1])),
-    "scaler": (lambda: torch.amp.GradScaler("cpu", init_scale=2.0), lambda h: setattr(h.it, "_init_scale", 4.0)),
+    "scaler": (lambda: torch.amp.GradScaler("cpu"), lambda h: h.it.set_growth_interval(7)),
     "attribute of a scaler": (lambda: torch.amp.GradScaler("cpu"), lambda h: setattr(h.it, "skipped", 1)),
     "object": (lambda: Plain(inner=Plain(count=0)), lambda h: setattr(h.it.inner, "count", 1)),
     "slots": (Phase, lambda h: setattr(h.it, "step", 7)),

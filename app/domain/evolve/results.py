@@ -34,6 +34,13 @@ def trained_by(plan: SearchPlan, node: Node, step: int) -> Chain | None:
     if chain is None:
         covering = (name for (name, _), (start, end) in node.running.items() if start < step <= end)
         chain = next(covering, None)
+    if chain is None:  # a state inside a stage may be on record only after the stage
+        passing = (
+            each.id
+            for each in plan.chains.values()
+            if each.proof is None and any(s.node == node.id and s.start < step <= s.end for s in each.stages)
+        )
+        chain = next(passing, None)
     return plan.chains.get(chain) if chain is not None else None
 
 
