@@ -16,7 +16,7 @@ import random
 import time
 import warnings
 from collections import ChainMap, OrderedDict, deque
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
@@ -95,12 +95,13 @@ def address(tensor: torch.Tensor) -> int:
 
 class Digest:
     """in_state: the addresses of tensors whose numbers are looked at elsewhere. ends: when the look must be over, as
-    `time.monotonic` tells it.
+    `time.monotonic` tells it. left_out: objects into which it does not look.
     """
 
-    def __init__(self, in_state: frozenset[int] = frozenset(), ends: float = inf) -> None:
+    def __init__(self, in_state: frozenset[int] = frozenset(), ends: float = inf, left_out: Sequence[Any] = ()) -> None:
         self._hash, self._left, self._in_state, self._ends = blake2b(digest_size=12), MOST_VALUES, in_state, ends
-        self._met: MutableMapping[int, tuple[int, Any]] = {}  # with the values: nothing new may lie where one lay
+        # with the values: nothing new may lie where one lay
+        self._met: MutableMapping[int, tuple[int, Any]] = {id(each): (-1, each) for each in left_out}
 
     def of(self, value: Any) -> str:
         with suppress(Exception):  # whatever a library's object does when it is read: the rest of it is not looked at

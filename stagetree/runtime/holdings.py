@@ -38,13 +38,14 @@ def holdings(trainer: object, modules: Iterable[ModuleType], *, only_modules: bo
     left_out, ends = OURS | caches(trainer), time.monotonic() + MOST_SECONDS
     in_state, found = frozenset[int]() if only_modules else _tensors_of_state(trainer), Holdings()
     own = () if only_modules else _of_trainer(trainer)
+    streamed = trainer.streamed() if isinstance(trainer, OpenScript) else []  # the places are in the state
     for name, where, value in itertools.chain(own, _of_modules(modules)):
         if time.monotonic() > ends:
             break
-        if name not in left_out:
+        if name not in left_out and all(value is not each for each in streamed):
             for inner, part in _parts_to_name(name, value):
                 if inner.rpartition(".")[2] not in left_out:
-                    found[f"{inner}{where}"] = Digest(in_state, ends).of(part)
+                    found[f"{inner}{where}"] = Digest(in_state, ends, streamed).of(part)
     return found
 
 

@@ -395,3 +395,19 @@ def test_packs_are_not_compared() -> None:
     told.plan.packing = 2
     assert told.judged().verdict == Verdict.UNCHECKED
     assert set(told.marks().values()) == {"unchecked: what is trained in packs is not compared"}
+
+
+# ------------------------------------------------------------------------------------------------ states that compare
+
+
+def test_a_state_inside_a_stage_that_is_on_record_after_the_stage_compares_its_resumption() -> None:
+    """Its upload took longer than the rest of the stage, and the resumption was never compared."""
+    story = Story()
+    study = story.submit(({"lr": steps(0.1, 0.3, milestones=[8])}, 20), ({"lr": 0.1}, 20))
+    trunk, leaf = story.path(study)
+    story.finish(story.assign((trunk, 0, 8)))
+    chain = story.assign((leaf, 8, 20))
+    story.train(chain)
+    story.keep(leaf.id, 10, intermediate=True)
+    assert leaf.checkpoints[10].since == 8
+    assert [(each.step, each.since, each.begin) for each in story.plan.witnesses[8]] == [(10, 8, 0)]

@@ -38,7 +38,7 @@ def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
 
 
 def _note_resumption(plan: SearchPlan, stages: tuple[e.Stage, ...]) -> None:
-    """Where a chain begins with a saved state, that is to be compared. The mean of several states can not be."""
+    """Where a chain begins with a saved state, that must be compared. The mean of several states can not be."""
     begin, last = stages[0].start, stages[-1]
     if not begin or last.node not in plan.nodes or plan.ancestry(last.node)[0].start == begin:
         return

@@ -10,7 +10,7 @@ from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, ProofKind
 
 MOST_IN_VAIN = 3
-"""A proof that ended so often by an accident is not begun again: nothing waits for ever."""
+"""A proof that ended so often by an accident is not begun again: nothing waits forever."""
 
 MOST_CHECKED = 2
 """A trainer that fails at the first steps of so many of a study's trials with other values fails for all of them."""
