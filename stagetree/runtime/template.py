@@ -103,7 +103,7 @@ class TemplateRole:
         The way in which Python ends would copy thousands of pages, to let go of what the kernel frees anyway.
         """
         is_quiet = len(os.listdir("/proc/self/task")) == 1 and not _has_children()
-        if self._at_fork is None or not is_quiet or self._ends != atexit._ncallbacks():  # type: ignore[attr-defined]
+        if self._at_fork is None or not is_quiet or self._ends != atexit._ncallbacks():
             return
         new = {number for number, *_ in set(_identities()) - self._at_fork}
         if not all(os.readlink(f"/proc/self/fd/{number}").startswith(OURS) for number in new):
