@@ -108,7 +108,7 @@ def watch() -> None:
 
 
 def watch_on() -> None:
-    """In a fork that goes on as a process of its own: what it opens is its own, in the same folders."""
+    """In a fork that goes on as a process of its own: watch the same folders, apart from the template."""
     for watch in _watch:
         watch.renew()
 
@@ -125,7 +125,7 @@ def data_files() -> list[str]:
 
 
 def read_files() -> list[str]:
-    """As `data_files`, each by its own name."""
+    """As `data_files`, without patterns."""
     for watch in _watch:
         for kind, name in watch.forks.told():
             _enter(kind, name)
