@@ -63,7 +63,7 @@ class Fork(TrainerProcess):
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A process that serves forks. files: read during the build, each with a stamp that tells whether it was changed."""
+    """A process that serves forks. files: read during the build, each with a stamp that changes with it."""
 
     process: TrainerProcess
     printed: bytes
