@@ -92,7 +92,8 @@ def _by_worth(plan: SearchPlan, witnesses: Sequence[Witness]) -> list[Witness]:
 
 def _may_cost(plan: SearchPlan, cost: int) -> bool:
     """Whether so many steps may be trained again for one resumption."""
-    steps, spent = _steps(plan), sum(study.proof_steps for study in plan.studies.values())
+    steps = _steps(plan)
+    spent = sum(test.step - test.begin for test in plan.tests if test.proof == ProofKind.HANDOVER)
     if cost <= 2 * FEW_STEPS or _takes_a_moment(plan, cost, spent):
         return True
     share = max(PROOF_SHARE * steps, 4 * FEW_STEPS * len(plan.resumptions))

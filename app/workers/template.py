@@ -2,7 +2,7 @@
 
 Templates: a trainer's process that has imported the file and built the trainer, of which each chain has a fork.
 
-A fork is there in milliseconds, with a model that nobody has trained. See `stagetree.runtime.template` for what makes
+A fork starts in milliseconds, with a model that was never trained. See `stagetree.runtime.template` for what makes
 a process unfit for it.
 """
 
@@ -43,7 +43,7 @@ class TemplateKey:
 
 
 class Fork(TrainerProcess):
-    """A process that is a fork of a template. printed: what that had printed by then."""
+    """A process that is a fork of a template. printed: the text that the template printed while it was built."""
 
     printed = b""
 
@@ -63,7 +63,7 @@ class Fork(TrainerProcess):
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A process that serves forks. files: what it read while it was built, each with what tells that it was changed."""
+    """A process that serves forks. files: read during the build, each with a stamp that changes with it."""
 
     process: TrainerProcess
     printed: bytes
@@ -81,7 +81,7 @@ class Template:
 
 
 class Templates:
-    """Those of one slot, the most recently used ones last."""
+    """The templates of one slot, the most recently used ones last."""
 
     def __init__(self) -> None:
         self._templates: dict[TemplateKey, Template] = {}
@@ -92,7 +92,7 @@ class Templates:
         return key not in self._refused
 
     def fork(self, key: TemplateKey) -> Fork | None:
-        """A process with a model that nobody has trained; None where there is no template."""
+        """A process with a model that was never trained; None where there is no template."""
         self._end([other for other in self._templates if other.trainer == key.trainer and other.source != key.source])
         template = self._templates.get(key)
         if template is None:
@@ -133,7 +133,7 @@ class Templates:
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """What tells that a file was changed; None where there is none."""
+    """A stamp that changes with the file; None where there is no file."""
     try:
         status = os.stat(path)
     except OSError:

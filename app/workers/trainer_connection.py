@@ -122,7 +122,7 @@ class TrainerConnection:
 
     def become_template(self, *, deadline: Deadline) -> tuple[str, Sequence[str]]:
         """Serve forks from here on, each with the model that was just built. Why that would not be safe, in words that
-        follow "it"; or none, and the files that were read by then. Then only `fork`, `kill` and `close` are left."""
+        follow "it"; or none, and the files that it has read. Then only `fork`, `kill` and `close` may be called."""
         answer, _ = self._ask("become_template", deadline, STDERR)
         return answer["unsafe"], answer["files"]
 

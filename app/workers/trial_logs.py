@@ -48,13 +48,13 @@ class StageFiles:
     rows: Path | None
 
     def size(self) -> int:
-        """Of what was printed so far; 0 where that is not known."""
+        """The file's size in bytes; 0 where it is unknown."""
         with suppress(OSError):
             return self.printed.stat().st_size
         return 0
 
     def printed_since(self, size: int) -> bytes:
-        """What was printed since the file had that size, up to `PIECE_BYTES`."""
+        """The text printed since the file had that size, up to `PIECE_BYTES`."""
         with suppress(OSError), self.printed.open("rb") as file:
             file.seek(size)
             return file.read(PIECE_BYTES)

@@ -58,7 +58,7 @@ class WarmFailed(Exception):
 class Warm:
     """One for this process alone, or, where `path` is a socket that one listens on, that of the whole machine.
 
-    files: those of trainers; the libraries that they name are imported once, before anything is forked.
+    files: of trainers; the libraries that they name are imported once, before anything is forked.
     """
 
     def __init__(self, path: str = "", files: Sequence[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The trainer's side of the conversation with its slot: commands, answers, and what is said while it trains.
+"""The trainer's side of the conversation with its slot: commands, answers, and progress while it trains.
 
 Every command is answered with `done`, or with `failed` and what failed. While it trains it says by itself how far it
 is, and looks between two steps whether it is wanted to train for longer, or shorter.
@@ -27,7 +27,7 @@ Command = Callable[[Message, list[int]], Message]
 
 
 class Conversation:
-    """Of a process that has at most one model, or those of a pack. commands: what can be asked for, by name."""
+    """Of a process that has at most one model, or the models of a pack. commands: by name."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -92,7 +92,7 @@ class Conversation:
     def _heeds(self, message: Message, fds: list[int]) -> bool:
         """Whether it is something that has no answer, and may come at any time."""
         if message["do"] == "log":
-            print_to(fds[0])  # from here on, what is printed, and what is logged to the second, if there is one
+            print_to(fds[0])  # the second file, if there is one, is for logged numbers
             journal = self._lanes.journal(message["lane"]) if "lane" in message else self._journal
             journal.write_to(fds[1] if len(fds) > 1 else -1)
         elif message["do"] == "patience":

@@ -123,7 +123,7 @@ def opened() -> int:
 
 
 def watch_on() -> None:
-    """In a fork that goes on as a process of its own: what it opens is its own, in the same folders."""
+    """In a fork that goes on as a process of its own: watch the same folders, apart from the template."""
     for watch in _watch:
         watch.renew()
 
@@ -140,7 +140,7 @@ def data_files() -> list[str]:
 
 
 def read_files() -> list[str]:
-    """As `data_files`, each by its own name."""
+    """As `data_files`, without patterns."""
     opened()
     for watch in _watch:
         for is_written, name in watch.folders.closed():

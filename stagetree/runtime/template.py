@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from stagetree.runtime import reading
-from stagetree.runtime.warm import ForkServer
+from stagetree.runtime.endings import ForkServer
 from stagetree.runtime.wire import Wire
 
 STANDARD = (0, 1, 2)
@@ -60,12 +60,12 @@ class KernelState:
 
 
 class TemplateRole:
-    """Of one process. is_asked_for: whether it is to be one from here on."""
+    """Of one process. is_asked_for: whether it must serve forks from here on."""
 
     def __init__(self) -> None:
-        self._before: KernelState | None = None  # what was held before the trainer's file was imported
+        self._before: KernelState | None = None  # before the trainer's file was imported
         self._at_fork: frozenset[Identity] | None = None  # which files were open when this fork began
-        self._ends = 0  # how many functions were registered for the end by then
+        self._ends = 0  # how many functions were registered for the end when the forks began
         self.is_asked_for = False
 
     def begin(self) -> None:
@@ -75,7 +75,7 @@ class TemplateRole:
 
     def ask(self, device: str, fds: Collection[int]) -> dict[str, Any]:
         """Why this process cannot be a template, in words that follow "it"; or none, and the files that it has read,
-        which forks will not read again. fds: those that came with the question."""
+        which forks will not read again. fds: descriptors that came with the question."""
         if self._before is None:
             return {"unsafe": "runs on a system that does not tell what forks would share", "files": []}
         unsafe = "trains on a GPU" if device != "cpu" else why_unsafe(self._before, fds)
@@ -86,11 +86,11 @@ class TemplateRole:
         """In each fork, its connection. The template itself ends here, when its owner has gone."""
         self.is_asked_for = False
         ends_by, drawn = signal.getsignal(signal.SIGTERM), random.getstate()
-        gc.freeze()  # what is there now stays shared with the forks: no look for garbage touches it
+        gc.freeze()  # all objects stay shared with the forks: no look for garbage touches them
         self._ends = atexit._ncallbacks()
         connection = ForkServer(owner).serve()
         if connection is None:
-            os._exit(0)  # nothing was trained here: what was registered for the end of a training is not to be done
+            os._exit(0)  # nothing was trained here, so no function that is registered for the end runs
         signal.signal(signal.SIGTERM, ends_by)  # else it would end by it: see `end_forks_by_sigterm`
         random.setstate(drawn)  # Python begins it anew in each fork
         reading.watch_on()
@@ -98,7 +98,7 @@ class TemplateRole:
         return connection
 
     def end_at_once(self) -> None:
-        """Of a fork that is to end: let it, where it has opened nothing, started nothing and registered nothing since.
+        """End this fork, where it has opened nothing, started nothing and registered nothing since.
 
         The way in which Python ends would copy thousands of pages, to let go of what the kernel frees anyway.
         """
@@ -172,7 +172,7 @@ def _identities() -> Iterator[Identity]:
 
 
 def _shared_mappings() -> Iterator[str]:
-    """Those that can be written: where each lies, and its file."""
+    """The writable ones: the address of each, and its file."""
     for line in _mappings():
         place, rights, _, device, inode, *name = line.split(maxsplit=5)
         if rights[1] == "w" and rights[3] == "s":

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from stagetree import Trainer
-from stagetree.runtime.comparing import Looks
+from stagetree.runtime.holdings import holdings
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.trainer.values import ReadValues
 
@@ -83,7 +83,8 @@ def test_before_its_first_step_nothing_is_unread() -> None:
 def test_looking_and_saving_is_no_reading() -> None:
     """The trainer keeps the values: what looks at it for us goes through them."""
     model = trained(Typo)
-    Looks().take("first", model, __file__)
+    with model.given.looked_at():
+        holdings(model.trainer, [])
     model.save()
     assert model.unread() == ["lr"]
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from built_models import advanced, image
 from forks import checked
-from stagetree.runtime.attributes import differing
 
 from app.cli.checking import lines
 from app.registry import Catalogue

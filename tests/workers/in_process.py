@@ -10,7 +10,7 @@ from app.workers.state import State
 from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import Compared, Seen, TrainedTo
 from stagetree.runtime import inexact
-from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests, unread
+from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.holdings import differing, holdings
 from stagetree.runtime.loading import code_modules, load_trainer
@@ -119,7 +119,7 @@ class InProcess:
 
     def seen(self, *, deadline: Any) -> Seen:
         assert self.model is not None
-        return Seen(tuple(unread(self.model.trainer)))
+        return Seen(tuple(self.model.unread()))
 
     def resident_bytes(self) -> int:
         return self.resident

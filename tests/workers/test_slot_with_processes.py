@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,3 +103,56 @@ def test_a_result_says_which_operations_were_not_deterministic(real: Cluster) ->
     assert [trial.state for trial in done.trials] == ["completed", "completed"]
     told = documents.study(real.plan, done.id, now=0.0)["not_exact"]
     assert told == ["2 stages used put_, which has no deterministic form"]
+
+
+CYCLE = """
+import itertools, math
+from stagetree import Trainer
+SCALES = itertools.cycle([0.2, 0.7, 1.3])
+class Cycling(Trainer):
+    name = "cycling"
+    def __init__(self, *, seed, device):
+        self.w, self.lr = 0.1, 0.0
+        print("built with seed", seed)
+    def setup(self, hp): self.lr = hp.get("lr", self.lr)
+    def train(self): self.w = math.sin(2.7 * self.w + self.lr * next(SCALES))
+    def evaluate(self): return {"score": self.w}
+    def state_dict(self): return {"w": self.w}
+    def load_state_dict(self, state): self.w = state["w"]
+"""
+
+
+def cycled(lr: float, steps: int) -> float:
+    w, scales = 0.1, itertools.cycle([0.2, 0.7, 1.3])
+    for _ in range(steps):
+        w = math.sin(2.7 * w + lr * next(scales))
+    return w
+
+
+def test_nothing_of_another_trial_is_left_in_a_process(real: Cluster, tmp_path: Path) -> None:
+    """An iterator at the top of the file went on from trial to trial: no look at what training leaves knew it."""
+    (tmp_path / "cycling.py").write_text(CYCLE)
+    real.sources["cycling"] = TrainerSource(str(tmp_path / "cycling.py"), "1")
+    study = real.submit({**spec(*(({"lr": lr}, 5) for lr in (0.1, 0.2, 0.3))), "trainer": "cycling"})
+    done = real.run(study)
+    assert real.values(done.id) == [("completed", {"score": cycled(lr, 5)}) for lr in (0.1, 0.2, 0.3)]
+    assert real.processes["gpu0"] == 1, "all are forks of one template"
+    assert not real.plan.shares_processes(done)
+    for trial in range(3):
+        log = (real.folder / "logs" / study / f"{trial}.log").read_text()
+        assert log.count("built with seed 0") == 1
+
+
+def test_a_trainer_that_leaves_a_file_open_has_a_process_for_each_trial(
+    real: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = "self.data = open(__file__)\n        print("
+    (tmp_path / "cycling.py").write_text(CYCLE.replace("print(", held))
+    real.sources["cycling"] = TrainerSource(str(tmp_path / "cycling.py"), "1")
+    done = real.run(real.submit({**spec(*(({"lr": lr}, 5) for lr in (0.1, 0.2, 0.3))), "trainer": "cycling"}))
+    assert real.values(done.id) == [("completed", {"score": cycled(lr, 5)}) for lr in (0.1, 0.2, 0.3)]
+    assert real.processes["gpu0"] == 3
+    said = [message for message in caplog.messages if "process of its own" in message]
+    assert said == [
+        f"each chain of trainer 'cycling' builds it in a process of its own: it has opened {tmp_path}/cycling.py"
+    ]

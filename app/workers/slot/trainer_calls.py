@@ -1,6 +1,6 @@
 """Runs on: the thread that trains; the heartbeat's reads `busy_since` and calls `kill`.
 
-The process that a slot trains in, and calls to it: whatever goes wrong in one, that process is used no more.
+The process that a slot trains in, and calls to it: after an error in a call, that process is used no more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLOSE_SECONDS = 1.0
 
 
 class TrainerCalls:
-    """start: a fresh process; called with what is lent to a chain, it has a rank on each device: see `TrainerGroup`.
+    """start: a fresh process; called with the slots lent to a chain, it has a rank on each device: see `TrainerGroup`.
     silence_seconds: how long a process may be silent before it counts as hung, at least.
 
     `busy_since` is when the call under way began, by the clock; None while there is none. `has_failed` is whether the
@@ -89,7 +89,7 @@ class TrainerCalls:
         return self._process
 
     def call(self, do: Callable[[TrainerProcess], Result], tolerated: Container[str] = ()) -> Result:
-        """Whatever goes wrong in a call, that process is used no more. tolerated: kinds of failures that do it no harm.
+        """After an error, the process is used no more. tolerated: kinds of failures that do it no harm.
         Raises `TrainerFailed`, and `Stopped` where `kill` has ended the process."""
         process = self._process
         if process is None:

@@ -248,7 +248,7 @@ class TrainerHost(TrainerCalls):
                 self._build_here(work, built, log)
 
     def _become_template(self, key: TemplateKey, printed: bytes) -> None:
-        """Have the process that was just built serve forks, if that is safe. printed: what it printed."""
+        """Let the process that has just built the model serve forks, if that is safe. printed: its output."""
         process, deadline = self._process, self.deadline("build")
         unsafe, files = self.call(lambda process: process.become_template(deadline=deadline))
         if unsafe:
