@@ -23,9 +23,8 @@ FORMAT = 17
 READABLE = (*range(2, 17), FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
 none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience, 8 no
-members, 9 no bound for them, 10 nothing kept for good, 11 no parts,
-12 no machines but one, 13 no states that are not in the store yet, 14 no means, 15 no state kept as the best, 16
-no leaves to ignore."""
+members, 9 no bound for them, 10 nothing kept for good, 11 no parts, 12 no machines but one, 13 no states that are not
+in the store yet, 14 no means, 15 no state kept as the best, 16 no fresh processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +92,8 @@ class ProofOrder:
 class ChainAssignment:
     """Train these stages in a row, from `resume`, from the `mean` of states by their weights, or from step 0.
 
-    study, trial: on whose behalf it runs; its log is kept under them. intermediate_bytes: how much the chain may keep
-    in checkpoints inside its stages. branch_points: the numbers of the stages at whose ends others wait to begin.
+    study, trial: its log is kept under them. intermediate_bytes: how much the chain may keep in checkpoints inside its
+    stages. branch_points: the numbers of the stages at whose ends others wait to begin.
     branches_inside: for each stage, the steps inside it at which known trials would branch off if they went on.
     packing: how many lanes the pack has in which it is trained, 0 where it is trained alone. pack: the chains of it.
     profile: whether nobody knows yet how packs of the plan do on the slot's kind of device. measure: only see how packs
@@ -102,15 +101,17 @@ class ChainAssignment:
     state is kept in any case, to be compared later. own_evaluations: the steps at which the trial alone is evaluated.
     keep_for_good: those at which a study wants it. keep_best: of those
     that want it where a result beats these. alone: whether it is trained in a fresh process, and nothing kept inside it
-    for an accident. proof: what it is to prove, if it trains nothing new.
-    begin: of a chain that begins at step 0 with weights, where they are (`key`, `sha256`) and whether all of that
-    `state` is taken. inputs: as in `StudySubmitted`. describe: whether the slot is to say what it trains with.
-    patient: whether each step may take as long as the first one may, since what is learnt from others may not fit.
-    members: the slots that are lent to it: it is trained by a rank on the slot's device, and one on that of each, in
-    this order. shards, parallel: as in `PlanOpened`. measures_ranks: only see how fast the powers of two of these
-    devices are on batches that these hyper-parameters decide, and train nothing; None is to train. most_ranks: so many
-    devices it could have if these had too little memory. meeting: where its members are on other machines, the
-    `address` at which the worker of its slot awaits theirs, and the `secret` by which it knows them.
+    for an accident. proof: what it is to prove, if it trains nothing new. begin: of a chain that begins at step 0 with
+    weights, where they are (`key`, `sha256`) and whether all of that `state` is taken. inputs: as in `StudySubmitted`.
+    describe: whether the slot is to say what it trains with. patient: whether each step may take as long as the first
+    one may, since what is learnt from others may not fit. members: the slots that are lent to it: it is trained by a
+    rank on the slot's device, and one on that of each, in this order. shards, parallel: as in `PlanOpened`.
+    measures_ranks: only see how fast the powers of two of these devices are on batches that these hyper-parameters
+    decide, and train nothing; None is to train. most_ranks: so many devices it could have if these had too little
+    memory. meeting: where its members are on other machines, the `address` at which the worker of its slot awaits
+    theirs, and the `secret` by which it knows them. most_fresh_seconds: where the start of a fresh process takes
+    longer, it may train in one that has trained another chain; None: never. submitted_at: of the
+    study, Unix time.
     """
 
     plan: str
@@ -149,10 +150,11 @@ class ChainAssignment:
     most_ranks: int = 1
     meeting: Mapping[str, str] | None = None
     mean: tuple[tuple[ResumePoint, float], ...] = ()
+    most_fresh_seconds: float | None = None
+    submitted_at: float = 0.0
 
     @property
     def ranks(self) -> int:
-        """How many devices train it."""
         return 1 + len(self.members)
 
     @property
@@ -161,7 +163,7 @@ class ChainAssignment:
         return () if not self.members else (self.members,) if self.meeting is None else (self.members, self.meeting)
 
     def kind_on(self, device: str) -> str:
-        """How its devices are called, whose kind that is, where it goes by their speed."""
+        """How its devices, of that kind, are called where it goes by their speed."""
         return kind_apart(device) if self.meeting else device
 
     @property
@@ -194,11 +196,11 @@ class ChainAssignment:
         return stop, evaluated, tuple(stage.end for stage in self.stages if step < stage.end < stop)
 
     def to_json(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in FIELDS}
+        plain = {name: getattr(self, name) for name in FIELDS} | {"format": FORMAT}
         stages = [{name: getattr(stage, name) for name in STAGE_FIELDS} for stage in self.stages]
-        values: dict[str, Any] = {"resume": self.resume and asdict(self.resume)}
-        values |= {"proof": self.proof and asdict(self.proof), "keep_best": [asdict(each) for each in self.keep_best]}
-        return {**plain, **values, "format": FORMAT, "stages": stages, "mean": [[asdict(p), w] for p, w in self.mean]}
+        values = {name: each and asdict(each) for name, each in (("resume", self.resume), ("proof", self.proof))}
+        lists = {"keep_best": list(map(asdict, self.keep_best)), "mean": [[asdict(p), w] for p, w in self.mean]}
+        return {**plain, **values, **lists, "stages": stages}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ChainAssignment | Unreadable:
@@ -241,9 +243,7 @@ STAGE_FIELDS = tuple(field.name for field in fields(Stage))
 
 
 NAME = re.compile(r"(?P<gpu>(?P<site>.*[-_.])?gpu(?P<number>\d+))(?P<share>[a-z]?)|(?P<cpus>.*[-_.])?cpu\d+")
-"""gpu0, cpu3, or with a host in front, host-gpu0. What is behind "gpu" is the CUDA device. Slots that share one have a
-letter each: gpu0a, gpu0b.
-"""
+"""gpu0, cpu3, or with a host, host-gpu0; behind "gpu" is the CUDA device. Slots that share one: gpu0a, gpu0b."""
 
 MOST_SHARES = 26
 

@@ -1,5 +1,4 @@
 """What may happen to a search plan. `app.events` stores what did.
-
 These classes ARE the storage format: field names and meanings never change. A new shape is a new schema version with an
 upcaster in `app.events.codec`. Few big facts (law 8): heartbeats are rows. Times are Unix seconds, steps absolute.
 """
@@ -233,12 +232,14 @@ class ChainAssigned:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCompleted:
     """Stage number `index` of the chain reached its end; `seconds` of the slot's time were spent on it. peak_bytes: the
-    most memory in use, of torch on the first device or, on a CPU, of the whole process; 0 if unknown, as of packs."""
+    most memory in use, of torch on the first device or, on a CPU, of the whole process; 0 if unknown, as of packs.
+    shared_process: whether another chain had trained in its process before it, but those that trained its beginning."""
 
     chain: ChainId
     index: int
     seconds: float
     peak_bytes: int = 0
+    shared_process: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +259,6 @@ class ChainEnded:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFailed:
     """The user's code failed while training past `step`, and the chain is over.
-
     `error` is the traceback. `signature` is equal for equal errors: the stage is tried again, until the same error at
     the same step has cost a trial's restarts (docs/decisions/0010-failures.md). Without one, there is no other try.
     `evaluated` is the step whose evaluation failed, which concerns only those who asked for it; None where training or

@@ -38,7 +38,7 @@ def left_out(plan: SearchPlan, inputs: Iterable[Mapping[str, Any]], arguments: M
     arguments: the study's `runtime_args`. A path among them is no part of the plan: another study had another one.
     """
     found = dict[str, Json]()
-    for record in (record for test in plan.tests for record in test.files):
+    for record in (record for test in plan.tests for record in test.files if "written" not in record):
         found.setdefault(record["path"], record)
     named = [PurePath(normpath(each["path"])) for each in inputs]
     moves = _moves(plan, arguments) if found else []
@@ -65,10 +65,12 @@ def _moved(path: str, moves: Iterable[tuple[str, str]]) -> str:
 
 
 def looked_at(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ...]:
-    """The files a slot looks at before it trains for a study: its inputs and, once these were seen, files left out."""
+    """The files a slot looks at before it trains for a study: its inputs and, once these were seen, files left out;
+    and records of the files that the trainer wrote when it was checked, with `written`: if that was in training."""
     if is_unseen(study.inputs):
         return tuple(study.inputs)
-    return (*study.inputs, *left_out(plan, study.inputs, study.runtime_args))
+    written = [record for test in plan.tests for record in test.files if "written" in record]
+    return (*study.inputs, *left_out(plan, study.inputs, study.runtime_args), *written)
 
 
 ANEW = "any change of the trainer's file, or of the `version` that it sets, trains all anew"

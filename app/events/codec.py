@@ -55,7 +55,7 @@ def _foretell_as_before(data: Data) -> Data:
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
 VERSIONS |= {"NoteAdded": 2, "StudyCompleted": 2, "TrialAdded": 3, "TrialExtended": 3}
 VERSIONS |= {"ChainAssigned": 3, "ChainEnded": 2, "CheckpointKept": 3, "PackingProfiled": 4, "PlanOpened": 8}
-VERSIONS |= {"ExactnessTested": 4, "StageCompleted": 2, "StageFailed": 4}
+VERSIONS |= {"ExactnessTested": 4, "StageCompleted": 3, "StageFailed": 4}
 VERSIONS |= {"StudyReopened": 3, "StudySubmitted": 5}
 """The schema version in which each type is written today."""
 
@@ -80,6 +80,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("PlanOpened", 6): lambda data: data | {"shards": 0},
     ("PlanOpened", 7): lambda data: data | {"parallel": "tree"},
     ("StageCompleted", 1): lambda data: data | {"peak_bytes": 0},
+    ("StageCompleted", 2): lambda data: data | {"shared_process": False},
     ("StageFailed", 1): lambda data: data | {"signature": None},
     ("StageFailed", 2): lambda data: data | {"evaluated": None},
     ("StageFailed", 3): lambda data: data | {"counts_elsewhere": False},

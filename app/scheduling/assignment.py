@@ -108,6 +108,7 @@ def assign(
         own_evaluations=_own_evaluations(plan, trial, stages),
         alone=is_alone,
         patient=_is_patient(plan, trial, spans),
+        most_fresh_seconds=frontier.most_fresh_seconds(spans),
         branch_points=branch_points(frontier, spans),
         branches_inside=tuple(frontier.upcoming.inside(span.node, span.start, span.end) for span in spans),
     )
@@ -162,6 +163,7 @@ def assignment_of(
         resume=resume,
         begin=None if resume else begin_of(plan, study),
         runtime_args=study.runtime_args,
+        submitted_at=study.submitted_at,
     )
 
 

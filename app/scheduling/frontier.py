@@ -28,6 +28,9 @@ UNNAMED = PlanId("")
 MOST_ESTIMATES = 20
 """How many nodes are looked at again in one look because their cost was estimated anew: the others come later."""
 
+FRESH_SHARE = 0.02
+"""Of the time that a chain takes, the start of its process may take so much, where `fresh_processes` is auto."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -227,6 +230,13 @@ class Frontier:
     def seconds(self, span: Span, gpu: str | None = None) -> float:
         """How long it takes to train a span on one slot; gpu: its kind, where that is known."""
         return (span.end - span.start) * self._costs.seconds_per_step(self.plan.nodes[span.node], gpu)
+
+    def most_fresh_seconds(self, spans: Sequence[Span]) -> float | None:
+        """So long the start of a fresh process for a chain may take at most: see `ChainAssignment`."""
+        studies = [study for study in self.plan.studies.values() if not study.is_final]
+        if not self._costs.is_fitted or any(study.spec.get("fresh_processes") == "always" for study in studies):
+            return None
+        return FRESH_SHARE * sum(map(self.seconds, spans))
 
     def seconds_left(self, chain: Chain) -> float:
         """How long the stage of a chain goes on that is under way, on as many slots as it has."""

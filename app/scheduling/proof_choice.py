@@ -39,12 +39,17 @@ def _is_due_on(plan: SearchPlan, study: Study, device: str) -> bool:
         return False
     if ProofKind.HANDOVER in under_way or comparison(plan, device) is not None:
         return True
-    if None in under_way and _is_uncompared(plan, study):
+    if _is_trained_for(plan, study) and _is_uncompared(plan, study):
         return True  # the states with which that is compared are still on their way
     if ProofKind.WHOLE in under_way and any(trial.study == study.id for trial in due_trials(plan)):
         return True
     whole = due_whole(plan, device)
     return whole is not None and whole.trial.study == study.id
+
+
+def _is_trained_for(plan: SearchPlan, study: Study) -> bool:
+    training = (chain for chain in plan.chains.values() if chain.proof is None)
+    return any(stage.node in study.max_step_by_node for chain in training for stage in chain.stages)
 
 
 def _is_uncompared(plan: SearchPlan, study: Study) -> bool:

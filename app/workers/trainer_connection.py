@@ -88,7 +88,7 @@ class TrainerConnection:
 
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
         self.pid, self.step = pid, 0
-        self.left = list[str]()
+        self.left, self.opened = list[str](), 0
         self._connection, self._lifeline = connection, lifeline
         self._stacks = anonymous_file(0)
         self._number = 0
@@ -153,6 +153,11 @@ class TrainerConnection:
 
     # ------------------------------------------------------------------------------------------------ talking
 
+    def uses(self, *, deadline: Deadline) -> Message:
+        """The files that it has opened since the last time, as of `stagetree.runtime.file_uses`."""
+        self.opened = 0
+        return self._ask("uses", deadline)[0]
+
     def _ask(self, do: str, deadline: Deadline, *fds: int, **fields: Any) -> tuple[Message, list[int]]:
         return self._answer(self._send(do, *fds, **fields), do, deadline)
 
@@ -205,6 +210,7 @@ class TrainerConnection:
                 _close(fds)
                 continue
             self.step, self.left = message["step"], message.get("left", self.left)
+            self.opened = message.get("opened", self.opened)
             if "failed" in message:
                 how = {"may_divide": message.get("may_divide", False)}
                 raise TrainerFailed(message["failed"], message["error"], self.step, message["signature"], **how)

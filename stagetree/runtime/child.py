@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 import traceback
@@ -9,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import inexact, machine, state_format
+from stagetree.runtime import inexact, machine, reading, state_format
 from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests
 from stagetree.runtime.conversation import Conversation
@@ -19,7 +20,7 @@ from stagetree.runtime.leftovers import Leftovers
 from stagetree.runtime.loading import code_modules, imports_of, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
 from stagetree.runtime.model import HpTimeline, LaunchedTrainer, Model
-from stagetree.runtime.reads import reads_of, watch_reads
+from stagetree.runtime.reads import reads_of, uses_of, watch_reads
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import ranks
 from stagetree.trainer.base import TrainsAhead
@@ -28,12 +29,14 @@ from stagetree.trainer.data import DataTrainer
 COMMANDS = (
     *("start", "build", "become_template", "begin", "load", "train", "evaluate", "save", "save_part"),
     *("join", "train_together", "measure", "leave"),  # packs
-    *("compare", "seen"),  # comparisons
+    *("compare", "seen", "uses"),  # comparisons
 )
-"""What can be asked for: each is a method."""
 
 RESTARTED = "the program, which is started again wherever its state is saved,"
-"""Whether that matters shows only where a whole trial is trained in one go, so it is another one in each process."""
+LAUNCHED = "what the processes that `launch` starts hold"
+WORKERS = "what the trainer's worker processes hold"
+"""What cannot be looked at. Whether it matters shows only where a whole trial is trained in one go, so it counts as
+different in each process."""
 
 
 def run(wire: Wire) -> int:
@@ -101,7 +104,7 @@ class Child(Conversation):
 
     def _become_template(self, message: Message, fds: list[int]) -> Message:
         """From here on, each chain trains in a fork of this process, if that is safe: what it says follows from
-        `Template.ask`. What it prints itself goes to the file that comes along."""
+        `TemplateRole.ask`. What it prints itself goes to the file that comes along."""
         answer = self._template.ask(self._device, fds)
         if self._template.is_asked_for:
             print_to(os.dup(fds[0]))
@@ -140,15 +143,15 @@ class Child(Conversation):
         self._journal.write(model, time.monotonic())
         is_elsewhere = isinstance(model.trainer, LaunchedTrainer)  # in processes of a script
         peak = 0 if is_elsewhere else machine.peak_bytes(self._device)
-        return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak}
+        return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak, "opened": reading.opened()}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
         model = self._model_of(message)
         is_watched = message.get("watch", False) and not isinstance(model.trainer, LaunchedTrainer | TrainsAhead)
         before = leaf_digests(model) if is_watched else {}
         metrics = model.evaluate()
-        changed = differing(before, leaf_digests(model)) if is_watched else []
-        return {"metrics": metrics, "not_exact": inexact.seen(), "changed": list(map(plain, changed))}
+        changed = list(map(plain, differing(before, leaf_digests(model)))) if is_watched else []
+        return {"metrics": metrics, "not_exact": inexact.seen(), "changed": changed, "opened": reading.opened()}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
         self._buffers.take_back(message["closed"])
@@ -158,7 +161,6 @@ class Child(Conversation):
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 
     def _save_part(self, message: Message, fds: list[int]) -> Message:
-        """What a rank does while the leader saves."""
         self._buffers.take_back(message["closed"])
         part = self._model_of(message).save_part_in(self._buffers)
         return {} if part is None else {"fd": os.dup(part[0].fd), "size": part[1], "buffer": part[0].number}
@@ -213,12 +215,21 @@ class Child(Conversation):
         files = reads_of(self._built.trainer, self._file)
         return {"unread": list(map(plain, self._built.unread())), "files": files}
 
+    def _uses(self, message: Message, fds: list[int]) -> Message:
+        """The files that were opened since the last time."""
+        return uses_of(self._file)
+
     # ------------------------------------------------------------------------------------------------ their parts
 
     def _holdings(self, model: Model) -> Holdings:
         with model.given.looked_at():  # to look at values is not to read them
             held = holdings(model.trainer, code_modules(self._file))
-        return held | ({RESTARTED: os.urandom(8).hex()} if isinstance(model.trainer, TrainsAhead) else {})
+        unseen = {
+            RESTARTED: isinstance(model.trainer, TrainsAhead),
+            LAUNCHED: isinstance(model.trainer, LaunchedTrainer),
+            WORKERS: bool(multiprocessing.active_children()),
+        }
+        return held | {name: os.urandom(8).hex() for name, is_there in unseen.items() if is_there}
 
     def _model_of(self, message: Message) -> Model:
         return self._lanes[message["lane"]] if "lane" in message else self._built

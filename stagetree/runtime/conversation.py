@@ -11,12 +11,12 @@ import time
 import traceback
 from collections.abc import Callable
 
-from stagetree.runtime import machine
+from stagetree.runtime import machine, reading
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of
 from stagetree.runtime.machine import print_to
 from stagetree.runtime.model import Journal, Model
 from stagetree.runtime.packed import Lanes
-from stagetree.runtime.template import Template
+from stagetree.runtime.template import TemplateRole
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import ranks
 
@@ -34,7 +34,7 @@ class Conversation:
         self._commands: dict[str, Command] = {}
         self._device, self._may_divide = "cpu", False
         self._model: Model | None = None
-        self._lanes, self._journal, self._template = Lanes(), Journal(), Template()
+        self._lanes, self._journal, self._template = Lanes(), Journal(), TemplateRole()
         self._waiting: tuple[Message, list[int]] | None = None
         self._said_at = 0.0
 
@@ -52,6 +52,7 @@ class Conversation:
                 self._serve_forks()
 
     def _answer(self, message: Message, fds: list[int]) -> None:
+        reading.uses.begin(message["do"])
         try:
             answer = {"done": message["do"], **self._commands[message["do"]](message, fds)}
         except TrainerFailed as failed:

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from stagetree.runtime.file_uses import SPAWNING, FileUses, note_torch_files
 from stagetree.runtime.folder_watch import FolderWatch
 from stagetree.source.importing import Imports, installed_folders, is_installed
 from stagetree.unnamed import Unnamed
@@ -92,6 +93,9 @@ class _Watch:
 
 READ, WRITTEN = "r", "w"
 
+uses = FileUses()
+"""Of this process, for the slot that asks at the end of each stage."""
+
 _read: dict[str, None] = {}
 _written: set[str] = set()
 _temporary: list[str] = []
@@ -105,6 +109,17 @@ def watch() -> None:
         _watch[:] = [_Watch()]
     if is_first:
         sys.addaudithook(_note)
+    note_torch_files(uses)
+
+
+def opened() -> int:
+    """How many files there are in `uses`, with those of forks."""
+    for watch in _watch:
+        for kind, name in watch.forks.told():
+            _enter(kind, name)
+            if not _is_foreign(name, watch.installed):
+                uses.opened(name, is_written=kind == WRITTEN)
+    return uses.count
 
 
 def watch_on() -> None:
@@ -126,9 +141,8 @@ def data_files() -> list[str]:
 
 def read_files() -> list[str]:
     """As `data_files`, each by its own name."""
+    opened()
     for watch in _watch:
-        for kind, name in watch.forks.told():
-            _enter(kind, name)
         for is_written, name in watch.folders.closed():
             _enter(WRITTEN if is_written else READ, name)
     installed = installed_folders()
@@ -150,6 +164,8 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
     if event not in EVENTS:
         if event in TEMPORARY:
             _temporary.append(os.fsdecode(arguments[0]))
+        elif event in SPAWNING:
+            uses.spawned()
         return
     try:
         name = os.path.abspath(os.fsdecode(arguments[0] or "."))
@@ -161,6 +177,8 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
             watch.folders.add(name)
         return
     kind = WRITTEN if arguments[2] & WRITES else READ
+    if not _is_foreign(name, watch.installed):
+        uses.opened(name, is_written=kind == WRITTEN)
     if _enter(kind, name) and watch.is_in_a_fork:
         watch.forks.tell(kind, name)
 

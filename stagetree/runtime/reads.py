@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 from stagetree.runtime import reading, variables
 from stagetree.runtime.loading import imports_of, packages_used
@@ -27,3 +29,9 @@ def reads_of(trainer: object, file: str) -> list[str]:
     own = [] if is_declared else reading.code_files(code)
     used = [*reading.data_files(), *own, *variables.variables_read(), *packages_used(path), *others]
     return list(dict.fromkeys(used))
+
+
+def uses_of(file: str) -> dict[str, Any]:
+    """What the process of a trainer's file has opened since the last time; see `stagetree.runtime.file_uses`."""
+    reading.opened()
+    return reading.uses.take({str(Path(file).resolve().parent), os.getcwd()})

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from stagetree.runtime import reading
-from stagetree.runtime.fork_server import ForkServer
+from stagetree.runtime.warm import ForkServer
 from stagetree.runtime.wire import Wire
 
 STANDARD = (0, 1, 2)
@@ -45,7 +45,7 @@ Identity = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class KernelState:
     """What a process has of the kernel that its forks would share: open files, memory mapped to be shared and written,
     and how many temporary files and folders it has made."""
 
@@ -54,16 +54,16 @@ class Held:
     temporary: int
 
     @classmethod
-    def now(cls) -> Held:
+    def now(cls) -> KernelState:
         """Raises OSError where the system is not Linux."""
         return cls(frozenset(_identities()), frozenset(_shared_mappings()), len(reading.temporary_files()))
 
 
-class Template:
+class TemplateRole:
     """Of one process. is_asked_for: whether it is to be one from here on."""
 
     def __init__(self) -> None:
-        self._before: Held | None = None  # what was held before the trainer's file was imported
+        self._before: KernelState | None = None  # what was held before the trainer's file was imported
         self._at_fork: frozenset[Identity] | None = None  # which files were open when this fork began
         self._ends = 0  # how many functions were registered for the end by then
         self.is_asked_for = False
@@ -71,7 +71,7 @@ class Template:
     def begin(self) -> None:
         """The trainer's file is about to be imported."""
         if self._before is None and sys.platform == "linux":
-            self._before = Held.now()
+            self._before = KernelState.now()
 
     def ask(self, device: str, fds: Collection[int]) -> dict[str, Any]:
         """Why this process cannot be a template, in words that follow "it"; or none, and the files that it has read,
@@ -114,7 +114,7 @@ class Template:
         os._exit(0)
 
 
-def why_unsafe(before: Held, fds: Collection[int] = ()) -> str:
+def why_unsafe(before: KernelState, fds: Collection[int] = ()) -> str:
     """Why forks of this process would not train as a process of their own: words that follow "it"; empty if they would.
 
     before: what it held before the trainer's file was imported. fds: descriptors that are not the trainer's.

@@ -29,6 +29,7 @@ AS_EVER: dict[str, Any] = {
     "check": True,
     "audit": 0.02,
     "inexact": "alone",
+    "fresh_processes": "auto",
     "inputs": [],
     "ranks": 1,
     "parallel": "tree",

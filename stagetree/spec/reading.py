@@ -117,6 +117,14 @@ Parallel = Annotated[
     ),
 ]
 
+FreshProcesses = Annotated[
+    Literal["auto", "always"],
+    Field(
+        description="auto, or always to begin each chain in a process in which nothing was trained, even where that "
+        "takes more than 2 % of its time"
+    ),
+]
+
 
 def as_repeats(value: Any) -> Any:
     """How often each trial is trained: a number, or that many `seeds` from a step on, or from the last change on."""

@@ -42,6 +42,7 @@ from stagetree.spec.objectives import (
 from stagetree.spec.reading import (
     BeginFrom,
     Devices,
+    FreshProcesses,
     Inputs,
     Parallel,
     Ranks,
@@ -85,6 +86,7 @@ class StudySpec(SettledStudy):
         description="a power of two from 2 to 1024: each batch is computed in so many parts, whatever the ranks",
     )
     parallel: Parallel = "tree"
+    fresh_processes: FreshProcesses = "auto"
     devices: Devices = Field(
         default=[],
         description="a list of at most 16 kinds of GPU, such as [H100]: only slots of these train its stages. With "

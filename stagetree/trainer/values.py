@@ -119,7 +119,7 @@ class GivenValues:
         self._names, self._read = set[str](), set[str]()
 
     def give(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values for a `setup`. They note what is read of them, until all names were read."""
+        """The values for a `setup`. They note which names are read, until all were."""
         self._names.update(values)
         return dict(values) if self._read.issuperset(values) else ReadValues(values, self._read)
 

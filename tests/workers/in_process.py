@@ -35,6 +35,7 @@ class InProcess:
         self.not_exact: tuple[str, ...] = ()
         self.changed: tuple[str, ...] = ()
         self.left: list[str] = []
+        self.opened = 0
 
     def log(self, path: Path, rows: Path | None = None) -> None:
         self.do("log")

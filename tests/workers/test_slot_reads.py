@@ -228,6 +228,18 @@ def test_a_file_that_changes_after_the_submission_is_told_with_every_result(clus
     assert any("had changed" in each for each in trial["not_exact"])
 
 
+def test_a_file_that_changes_while_a_chain_trains_is_told(cluster: Cluster, tmp_path: Path) -> None:
+    """It was looked at when a chain began, and an answer was kept for 30 s."""
+    data = tmp_path / "data.txt"
+    replace(data, "one")
+    study = cluster.submit(spec(({"lr": 0.1}, 6), trainer="beginner"), inputs=[look(str(data))])
+    cluster.at("train", 3, lambda: replace(data, "two", 9))
+    cluster.run(study)
+    assert told(cluster, study) == [f"1 stage read {data}, which had changed since the study was submitted"]
+    [lost] = cluster.events(e.ExactnessLost)
+    assert lost.step == 1, "its earlier results are of that chain, too"
+
+
 def test_a_file_that_was_only_touched_or_written_again_is_the_same(cluster: Cluster, tmp_path: Path) -> None:
     data = tmp_path / "data.txt"
     replace(data, "one")

@@ -196,3 +196,50 @@ def test_a_process_has_no_template_twice_where_it_can_have_none(caplog: pytest.L
     assert caplog.messages == [
         "each chain of trainer 'toy' builds it in a process of its own: it is no process of its own"
     ]
+
+
+def used_processes(most: float | None, seconds: float = 3.0) -> tuple[list[bool], int]:
+    """Whether each of three chains shared its process, whose start takes so long; and how many were started."""
+    now, started = [0.0], list[InProcess]()
+
+    def pass_time(process: InProcess, what: str, step: int) -> None:
+        now[0] += seconds if what == "build" else 0.0
+
+    def start() -> InProcess:
+        started.append(InProcess(pass_time))
+        return started[-1]
+
+    trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: now[0])
+    shared = list[bool]()
+    for _ in range(3):
+        chain = replace(work(), most_fresh_seconds=most)
+        trainer.begin(chain, 0, read, None)
+        trainer.train(chain, 2, lambda step: 2)
+        shared.append(trainer.shares_process)
+    return shared, len(started)
+
+
+@pytest.mark.parametrize("most", [None, 3.0])
+def test_a_chain_never_shares_a_process_where_a_fresh_one_takes_little_of_its_time(most: float | None) -> None:
+    assert used_processes(most) == ([False, False, False], 3)
+
+
+def test_a_chain_says_that_it_shares_a_process_where_a_fresh_one_takes_too_long() -> None:
+    assert used_processes(2.9) == ([False, True, True], 1)
+
+
+def test_a_process_in_which_something_was_left_is_not_shared() -> None:
+    now, started = [0.0], list[InProcess]()
+
+    def leave(process: InProcess, what: str, step: int) -> None:
+        now[0] += 3.0 if what == "build" else 0.0
+        process.left = ["SCALE (a global of trainer.py)"] if what == "build" and len(started) == 1 else []
+
+    def start() -> InProcess:
+        started.append(InProcess(leave))
+        return started[-1]
+
+    trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: now[0])
+    for processes in (1, 2):
+        trainer.begin(replace(work(), most_fresh_seconds=1.0), 0, read, None)
+        assert not trainer.shares_process and len(started) == processes

@@ -63,6 +63,8 @@ def complete(plan: SearchPlan, event: e.StageCompleted) -> None:
     if event.peak_bytes and not chain.members:
         where = (gpu_of(chain.kind), stage.start, stage.end)
         node.peaks[where] = max(event.peak_bytes, node.peaks.get(where, 0))
+    if event.shared_process:
+        plan.shared.add(node.id)
     _record(node, stage.end)
     _forgive(node, stage)
     plan.touched.add(node.id)

@@ -39,8 +39,8 @@ class SearchPlan:
     failed when it was tried, by the root whose values it had; unreported: by the study whose metric was missing then.
     witnesses: by the step of the resumption that they compare, the cheapest states to train again in another way;
     audits: those that began with a state that was kept, each with its place in a draw that is the same for everyone.
-    given_up: the errors that have ended a trial after
-    all its tries, each with the most tries that one took.
+    given_up: the errors that have ended a trial after all its tries, each with the most tries that one took. shared:
+    the nodes of stages that were trained in a process in which another chain had trained before.
     """
 
     opened: e.PlanOpened | None = None
@@ -78,6 +78,7 @@ class SearchPlan:
     gpus: set[str] = field(default_factory=set)
     means: dict[NodeId, tuple[MeanShare, ...]] = field(default_factory=dict)
     averages: dict[NodeId, dict[int, list[NodeId]]] = field(default_factory=dict)
+    shared: set[NodeId] = field(default_factory=set)
 
     @property
     def is_compared(self) -> bool:
@@ -108,6 +109,10 @@ class SearchPlan:
     def ranks_needed(self, kind: str, batch: Mapping[str, Any]) -> int:
         """As few devices of a kind may train such a batch, for their memory, by what is known of smaller ones."""
         return max((2 * need.ranks for need in self.needs.get(kind, ()) if _holds(batch, need.batch)), default=1)
+
+    def shares_processes(self, study: Study) -> bool:
+        """Whether a process in which another chain had trained before trained anything of the study."""
+        return any(not self.shared.isdisjoint(trial.path) for trial in study.trials if self.shared)
 
     def trial(self, key: TrialKey) -> Trial:
         return self.studies[key[0]].trials[key[1]]

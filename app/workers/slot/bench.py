@@ -168,6 +168,10 @@ class Bench:
         """What the trainer has read since it was built."""
         return self._host.call(lambda process: process.seen(deadline=self._host.deadline("seen")))
 
+    def written(self) -> list[tuple[str, bool]]:
+        """The files that the trainer has written since the last time, and whether that was in training."""
+        return list(self._host.uses()["written"])
+
     def is_worth(self, steps: int) -> bool:
         """Whether so many more steps cost no more than they may, or but a moment."""
         assert self._work.proof is not None

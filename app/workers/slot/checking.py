@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from app.domain.assignment import ProofOrder
@@ -20,6 +20,7 @@ from app.domain.objectives import problem_of
 from app.domain.terms import FailureKind
 from app.found import look_at_found
 from app.workers.slot.bench import OFF, Bench, last_line
+from app.workers.slot.surroundings import written_records
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact import (
@@ -33,6 +34,7 @@ from stagetree.runtime.inexact import (
 )
 
 Metrics = Mapping[str, float | None]
+Files = Sequence[Mapping[str, Any]]
 
 
 class CheckFailed(Exception):
@@ -54,13 +56,14 @@ class Checked:
     difference: str = ""
     unproven: str = ""
     unread: Sequence[str] = ()
-    files: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    files: Files = ()
 
 
-def check(bench: Bench, order: ProofOrder, steps: int, let_others_train: Callable[[], None]) -> Checked:
+def check(bench: Bench, order: ProofOrder, steps: int, let_others_train: Callable[[Files], None]) -> Checked:
     """Try a trainer for so many steps. Raises `CheckFailed`, and `TrainerFailed` for an accident, as `Bench` does.
 
-    let_others_train: called when what follows only compares: the trainer can be trained, and its state be loaded.
+    let_others_train: called with the files when what follows only compares: the trainer can be trained, and its state
+    be loaded.
     """
     with ExitStack() as held:
         return _Check(bench, order, steps, held).run(let_others_train)
@@ -70,19 +73,20 @@ class _Check:
     def __init__(self, bench: Bench, order: ProofOrder, steps: int, held: ExitStack) -> None:
         self._bench, self._order, self._steps, self._held = bench, order, steps, held
 
-    def run(self, let_others_train: Callable[[], None]) -> Checked:
+    def run(self, let_others_train: Callable[[Files], None]) -> Checked:
         bench, found = self._bench, Checked()
         try:
             first, end, metrics = self._train()
             seen = bench.seen()
-            found.unread, found.files = seen.unread, look_at_found(seen.files)
+            found.unread = seen.unread
+            found.files = [*look_at_found(seen.files), *written_records(bench.written())]
             bench.load(first, 1)  # whether that raises; what it leaves in the used object matters to nobody
         except TrainerFailed as failed:
             raise self._fault(failed) from failed
         if not bench.is_exact:
             found.unproven = OFF
         elif bench.is_worth(self._steps - 1):
-            let_others_train()
+            let_others_train(found.files)
             text = self._resumed_differs(first, end, metrics)
             if text and bench.operations:
                 found.unproven = f"the trainer {bench.operations[0]}"

@@ -17,8 +17,7 @@ from app.domain.schedule import segment_at
 from app.workers.slot.checkpoint_store import Reader
 from app.workers.slot.claim import Claimed, PackBroken, Stopped
 from app.workers.slot.retry import Clock, Seconds
-from app.workers.slot.trainer_calls import Result
-from app.workers.slot.trainer_host import Place, TrainerHost
+from app.workers.slot.trainer_host import Place, Result, TrainerHost
 from app.workers.state import State
 from app.workers.trainer_process import TrainedTogether, TrainerProcess
 from app.workers.trial_logs import StageFiles
@@ -48,6 +47,8 @@ class LaneModel(Protocol):
     def inexact_reasons(self) -> tuple[str, ...]: ...
     @property
     def operations(self) -> tuple[str, ...]: ...
+    @property
+    def shares_process(self) -> bool: ...
     def begin(
         self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: StageFiles | None
     ) -> None: ...
@@ -77,6 +78,8 @@ class PackedModel:
     inexact_reasons: as those of `TrainerHost`. `evaluate` and `save` raise `PackBroken` if its process has ended, for
     whatever another lane did.
     """
+
+    shares_process = False
 
     def __init__(self, host: TrainerHost, number: int) -> None:
         self._host, self.number = host, number

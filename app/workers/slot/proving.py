@@ -14,7 +14,7 @@ from app.domain import events as e
 from app.domain.assignment import Comparison, ProofOrder
 from app.domain.terms import ChainOutcome, FailureKind, NodeId, ProofKind
 from app.workers.slot.bench import OFF, Bench, Unproven, last_line
-from app.workers.slot.checking import CheckFailed, check, of_state
+from app.workers.slot.checking import CheckFailed, Files, check, of_state
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.execution import Progress
 from app.workers.slot.lane import Lane, Stage
@@ -154,8 +154,8 @@ class ProofLane(Lane):
                     return
                 before = failed
 
-    def _let_others_train(self) -> None:
-        self._state(self._tested(goes_on=True))
+    def _let_others_train(self, files: Files) -> None:
+        self._state(self._tested(goes_on=True, files=list(files)))
 
     @property
     def _failing(self) -> str:

@@ -12,7 +12,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -36,8 +37,14 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
-LOOKED_SECONDS = 30.0
-"""A path is looked at again after so long: short chains follow each other faster than data is replaced."""
+MOST_OF_TIME = 0.02
+"""A path is looked at again after so long that looking takes no more than this share of a slot's time."""
+
+MANY = 16
+"""Where a trainer's constructor has written more files of one kind in a folder, it has written the others as well."""
+
+MOST_NAMED = 3
+"""Of more files of one kind that have changed, only the kind is named."""
 
 DIFF_CHARACTERS = 20_000
 """So much of a diff goes on record; of the rest, its hash."""
@@ -67,11 +74,15 @@ class Surveyor:
 
 
 class LookAround:
-    """Looks at what a chain is trained with when it begins. clock: any that does not go back."""
+    """Looks at what a chain is trained with when it begins, and at the end of each stage. clock: any that does not go
+    back.
+    """
 
     def __init__(self, surveyor: Surveyor | None = None, clock: Clock = monotonic) -> None:
         self._surveyor, self._clock = surveyor, clock
-        self._looked: dict[str, tuple[Instant, str]] = {}  # by record: when, and what was found
+        self._looked: dict[str, tuple[Instant, str]] = {}  # by record: until when it holds, and what was found
+        self._writers: dict[tuple[str, str], tuple[str, bool]] = {}  # by plan and path: which chain, and if in training
+        self._built = Counter[tuple[str, str, str]]()  # by plan, folder and ending: the files that were written before
 
     def look(self, claim: Claim, work: ChainAssignment, index: int) -> tuple[list[e.Event], list[str]]:
         """What must go on record, and why stages may be of other inputs than their study: words after "3 stages".
@@ -82,17 +93,88 @@ class LookAround:
             return [], []
         if work.describe and self._surveyor is not None:
             self._surveyor.survey(claim, work.trainer)
-        if not is_unseen(work.inputs):
-            return [], list(filter(None, map(self._change, work.inputs)))
-        return [e.InputsSeen(study=StudyId(work.study), inputs=[_seen(each["path"]) for each in work.inputs])], []
+        if not is_unseen(_inputs(work)):
+            return [], self._changes(work)
+        return [e.InputsSeen(study=StudyId(work.study), inputs=[_seen(each["path"]) for each in _inputs(work)])], []
+
+    def look_again(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
+        """The same at the end of a stage. uses: the files that it has opened, as of `TrainerHost.uses`."""
+        changes = self._changes(work)
+        return [*changes, *(text for text in self._judge(claim, work, uses) if not _names_one_of(text, changes))]
+
+    def _changes(self, work: ChainAssignment) -> list[str]:
+        return [] if is_unseen(_inputs(work)) else list(filter(None, map(self._change, _inputs(work))))
 
     def _change(self, record: Mapping[str, Any]) -> str:
-        key = repr(record)
-        at, change = self._looked.get(key, (None, ""))
-        if at is None or self._clock() - at >= LOOKED_SECONDS:
+        key, now = repr(record), self._clock()
+        until, change = self._looked.get(key, (None, ""))
+        if until is None or now >= until:
             change = _change(record)
-            self._looked[key] = self._clock(), change
+            ended = self._clock()
+            self._looked[key] = Instant(ended + (ended - now) / MOST_OF_TIME), change
         return change
+
+    def _judge(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
+        """Why files that a stage has opened may make it another one than it would be alone."""
+        plan, found = work.plan, list[tuple[str, str]]()
+        checked = {each["path"]: each["written"] for each in work.inputs if "written" in each}
+        for name, changed_at, is_changed in uses.get("read", ()):
+            writer, is_trained = self._writers.get((plan, name), ("", checked.get(name, False)))
+            if writer != claim.chain and (words := self._words(work, name, is_trained, changed_at, is_changed)):
+                found.append((name, words))
+        self.note_writes(work, uses, claim.chain)
+        kinds = Counter((_kind(plan, name), words) for name, words in found)
+        many = {(name, words) for name, words in found if kinds[_kind(plan, name), words] > MOST_NAMED}
+        read = ((_pattern(_kind(plan, each[0])) if each in many else each[0], each[1]) for each in found)
+        return [f"read {name}, {words}" for name, words in dict.fromkeys(read)]
+
+    def note_writes(self, work: ChainAssignment, uses: Mapping[str, Any], chain: str = "") -> None:
+        """Note the files that a chain has written, or an earlier training in the same process."""
+        for name, is_trained in uses.get("written", ()):
+            self._writers[work.plan, name] = chain, is_trained
+            self._built[_kind(work.plan, name)] += not is_trained
+
+    def _words(self, work: ChainAssignment, name: str, is_trained: bool, changed_at: float, is_changed: bool) -> str:
+        if is_trained:
+            return "which another trial of this study wrote"
+        if is_changed:
+            return "which was changed while it was used"
+        if changed_at <= work.submitted_at or self._is_built(work, name):
+            return ""
+        return "which was changed after the study was submitted"
+
+    def _is_built(self, work: ChainAssignment, name: str) -> bool:
+        """Whether the trainer has written it before its first step, as it does with a data set that it downloads."""
+        checked = {each["path"] for each in work.inputs if "written" in each}
+        kind = _kind(work.plan, name)
+        is_checked = not checked.isdisjoint((name, _pattern(kind)))
+        return is_checked or (work.plan, name) in self._writers or self._built[kind] > MANY
+
+
+def _names_one_of(text: str, others: Iterable[str]) -> bool:
+    """Whether a file is named that another text names, too."""
+    return any(text.partition(", which")[0] == other.partition(", which")[0] for other in others)
+
+
+def written_records(written: Iterable[tuple[str, bool]]) -> list[Json]:
+    """Records of files that a trainer has written while it was checked; of many of one kind, only one."""
+    records = {name: {"path": name, "written": is_trained} for name, is_trained in written}
+    kinds = Counter(_kind("", name) for name in records)
+    patterns = {name: _pattern(kind) for name in records if kinds[kind := _kind("", name)] > MANY}
+    one = {pattern: {"path": pattern, "written": False} for pattern in patterns.values()}
+    return [*one.values(), *(each for name, each in records.items() if name not in patterns)]
+
+
+def _inputs(work: ChainAssignment) -> list[Mapping[str, Any]]:
+    return [each for each in work.inputs if "written" not in each]
+
+
+def _pattern(kind: tuple[str, str, str]) -> str:
+    return f"{kind[1]}/*{kind[2]}"
+
+
+def _kind(plan: str, name: str) -> tuple[str, str, str]:
+    return plan, os.path.dirname(name), os.path.splitext(name)[1]
 
 
 def _seen(path: str) -> Json:

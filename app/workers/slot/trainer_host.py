@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from app.domain.assignment import ChainAssignment, Lent, ResumePoint
@@ -20,6 +20,7 @@ from app.workers.slot.beginnings import Built, ModelMisplaced, arguments, beginn
 from app.workers.slot.beginnings import Place as Place
 from app.workers.slot.claim import OtherVersion
 from app.workers.slot.retry import Clock
+from app.workers.slot.trainer_calls import Result as Result
 from app.workers.slot.trainer_calls import TrainerCalls
 from app.workers.state import State
 from app.workers.template import Fork, TemplateKey, Templates
@@ -36,7 +37,7 @@ class TrainerHost(TrainerCalls):
     how much the memory of a process may grow.
 
     `inexact_reasons` say how the state that the stage under way was begun with was made elsewhere: see
-    `stagetree.runtime.inexact`.
+    `stagetree.runtime.inexact`. `shares_process`: whether another chain has trained in the process before this one.
     """
 
     def __init__(
@@ -54,8 +55,12 @@ class TrainerHost(TrainerCalls):
         self._lent: Lent = ()  # the slots that are lent to it
         self._built: Built | None = None
         self._template: TemplateKey | None = None  # of which the process is a fork
+        self._key: TemplateKey | None = None  # of what the process has built for the first of its chains
+        self._fresh_seconds: dict[TemplateKey, float] = {}  # that a process took which builds that, of late
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
+        self._written = list[Any]()
         self.inexact_reasons: tuple[str, ...] = ()
+        self.shares_process = False
 
     @property
     def versions(self) -> dict[str, str]:
@@ -83,9 +88,16 @@ class TrainerHost(TrainerCalls):
         if work.alone or work.members:
             self.begin_independently(work, read, log)
             return
-        self.end_process()
-        self._begin_in_fork(work, template_key(source, work), log)
+        key = template_key(source, work)
+        self.shares_process = self._may_share(work, key)
+        if self.shares_process:
+            self._build_here(work, built, log)
+        else:
+            self.end_process()
+            self._begin_in_fork(work, key, log)
         self.load(work, read)
+        if self.shares_process and self.call(lambda process: process.left):  # alone, it would not find that there
+            self.begin_independently(work, read, log)
 
     def begin_independently(
         self, work: ChainAssignment, read: Callable[[ResumePoint], State], log: StageFiles | None
@@ -93,7 +105,7 @@ class TrainerHost(TrainerCalls):
         """Have the model where the chain begins, in a fresh process that imports and builds it by itself: it has
         nothing in common with a process before it, as the addresses of objects. Raises as `begin`.
         """
-        self._place = None
+        self._place, self.shares_process = None, False
         self.end_process()
         self._lent = work.lent
         self.rebuild(work, read, log)
@@ -143,6 +155,23 @@ class TrainerHost(TrainerCalls):
         deadline = self.deadline("train").of_steps(is_patient=work.patient)
         return self.call(lambda p: p.train(work.hp, until, work.ahead, deadline=deadline, on_progress=on_progress))
 
+    def uses(self) -> Mapping[str, Any]:
+        """The files that the process has opened since the last time, and what processes before it had `written`. Raises
+        `TrainerFailed`."""
+        uses: Mapping[str, Any] = {}
+        if self._process is not None and self._process.opened:
+            uses = self.call(lambda process: process.uses(deadline=self.deadline("look")))
+        written, self._written = [*self._written, *uses.get("written", ())], []
+        return {**uses, "written": written}
+
+    def uses_before(self) -> Mapping[str, Any]:
+        """The same at the beginning of a chain. A process that does not answer is replaced, and nothing is known."""
+        try:
+            return self.uses()
+        except TrainerFailed as failed:
+            logger.warning("the trainer's process is replaced: %s", failed)
+            return {}
+
     def mark_at(self, place: Place) -> None:
         """The model has been trained to that place, and stays there."""
         self._place = place
@@ -159,6 +188,14 @@ class TrainerHost(TrainerCalls):
             self.end_process()
         self._lent = lent
 
+    def _may_share(self, work: ChainAssignment, key: TemplateKey) -> bool:
+        """Whether the process that is there, in which another chain was trained, is good enough for one whose fresh
+        process would take too much of its time."""
+        seconds, most = self._fresh_seconds.get(key, 0.0), work.most_fresh_seconds
+        is_there = self._process is not None and self._key == key and self._lent == work.lent
+        is_worth = most is not None and seconds > most and not self._templates.can_have(key)
+        return is_there and is_worth and not self._memory.has_grown and work.proof is None
+
     def _may_resume(self, work: ChainAssignment) -> bool:
         """Whether the model in memory, which is where a chain begins, may be trained further for it."""
         grown = self._memory.growth / 2**20
@@ -172,7 +209,12 @@ class TrainerHost(TrainerCalls):
         self._templates.close()
 
     def end_process(self) -> None:
-        self._built, self._place, self._source, self._template, self._lent = None, None, None, None, ()
+        process = self._process
+        if process is not None and process.opened and not self.has_failed:
+            with suppress(TrainerFailed):  # it has died
+                self._written += process.uses(deadline=self.deadline("look"))["written"]
+        self._built, self._place, self._source, self._lent = None, None, None, ()
+        self._template, self._key = None, None
         self._memory.begin()
         super().end_process()
 
@@ -192,8 +234,12 @@ class TrainerHost(TrainerCalls):
                 log.add(fork.printed)
             self.print_to(log)
             return
-        size = 0 if log is None else log.size()
+        size, begun_at = 0 if log is None else log.size(), self._clock()
         self._build_here(work, built, log)
+        self._key, self._fresh_seconds = (
+            key,
+            dict([*self._fresh_seconds.items(), (key, self._clock() - begun_at)][-64:]),
+        )
         if self._templates.can_have(key):
             self._become_template(key, b"" if log is None else log.printed_since(size))
             if self._process is not None or self._fork(key, built) is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 from app.domain import events as e
@@ -79,6 +80,7 @@ class TrainingLane(Lane):
         execution.begin(its.seconds())
         if execution.index == 0:
             self._await_members()
+            slot.around.note_writes(self.work, slot.trainer.uses_before())
         log = slot.logs.begin(self.claim.chain, self.work, execution.index)
         its.model.begin(self.work, execution.index, self._read, log)
         about, other_inputs = slot.around.look(self.claim, self.work, execution.index)
@@ -157,12 +159,13 @@ class TrainingLane(Lane):
         """The stage is done; after the last one the slot is free, and the chain is closed when all is saved."""
         execution, slot, stage = self._execution, self._slot, self._execution.stage
         is_last, is_branch_point = execution.is_last_stage, execution.index in self.work.branch_points
+        self._look_again()
         self._its.model.mark_at((self.work.plan, stage.node, stage.end))
         if is_last:
             self._let_go()
         slot.quarantine.succeeded()
         news = is_last or execution.is_news(self._facts, self.flags)
-        done = execution.completed(self._its.seconds())
+        done = replace(execution.completed(self._its.seconds()), shared_process=self._its.model.shares_process)
         self._step_seconds = done.seconds / max(1, stage.end - stage.start)
         slot.status.remove("lost")
         change = Release(self.work.plan, stage.node, stage.end) if is_last else Advance(execution.index)
@@ -171,6 +174,13 @@ class TrainingLane(Lane):
         last_words = [execution.finished()] if is_last else []
         if not self._checkpoints.save_held(stage, last_words, is_branch_point) and is_last:
             self._end(last_words, Finish())
+
+    def _look_again(self) -> None:
+        """Files that have changed since the stage began, or that another trial has written, make all of it another."""
+        stage = self._execution.stage
+        reasons = self._slot.around.look_again(self.claim, self.work, self._slot.trainer.uses())
+        step = min(stage.start + 1, stage.end)
+        self._facts += [e.ExactnessLost(node=stage.node, step=step, reason=reason) for reason in reasons]
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
@@ -200,6 +210,7 @@ class TrainingLane(Lane):
     def _stop(self) -> None:
         """Nobody wants more of the chain; its model stays in memory, where the state was just kept."""
         stage, step = self._execution.stage, self._execution.step
+        self._look_again()
         self._its.model.mark_at((self.work.plan, stage.node, step))
         self._end([self._ended(ChainOutcome.STOPPED)])
 

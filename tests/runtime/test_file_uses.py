@@ -1,0 +1,127 @@
+"""The files that a trainer's process opens while it trains, as the slot is told of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stagetree.runtime.file_uses import FileUses, note_torch_files
+
+HEAD = """
+import json, os, subprocess, sys
+from pathlib import Path
+from stagetree.runtime import reading
+
+reading.watch()
+uses = reading.uses
+uses.begin("build")
+"""
+
+
+def told(folder: Path, text: str) -> list[Any]:
+    """What a process that does this prints, each line as JSON."""
+    (folder / "user.py").write_text(HEAD + text)
+    run = subprocess.run([sys.executable, "user.py"], cwd=folder, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+TAKE = "reading.opened(); print(json.dumps(uses.take([os.getcwd()])))\n"
+
+
+def names(each: Any, kind: str) -> list[str]:
+    return [os.path.basename(name) for name, *_ in each[kind]]
+
+
+def test_what_is_read_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("1")
+    first, then = told(tmp_path, f'open("rows.csv").read()\n{TAKE}{TAKE}')
+    [[name, changed_at, is_changed]] = first["read"]
+    assert name == str(tmp_path / "rows.csv") and abs(changed_at - time.time()) < 60 and not is_changed
+    assert then == {"read": [], "written": []}
+
+
+def test_what_is_read_again_after_a_change_is_told(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("1")
+    edit = 'subprocess.run(["sh", "-c", "printf 23 > config.json"])\n'
+    first, second = told(
+        tmp_path,
+        f'open("config.json").read()\n{TAKE}uses.begin("train")\n{edit}uses.spawned_at = None\n'
+        f'open("config.json").read()\n{TAKE}',
+    )
+    assert [each[2] for each in first["read"]] == [False]
+    assert [each[2] for each in second["read"]] == [True]
+
+
+def test_a_process_reads_what_it_has_written_as_its_own(tmp_path: Path) -> None:
+    (first, then) = told(
+        tmp_path,
+        f'open("cache.json", "w").close()\nuses.begin("train")\nopen("best.json", "w").close()\n'
+        f'open("cache.json")\nopen("best.json")\n{TAKE}open("best.json")\n{TAKE}',
+    )
+    assert first["read"] == []
+    assert {os.path.basename(name): trained for name, trained in first["written"]} == {
+        "cache.json": False,
+        "best.json": True,
+    }
+    assert names(then, "read") == ["best.json"], "now it may be another chain that reads it"
+
+
+def test_what_another_program_has_written_for_it_is_its_own(tmp_path: Path) -> None:
+    make = 'subprocess.run(["sh", "-c", "printf 1 > data.csv"])\nopen("data.csv").read()\n'
+    [each] = told(tmp_path, make + TAKE)
+    assert (names(each, "read"), names(each, "written")) == ([], ["data.csv"])
+
+
+def test_a_module_that_no_version_covers_is_told_each_time(tmp_path: Path) -> None:
+    """A process that serves several chains goes on with it."""
+    (tmp_path / "helper.py").write_text("x = 1\n")
+    for _ in range(2):  # the second time Python reads its own copy, which it has written meanwhile
+        first, second = told(tmp_path, f"import helper\n{TAKE}{TAKE}")
+        assert names(first, "read") == names(second, "read") == ["helper.py"]
+        assert first["written"] == []
+
+
+def test_a_link_that_is_set_anew_is_changed(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1")
+    (tmp_path / "b").write_text("2")
+    os.utime(tmp_path / "b", (1e9, 1e9))
+    (tmp_path / "data").symlink_to("a")
+    _, then = told(
+        tmp_path, f'open("data").read()\n{TAKE}os.unlink("data")\nos.symlink("b", "data")\nopen("data")\n{TAKE}'
+    )
+    [[_, changed_at, is_changed]] = then["read"]
+    assert is_changed and abs(changed_at - time.time()) < 60
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "/proc/self/status", "/etc/hostname", ".cache/tokens"])
+def test_files_of_the_system_and_hidden_ones_are_not_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache/tokens").write_text("1")
+    [each] = told(tmp_path, f"open({name!r}).read()\n{TAKE}")
+    assert each == {"read": [], "written": []}
+
+
+def test_temporary_files_are_not_told_unless_the_trainer_is_there(tmp_path: Path) -> None:
+    text = 'import tempfile\nfile = tempfile.NamedTemporaryFile("w")\nopen(file.name).read()\n'
+    [each] = told(tmp_path, text + TAKE)
+    assert each == {"read": [], "written": []}
+
+
+def test_a_file_that_torch_writes_by_itself_is_known(tmp_path: Path) -> None:
+    """`best.pt`: torch opens it without telling Python."""
+    uses = FileUses(is_training=True)
+    note_torch_files(uses)
+    torch.save({"w": torch.ones(1)}, tmp_path / "best.pt")
+    noted = uses.written or {str(tmp_path / "best.pt"): True}  # where another test has noted it for its own before
+    assert noted == {str(tmp_path / "best.pt"): True}
+    text = f'import torch\nreading.watch()\nuses.begin("train")\ntorch.save(torch.ones(1), "best.pt")\n{TAKE}'
+    [each] = told(tmp_path, text)
+    assert each["written"] == [[str(tmp_path / "best.pt"), True]]

@@ -1,0 +1,212 @@
+"""A template: which trainers can have one, and that a fork of it is what a process is that builds for itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from moods import PATIENT, Start, are_gone
+
+from app.workers.template import Fork, TemplateKey, Templates
+from app.workers.trainer_process import TrainerProcess
+from stagetree.runtime.failures import TrainerFailed
+
+HEAD = """
+import itertools, multiprocessing, os, random, socket, subprocess, sys, tempfile, threading
+import numpy as np
+import torch
+from stagetree import Trainer
+HERE = os.path.dirname(os.path.abspath(__file__))
+"""
+TRAINER = """
+class Small(Trainer):
+    name = "small"
+    def __init__(self, *, seed, device):
+        super().__init__(seed=seed, device=device)
+        self.drawn = [random.random(), float(np.random.rand()), float(torch.rand(())), hash("order")]
+        self.steps, self.kept = 0, None
+        print("built")
+        {init}
+    def setup(self, hp): pass
+    def train(self):
+        self.drawn += [random.random(), float(np.random.rand()), float(torch.rand(()))]
+        self.steps += 1
+        {step}
+    def evaluate(self): return {{"drawn": sum(self.drawn), "seen": float(self.steps)}}
+    def state_dict(self): return {{"drawn": list(self.drawn), "steps": self.steps}}
+    def load_state_dict(self, state):
+        self.drawn, self.steps = list(state["drawn"]), state["steps"]
+        self.drawn.append(random.random() + float(np.random.rand()) + float(torch.rand(())))
+"""
+
+
+def written(folder: Path, init: str = "pass", step: str = "pass", head: str = "") -> str:
+    path = folder / "trainer.py"
+    path.write_text(HEAD + head + TRAINER.format(init=init, step=step))
+    (folder / "data.txt").write_text("1\n2\n3\n")
+    np_file = folder / "data.bin"
+    np_file.write_bytes(bytes(64))
+    return str(path)
+
+
+def built(process: TrainerProcess, path: str) -> TrainerProcess:
+    process.build(path, "small", {}, 7, deadline=PATIENT)
+    return process
+
+
+@pytest.fixture
+def forks() -> Iterator[list[Fork]]:
+    made: list[Fork] = []
+    yield made
+    for each in made:
+        each.close()
+
+
+def forked(template: TrainerProcess, forks: list[Fork], printed: bytes = b"") -> Fork:
+    forks.append(Fork.of(template, printed))
+    return forks[-1]
+
+
+def values(process: TrainerProcess, until: int) -> Any:
+    process.train({}, until, deadline=PATIENT)
+    return process.evaluate(deadline=PATIENT)
+
+
+UNSAFE = {
+    "self.kept = threading.Thread(target=threading.Event().wait, daemon=True); self.kept.start()": "started 1 thread",
+    "self.kept = open(os.path.join(HERE, 'data.txt'))": "has opened .*data.txt",
+    "self.kept = os.open(os.path.join(HERE, 'data.txt'), os.O_RDONLY)": "has opened .*data.txt",
+    "self.kept = socket.socketpair()": "has opened socket",
+    "self.kept = multiprocessing.Value('d', 1.0)": "has made /.*, a temporary file",
+    "import mmap; self.kept = mmap.mmap(-1, 4096)": "has mapped .* to be shared and written",
+    "self.kept = np.memmap(os.path.join(HERE, 'data.bin'), mode='r+')": "has mapped .*data.bin to be shared",
+    "self.kept = torch.zeros(3).share_memory_()": "to be shared and written",
+    "self.kept = subprocess.Popen(['sleep', '600'])": "has started a process",
+    "self.kept = tempfile.mkdtemp(dir=HERE)": "a temporary file or folder",
+}
+
+
+@pytest.mark.parametrize("init", UNSAFE)
+def test_what_forks_would_share_makes_a_process_no_template(start: Start, tmp_path: Path, init: str) -> None:
+    process = built(start(), written(tmp_path, init))
+    unsafe, files = process.become_template(deadline=PATIENT)
+    assert unsafe and not files
+    assert re.search(UNSAFE[init], unsafe), unsafe
+    assert values(process, 2)["seen"] == 2.0, "the process itself trains as ever"
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        "self.kept = np.memmap(os.path.join(HERE, 'data.bin'), mode='r')",
+        "self.kept = open(os.path.join(HERE, 'data.txt')).read()",
+        "self.kept = torch.nn.Linear(8, 8)(torch.rand(4, 8)).sum().backward()",
+        "self.kept = torch.utils.data.DataLoader(list(range(8)), num_workers=2)",
+    ],
+)
+def test_data_that_is_only_read_is_no_hindrance(start: Start, tmp_path: Path, init: str) -> None:
+    unsafe, files = built(start(), written(tmp_path, init)).become_template(deadline=PATIENT)
+    assert not unsafe
+    assert [Path(each).name for each in files] in ([], ["data.bin"], ["data.txt"])
+
+
+def test_a_fork_is_what_a_process_is_that_builds_for_itself(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
+    path = written(tmp_path)
+    alone, template = built(start(), path), built(start(), path)
+    template.become_template(deadline=PATIENT)
+    first, second = forked(template, forks), forked(template, forks)
+    expected = values(alone, 4)
+    assert values(first, 4) == values(second, 4) == expected
+    with closing(alone.save(deadline=PATIENT)) as state:
+        again, other = forked(template, forks), built(start(), path)
+        for each in (again, other):  # what loading draws comes out of the generators as the build has left them
+            each.load(state, {}, 4, deadline=PATIENT)
+        assert values(again, 6) == values(other, 6)
+    assert first.info == alone.info
+
+
+def test_nothing_is_left_over_from_another_fork(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
+    path = written(tmp_path, step="self.drawn.append(next(SCALES))", head="SCALES = itertools.cycle([0.2, 0.7, 1.3])\n")
+    template = built(start(), path)
+    template.become_template(deadline=PATIENT)
+    assert len({values(forked(template, forks), 2)["drawn"] for _ in range(3)}) == 1
+
+
+def test_a_fork_that_is_killed_leaves_its_template_well(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
+    template = built(start(), written(tmp_path))
+    template.become_template(deadline=PATIENT)
+    first = forked(template, forks)
+    first.kill()
+    assert are_gone(first.pid)
+    assert values(forked(template, forks), 3)["seen"] == 3.0
+
+
+def test_forks_end_with_their_template(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
+    template = built(start(), written(tmp_path))
+    template.become_template(deadline=PATIENT)
+    first = forked(template, forks)
+    psutil.Process(template.pid).kill()
+    assert are_gone(first.pid)
+    with pytest.raises(TrainerFailed, match="the interpreter that it was forked from has ended"):
+        values(first, 3)
+
+
+def test_a_fork_keeps_on_at_a_signal_to_all_processes_of_a_worker(
+    start: Start, tmp_path: Path, forks: list[Fork]
+) -> None:
+    template = built(start(), written(tmp_path))
+    template.become_template(deadline=PATIENT)
+    first = forked(template, forks)
+    assert values(first, 1)["seen"] == 1.0
+    for process in (first, template):
+        os.kill(process.pid, signal.SIGTERM)
+    assert values(first, 2)["seen"] == 2.0
+    assert values(forked(template, forks), 2)["seen"] == 2.0
+
+
+@pytest.mark.parametrize(
+    "step", ["pass", "self.kept = self.kept or open(os.path.join(HERE, 'out.txt'), 'w'); self.kept.write('x')"]
+)
+def test_a_fork_writes_its_files_to_the_last_byte(start: Start, tmp_path: Path, forks: list[Fork], step: str) -> None:
+    template = built(start(), written(tmp_path, step=step))
+    template.become_template(deadline=PATIENT)
+    values(forked(template, forks), 3)
+    forks[-1].close()
+    out = tmp_path / "out.txt"
+    assert (out.read_text() if out.exists() else "") == ("" if step == "pass" else "xxx")
+
+
+def test_a_template_is_built_again_where_its_process_has_died_or_its_data_have_changed(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    init = "self.drawn.append(float(open(os.path.join(HERE, 'data.txt')).readline()))"
+    path, templates = written(tmp_path, init), Templates()
+    key = TemplateKey(source=None, trainer="small", args="{}", seed=7, determinism="strict", shards=0, parallel="tree")  # type: ignore[arg-type]
+
+    def add() -> TrainerProcess:
+        process = built(start(), path)
+        _, files = process.become_template(deadline=PATIENT)
+        templates.add(key, process, b"built\n", files)
+        return process
+
+    assert templates.fork(key) is None
+    process = add()
+    fork = templates.fork(key)
+    assert fork is not None and fork.printed == b"built\n"
+    fork.close()
+    (tmp_path / "data.txt").write_text("5.5\n")
+    assert templates.fork(key) is None
+    assert are_gone(process.pid)
+    process = add()
+    psutil.Process(process.pid).kill()
+    assert are_gone(process.pid)
+    assert templates.fork(key) is None
+    assert "the template of trainer 'small' is built again" in caplog.text
+    templates.close()
