@@ -96,6 +96,14 @@ def test_the_first_failure_and_the_end_are_told_once(server: Server, tmp_path: P
     assert tell(server, tmp_path, Looks(failing, OVER | {"finished_at": 120.0})) == [("over", over)]  # it was reopened
 
 
+def test_the_mark_of_the_best_trial_is_told(server: Server, tmp_path: Path) -> None:
+    mark = "unchecked: it resumed from the state of step 8, which was not compared"
+    marked = OVER | {"best": BEST | {"exactness": mark}, "ending": None}
+    assert tell(server, tmp_path, Looks(marked)) == [
+        ("over", f"{STUDY} is completed; best val_loss 0.125 (trial 3, step 40), {mark}")
+    ]
+
+
 @pytest.mark.parametrize(("waits", "seconds"), [([], STILL_SECONDS), (["no slot has it"], WAITING_SECONDS)])
 def test_a_standstill_is_told_once_for_each_time(
     server: Server, tmp_path: Path, waits: list[str], seconds: float

@@ -66,7 +66,7 @@ export function Studies() {
                   </tbody>
                 </table>
               </div>
-              <p class="quiet">* behind a result: not all of its training is proven to be exact; the study's page says what is.</p>
+              <p class="quiet">* behind a result: it was not compared, or may be wrong; the study's page says why.</p>
               {isMore && <button onClick={() => setLimit(limit + PAGE)}>Older studies</button>}
             </>
           );
