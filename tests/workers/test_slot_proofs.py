@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app.domain.proofs import unread
 from cluster import Cluster
 from toys import switch
 

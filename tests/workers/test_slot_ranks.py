@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app.domain.proofs import judge
 from cluster import Cluster
 from studies import spec
 from toys import switch
