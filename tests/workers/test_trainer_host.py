@@ -6,11 +6,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
-from cluster import TOY
+from cluster import TOY, Cluster
 from in_process import InProcess
+from studies import BRANCHES
 
 from app.domain.assignment import ChainAssignment, ResumePoint
 from app.domain.events import Stage
@@ -243,3 +244,25 @@ def test_a_process_in_which_something_was_left_is_not_shared() -> None:
     for processes in (1, 2):
         trainer.begin(replace(work(), most_fresh_seconds=1.0), 0, read, None)
         assert not trainer.shares_process and len(started) == processes
+
+
+@pytest.mark.parametrize("fresh", ["auto", "always"])
+def test_a_chain_is_told_how_long_a_fresh_process_may_take(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fresh: str
+) -> None:
+    """2 % of the time that it is expected to take, once that is known; with `always` it has one in any case."""
+    told = list[tuple[int, float | None]]()
+    begin = TrainerHost.begin
+
+    def noted(host: TrainerHost, work: ChainAssignment, *rest: Any) -> None:
+        told.append((work.stages[-1].end - work.stages[0].start, work.most_fresh_seconds))
+        begin(host, work, *rest)
+
+    monkeypatch.setattr(TrainerHost, "begin", noted)
+    cluster.script = lambda slot, process, what, step: cluster.clock.wait(1.0) if what == "train" else None
+    done = cluster.run(cluster.submit({**BRANCHES, "merge": False, "fresh_processes": fresh}))
+    cluster.run(cluster.submit({**BRANCHES, "name": "next", "fresh_processes": fresh}))
+    assert told[0][1] is None
+    expected = [None if fresh == "always" else pytest.approx(0.02 * steps, rel=0.1) for steps, _ in told[-2:]]
+    assert [most for _, most in told[-2:]] == expected
+    assert not cluster.plan.shares_processes(done)
