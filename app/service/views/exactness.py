@@ -10,15 +10,18 @@ from app.domain.search_plan import SearchPlan, Study, Trial
 from app.service.views.ordering import json_safe
 from stagetree.models.studies import Exactness
 
+SHARED = "some chains trained in a process that another chain had trained in, as a fresh one would have taken too long"
+
 
 def exactness(plan: SearchPlan, study: Study) -> Exactness:
     """The verdict on a study."""
     judgement = judge(plan, study)
     text, marks = text_of(study, judgement), marks_of(plan, study)
+    shared = f"; {SHARED}" if text and plan.shares_processes(study) else ""
     mark = next((text for trial in study.trials if marks(trial)), "")
     return Exactness(
         verdict=judgement.verdict,
-        text=json_safe(text),
+        text=json_safe(text + shared),
         mark=json_safe(_joined(mark, results.inexact_in_study(plan, study))),
         reason=json_safe(judgement.reason),
         unchecked=list(judgement.unchecked),
