@@ -189,6 +189,8 @@ class ProofLane(Lane):
         text, cause = compared.difference, of_state(compared.stray)
         if is_of_metrics(text):
             return f"{text}. {of_metrics(compared.stray)}"
+        if any(each.metrics is not None for each in self._order.comparisons):  # evaluations may be the cause, too
+            return f"{text}. {cause}"
         with suppress(TrainerFailed, CheckpointUnreadable):  # it differs all the same
             bench.build()
             bench.train(at.step)
