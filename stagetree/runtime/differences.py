@@ -140,8 +140,13 @@ OF_MODULES = frozenset({"_modules", "_parameters", "_buffers"})
 
 def causes(names: Iterable[str], state: Leaves) -> list[str]:
     """Of what two trainers held besides, what may be why their states differ: what is in the state follows from it."""
-    within = {part for name in state for part in name.replace("[", ".").split(".")} | OF_MODULES
-    return [name for name in names if name.partition(" (")[0].rpartition(".")[2] not in within]
+    within = {part for name in state for part in name.replace("[", ".").split(".")}
+
+    def attribute(name: str) -> str:
+        parts = [part for part in name.partition(" (")[0].split(".") if part not in OF_MODULES]
+        return parts[-1]
+
+    return [name for name in names if attribute(name) not in within]
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:

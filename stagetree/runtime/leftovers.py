@@ -70,7 +70,7 @@ def _functions(modules: Iterable[ModuleType], left_out: Container[str]) -> Itera
         kinds = [
             each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__
         ]
-        spaces = [("", f" (a global of {file})", vars(module))]
+        spaces: list[tuple[str, str, Mapping[str, Any]]] = [("", f" (a global of {file})", vars(module))]
         spaces += [(f"{kind.__name__}.", " (of the class)", vars(kind)) for kind in kinds]
         for before, where, names in spaces:
             for name, value in list(names.items()):

@@ -49,9 +49,10 @@ ATTRIBUTES = {
     "looks-ahead": "self.optimizer.count, self.optimizer.slow",
     "scheduler-left-out": "self.schedule.last_epoch, self.schedule._step_count, self.schedule._last_lr, "
     "self.spare._opt_called, self.schedule.optimizer, self.spare.param_groups",
-    "late-copy": "self.copied",
+    "late-copy": "self.optimizer.param_groups, self.copied, self.copied._parameters, self.copied._modules",
+    "buffered-window": "self.window._buffers",
     "reads-at-first": "self.first",
-    "late-parameters": "self.optimizer.state",
+    "late-parameters": "self.optimizer.state, self.optimizer.param_groups",
     "late-numbers": "self.numbers",
 }
 """By trainer: what its state leaves out."""

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,7 @@ from hypothesis import event, example, given, note, settings
 from hypothesis import strategies as st
 from toys import switch
 
-from app.domain import proofs
 from app.domain.events import ExactnessTested
-from app.domain.terms import ProofKind
 from app.events.database import Database
 from app.registry import TrainerSource
 
@@ -119,19 +116,3 @@ def check(sqlite_template: Path, alone: Alone, study: Json, slots: int) -> None:
         assert shown.state == "completed" and not shown.errors
         assert not shown.in_silence
         assert not (shown.isolated and shown.other)
-
-
-def test_a_whole_trial_proves_no_other_where_something_does_not_come_back(sqlite_template: Path, alone: Alone) -> None:
-    """A used object has counted further than the trial that goes on in it: so what shows late shows early there."""
-    listed = [(0.1, 9), (switch(0.1, 0.2, 3), 6), (0.1, 6)]
-    trials = [{"hp": {"lr": rate}, "steps": steps} for rate, steps in listed]
-    how: Json = {"trainer_args": {"since": 9}, "tuner": {"kind": "trials", "trials": trials}}
-    with clustered(sqlite_template, 1) as cluster:
-        study, plan = cluster.run(cluster.submit(spec("wrong-from", **how))), cluster.plan
-        [check] = [test for test in plan.tests if test.proof == ProofKind.CHECK and not test.goes_on]
-        root = study.trials[0].path[0]
-        plan.tests.append(replace(check, proof=ProofKind.WHOLE, node=root, begin=0, step=9, stray={}))
-        judgement = proofs.judge(plan)
-        marks = [proofs.of_trial(plan, study, trial, judgement) for trial in study.trials]
-    assert "self.count" in check.stray and judgement.reach == 9
-    assert marks[0] == "" and marks[1].startswith("not proven to be exact: self.count does not come back")

@@ -16,5 +16,10 @@ def test_what_is_in_the_state_is_no_cause() -> None:
 
 
 def test_attributes_of_what_is_in_the_state_may_be_causes() -> None:
-    names = ["self.opt.updates", "opt.slow (a variable of main())", "T.count_late (of the class)"]
+    names = [
+        "self.average._parameters",
+        "self.opt.updates",
+        "opt.slow (a variable of main())",
+        "T.count_late (of the class)",
+    ]
     assert causes(names, STATE) == names
