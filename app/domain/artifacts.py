@@ -39,7 +39,7 @@ class CheckpointKept:
 
     `intermediate`: it was kept inside a stage, because that was cheap: somebody may branch there, or the worker die.
     parts: the objects of the other ranks, where it is divided: it is all of them, or it is lost. size: of
-    all. sha256: of the object under `key`.
+    all. sha256: of the object under `key`. looked: whether that holds what the trainer held besides its state, too.
     """
 
     node: NodeId
@@ -49,6 +49,7 @@ class CheckpointKept:
     size: int
     intermediate: bool = False
     parts: tuple[StoredPart, ...] = ()
+    looked: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:

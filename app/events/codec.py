@@ -54,7 +54,7 @@ def _foretell_as_before(data: Data) -> Data:
 
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
 VERSIONS |= {"NoteAdded": 2, "StudyCompleted": 2, "TrialAdded": 3, "TrialExtended": 3}
-VERSIONS |= {"ChainAssigned": 3, "ChainEnded": 2, "CheckpointKept": 3, "PackingProfiled": 4, "PlanOpened": 8}
+VERSIONS |= {"ChainAssigned": 3, "ChainEnded": 2, "CheckpointKept": 4, "PackingProfiled": 4, "PlanOpened": 8}
 VERSIONS |= {"ExactnessTested": 4, "StageCompleted": 3, "StageFailed": 4}
 VERSIONS |= {"StudyReopened": 3, "StudySubmitted": 5}
 """The schema version in which each type is written today."""
@@ -65,6 +65,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("ChainEnded", 1): lambda data: data | {"died_alone": data["outcome"] == "lost"},
     ("CheckpointKept", 1): _name_intermediate,
     ("CheckpointKept", 2): lambda data: data | {"parts": []},
+    ("CheckpointKept", 3): lambda data: data | {"looked": False},
     ("ExactnessTested", 1): lambda data: data | {"unread": []},
     ("ExactnessTested", 2): lambda data: data | {"files": []},
     ("ExactnessTested", 3): lambda data: data | {"goes_on": False},

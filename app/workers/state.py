@@ -40,14 +40,15 @@ class _Memory:
 class State:
     """Owns the descriptor `fd` of a file that holds `size` bytes. Loading it into another process copies nothing.
 
-    parts: the states of other ranks, where it is divided among several; they are closed with it.
+    parts: the states of other ranks, where it is divided among several; they are closed with it. looked: whether it
+    holds what the trainer held besides.
     give_back: called when it and its copies are closed, with whether a model was loaded from it: parts of that may lie
     there still, so its memory must not be used again.
     """
 
     def __init__(self, fd: int, size: int, give_back: Callable[[bool], None] | None = None) -> None:
         self.fd, self.size, self.parts = fd, size, tuple[State, ...]()
-        self._memory = _Memory(give_back)
+        self._memory, self.looked = _Memory(give_back), False
 
     @property
     def images(self) -> tuple[State, ...]:
@@ -86,7 +87,7 @@ class State:
     def copy(self) -> State:
         """The same image under another descriptor, to be closed apart from this one."""
         other = State(os.dup(self.fd), self.size)
-        other._memory = self._memory
+        other._memory, other.looked = self._memory, self.looked
         self._memory.join()
         other.parts = tuple(part.copy() for part in self.parts)
         return other

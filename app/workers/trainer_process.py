@@ -221,7 +221,9 @@ class TrainerProcess(TrainerConnection):
     def save(self, *, deadline: Deadline, look: bool = False, **lane: int) -> State:
         """The whole state of the model, or of that of a `lane`; the model may train on at once. look: with what the
         trainer holds besides, to be compared."""
-        return self._state_in(*self._ask("save", deadline, closed=self._given_back(), look=look, **lane))
+        state = self._state_in(*self._ask("save", deadline, closed=self._given_back(), look=look, **lane))
+        state.looked = look
+        return state
 
     def _given_back(self) -> list[tuple[int, bool]]:
         """The buffers of the states that were closed meanwhile."""

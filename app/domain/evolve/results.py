@@ -149,7 +149,7 @@ def take_checkpoint(plan: SearchPlan, event: e.CheckpointKept | e.CheckpointCach
     since = None if chain is None else chain.stages[0].start
     checkpoint = Checkpoint(event.key, event.sha256, event.size, since=since, parts=event.parts)
     if isinstance(event, e.CheckpointKept):
-        _keep(plan, node, event, replace(checkpoint, intermediate=event.intermediate))
+        _keep(plan, node, event, replace(checkpoint, intermediate=event.intermediate, looked=event.looked))
     elif event.step in node.saving:  # else it is kept already, or lost
         node.cached[event.step] = CachedState(checkpoint, event.host)
     plan.touched.add(node.id)
@@ -158,7 +158,7 @@ def take_checkpoint(plan: SearchPlan, event: e.CheckpointKept | e.CheckpointCach
 def _keep(plan: SearchPlan, node: Node, event: e.CheckpointKept, checkpoint: Checkpoint) -> None:
     before = node.checkpoints.get(event.step)
     if before is not None and before.key != event.key:
-        if before.sha256 != event.sha256 and len(before.parts) == len(event.parts):  # else it may be divided otherwise
+        if _must_be_equal(before, checkpoint) and before.sha256 != event.sha256:
             node.not_exact[event.step, TRAINED_TWICE] = None
         _withdraw(plan, node, event.step)  # two workers were here: one state is enough
     _remove_checkpoint(plan, node, event.step)
@@ -169,6 +169,11 @@ def _keep(plan: SearchPlan, node: Node, event: e.CheckpointKept, checkpoint: Che
     node.cached.pop(event.step, None)
     awaiting.await_evaluation(plan, node, event.step)
     _note_witness(plan, node, event.step)
+
+
+def _must_be_equal(one: Checkpoint, other: Checkpoint) -> bool:
+    """Not so where they are divided otherwise, or hold what the trainer held besides, such as a clock."""
+    return len(one.parts) == len(other.parts) and not (one.looked or other.looked)
 
 
 def release_checkpoint(plan: SearchPlan, event: e.CheckpointReleased) -> None:

@@ -17,7 +17,7 @@ class Checkpoint:
     """Where a state is kept. `intermediate`: inside a stage, because it was cheap, not because anyone asked.
 
     since: the step from which its chain trained without a break; None where no chain is on record that did.
-    size, parts: as in `CheckpointKept`.
+    size, parts, looked: as in `CheckpointKept`.
     """
 
     key: str
@@ -26,6 +26,7 @@ class Checkpoint:
     intermediate: bool = False
     since: int | None = None
     parts: tuple[e.StoredPart, ...] = ()
+    looked: bool = False
 
     @property
     def objects(self) -> tuple[e.StoredPart, ...]:

@@ -43,13 +43,14 @@ class CheckpointUnreadable(Exception):
 class Stored:
     """What the log must know of a checkpoint to find it again and to trust it. size: of all of it.
 
-    parts: the objects of the other ranks.
+    parts: the objects of the other ranks. looked: as in `CheckpointKept`.
     """
 
     key: str
     sha256: str
     size: int
     parts: tuple[StoredPart, ...] = ()
+    looked: bool = False
 
 
 class CheckpointStore:
@@ -123,7 +124,7 @@ class CheckpointStore:
     def _as_stored(self, written: Sequence[StoredPart], state: State, *, is_branch_point: bool) -> Stored:
         whole, *parts = written
         self._recent.keep(whole.key, state, is_branch_point=is_branch_point)
-        return Stored(whole.key, whole.sha256, state.total, tuple(parts))
+        return Stored(whole.key, whole.sha256, state.total, tuple(parts), state.looked)
 
     def _write(self, key: str, parts: Iterable[memoryview]) -> None:
         try:

@@ -204,7 +204,7 @@ def _released(old: e.CheckpointKept, reason: str) -> e.CheckpointReleased:
 
 def _kept(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:
     """The fact that a state is stored."""
-    return e.CheckpointKept(**_state(node, step, stored), intermediate=is_intermediate)
+    return e.CheckpointKept(**_state(node, step, stored), intermediate=is_intermediate, looked=stored.looked)
 
 
 def _cached(node: NodeId, step: int, stored: Stored, host: str) -> e.CheckpointCached:
