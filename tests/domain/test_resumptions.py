@@ -133,7 +133,8 @@ def test_one_comparison_covers_its_own_step_and_no_other() -> None:
     assert (marks[0], marks[1]) == ("", "")
     assert marks[2] == "unchecked: it resumed from the state of step 11, which was not compared"
     assert marks[3] == "unchecked: it resumed from the state of step 13, which was not compared"
-    assert told.judged() == Judgement(Verdict.UNCHECKED, marks[2], (11, 13), 1)
+    reason = "trial 2 resumed from the state of step 11, which was not compared; 1 more trial is unchecked"
+    assert told.judged() == Judgement(Verdict.UNCHECKED, reason, (11, 13), 1)
 
 
 def test_a_comparison_from_the_record_that_never_stopped_covers_the_step_where_it_begins() -> None:
