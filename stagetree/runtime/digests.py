@@ -12,13 +12,15 @@ import datetime
 import decimal
 import io
 import itertools
+import os
 import random
 import time
 import warnings
 from collections import ChainMap, OrderedDict, deque
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
-from functools import partial
+from contextvars import ContextVar
+from functools import cache, partial
 from hashlib import blake2b
 from math import inf
 from pathlib import PurePath
@@ -55,6 +57,14 @@ STANDARD = frozenset({"builtins", "itertools", "_collections", "collections"})
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
 CONTAINERS = (dict, list, tuple, deque, set, frozenset)
+CACHED = type(cache(len))
+TRANSPARENT = frozenset(
+    {*STANDARD, "torch", "numpy", "re", "_thread", "threading", "weakref", "_weakref", "types", "typing", "functools"}
+    | {"operator", "_struct", "ctypes", "_io", "_contextvars", "contextvars", "_hashlib", "_abc", "_random", "greenlet"}
+    | {"datetime", "decimal", "zoneinfo", "enum", "_queue", "select", "posix", "collections", "uuid", "pathlib"}
+)
+"""Modules whose objects without attributes hold nothing that a step could miss, or are looked into by their type."""
+
 KNOWN = (
     *(*PLAIN, *BUFFERS, *METHODS, *CODE, *GENERATORS, *CONTAINERS),
     *(torch.Tensor, np.ndarray, np.generic, np.dtype, FunctionType, GeneratorType, PurePath, partial, io.IOBase),
@@ -93,12 +103,33 @@ def address(tensor: torch.Tensor) -> int:
     return 0
 
 
+def is_opaque(value: Any, kind: type) -> bool:
+    """Whether an object of an extension module tells nothing of what it holds."""
+    if kind is SimpleQueue:
+        return not value.empty()
+    if kind.__module__.partition(".")[0] in TRANSPARENT or issubclass(kind, KNOWN) or is_ours(value):
+        return False
+    with suppress(AttributeError):
+        object.__getattribute__(value, "__dict__")
+        return False
+    return not any("__slots__" in vars(each) for each in kind.__mro__)
+
+
 class Digest:
     """in_state: the addresses of tensors whose numbers are looked at elsewhere. ends: when the look must be over, as
-    `time.monotonic` tells it. left_out: objects into which it does not look.
+    `time.monotonic` tells it. left_out: objects into which it does not look. is_wary: whether what cannot be looked
+    into is equal to nothing.
     """
 
-    def __init__(self, in_state: frozenset[int] = frozenset(), ends: float = inf, left_out: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        in_state: frozenset[int] = frozenset(),
+        ends: float = inf,
+        left_out: Sequence[Any] = (),
+        *,
+        is_wary: bool = False,
+    ) -> None:
+        self._is_wary = is_wary
         self._hash, self._left, self._in_state, self._ends = blake2b(digest_size=12), MOST_VALUES, in_state, ends
         # with the values: nothing new may lie where one lay
         self._met: MutableMapping[int, tuple[int, Any]] = {id(each): (-1, each) for each in left_out}
@@ -142,6 +173,8 @@ class Digest:
             self._add_set(value, kind, depth)
         else:
             self._add_all(_inside(value, kind), depth)
+        if self._is_wary and is_opaque(value, kind):
+            self._say(os.urandom(8))
         if not (is_ours(value) or issubclass(kind, (*METHODS, *BUFFERS, *GENERATORS, PurePath, np.generic))):
             self._add_attributes(value, depth)
 
@@ -165,7 +198,7 @@ class Digest:
             self._say(*sorted(self._apart(each, depth) for each in base.__iter__(value)))
 
     def _apart(self, value: Any, depth: int) -> str:
-        inner = Digest(self._in_state, self._ends)
+        inner = Digest(self._in_state, self._ends, is_wary=self._is_wary)
         inner._left, inner._met = self._left, ChainMap({}, self._met)
         inner._add(value, depth)
         self._left = inner._left
@@ -241,6 +274,10 @@ def _in_code_and_iterators(value: Any, kind: type) -> Iterable[Any]:
         return () if frame is None else (frame.f_lasti, dict(frame.f_locals), value.gi_yieldfrom)
     if kind is SimpleQueue:
         return (value.qsize(),)
+    if kind is ContextVar:
+        return (value.get(None),)
+    if kind is CACHED:
+        return (value.__wrapped__, *value.cache_info())
     if kind.__module__ == "_io":
         return (_place_in(value),)
     return _reduced(value, kind)

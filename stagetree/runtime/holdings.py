@@ -23,7 +23,7 @@ from stagetree.runtime.scripted import OpenScript
 MOST_SECONDS = 1.0
 """A look ends after so long; what it has not reached is not compared."""
 
-OURS = frozenset({"_logged", "_is_driven", "_hp", "_step", "_read", "_script"})
+OURS = frozenset({"_logged", "_is_driven"})
 """Attributes that the runtime itself keeps in a trainer."""
 
 Holdings = dict[str, str]
@@ -45,7 +45,7 @@ def holdings(trainer: object, modules: Iterable[ModuleType], *, only_modules: bo
         if name not in left_out and all(value is not each for each in streamed):
             for inner, part in _parts_to_name(name, value):
                 if inner.rpartition(".")[2] not in left_out:
-                    found[f"{inner}{where}"] = Digest(in_state, ends, streamed).of(part)
+                    found[f"{inner}{where}"] = Digest(in_state, ends, streamed, is_wary=not only_modules).of(part)
     return found
 
 
