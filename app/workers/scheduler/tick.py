@@ -46,6 +46,7 @@ class Scheduler:
         A database that is away is said once, and looked for at the next tick.
         """
         try:
+            self._ports.fence.begin_tick()
             self._tick()
             self._ports.show()  # written: a database that is only read from lets nobody renew a lease
         except DatabaseUnavailable as problem:
@@ -84,7 +85,6 @@ class Scheduler:
 
     def _tick(self) -> None:
         cluster = self._cluster
-        self._ports.fence.begin_tick()
         self._cluster.look()
         if self._reaper.reap(cluster):  # whose slots are free now
             self._cluster.look()
