@@ -208,16 +208,17 @@ class Model:
         with user_code():
             return {"trainer": self.trainer.state_dict(), "generators": self._generators}
 
-    def save(self, machine: Mapping[str, Any] | None = None) -> tuple[int, int]:
+    def save(self, machine: Mapping[str, Any] | None = None, **more: Any) -> tuple[int, int]:
         """The whole state in a file without a name: its descriptor and size. Raises `TrainerFailed`, OSError.
 
-        machine: what must be known of where it was made; it changes nothing of what is loaded.
+        machine: what must be known of where it was made; it changes nothing of what is loaded. more: is saved beside
+        the state.
         """
         with self._unsavable():
-            return state_format.write({**self.state(), "machine": dict(machine or {})})
+            return state_format.write({**self.state(), "machine": dict(machine or {}), **more})
 
     def save_in(self, buffers: Buffers, machine: Mapping[str, Any], **more: Any) -> tuple[Buffer, int]:
-        """As `save`, in a buffer that is used again once it is given back. more: is saved beside the state."""
+        """As `save`, in a buffer that is used again once it is given back."""
         with self._unsavable():
             return _filled(state_format.Layout.of({**self.state(), "machine": dict(machine), **more}), buffers)
 

@@ -15,7 +15,7 @@ from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.holdings import differing, holdings
 from stagetree.runtime.loading import code_modules, load_trainer
 from stagetree.runtime.model import HpTimeline, Model
-from stagetree.runtime.state_format import read, write
+from stagetree.runtime.state_format import read
 from stagetree.trainer import ranks
 
 
@@ -110,7 +110,7 @@ class InProcess:
             self.do("look")
         assert self.model is not None
         more = {HOLDINGS: holdings(self.model.trainer, code_modules(self.file))} if look else {}
-        return State(*write({**self.model.state(), "machine": dict(self.machine), **more}))
+        return State(*self.model.save(self.machine, **more))
 
     def compare(self, mine: State, stored: State, ignored: Sequence[str] = (), *, deadline: Any) -> Compared:
         self.do("compare")

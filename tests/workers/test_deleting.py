@@ -21,7 +21,7 @@ from app.owned_store import find_orphans
 from app.workers.scheduler.retention import Retention
 from app.workers.slot.checkpoint_store import CheckpointStore
 
-SIZE = 18_300
+SIZE = 18_500
 """Bytes of a state of the toy, about."""
 ASHA = {"kind": "asha", "num_trials": 12, "min_steps": 1, "max_steps": 9, "reduction_factor": 3, "sampling_seed": 1}
 SPACE = {"lr": {"loguniform": [1e-3, 1.0]}}
