@@ -23,6 +23,9 @@ DATES = {
     "app/workers/scheduler/ports.py": "when a fact was stated",
     "app/workers/roles.py": "when a fact was stated",
     "app/workers/slot/context.py": "when a fact was stated",
+    "stagetree/runtime/digests.py": "no clock: times of day are values, too",
+    "stagetree/runtime/file_uses.py": "when another program was started, beside the dates of files",
+    "stagetree/runtime/state_format.py": "no clock: scalars of NumPy that are dates",
 }
 """The files that read the date, and what for."""
 

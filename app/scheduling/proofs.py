@@ -184,7 +184,7 @@ def proof_through(
     stages = tuple(_stages(plan, node, begin, ends, comparisons, lead.study))
     ignored = tuple(changed_by_evaluation(plan)) if kind == ProofKind.WHOLE else ()
     suspects = _suspects(plan, lead) if kind == ProofKind.WHOLE else ()
-    origin = None if trial is None else _resume_before(plan, node, end)
+    origin = _resume_before(plan, node, end) if kind == ProofKind.WHOLE else None
     order = ProofOrder(kind, comparisons, most_steps(plan), ignored=ignored, suspects=suspects, origin=origin)
     return Proof(kind, lead, stages, resume, order)
 

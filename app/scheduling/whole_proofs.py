@@ -69,7 +69,8 @@ def audited(plan: SearchPlan, device: str) -> Proof | None:
     """Of a study all of which its user wants compared, the longest trial that was not trained again yet.
 
     Each trial that rests on sharing is trained again, but for those that end on the way of a longer one. Less would not
-    do: a comparison that begins with a saved state sees only what shows on its own few steps.
+    do: a comparison that begins with a saved state sees only what shows on its own few steps. Each state that is kept
+    and each metric on record is compared.
     """
     if in_vain(plan, ProofKind.WHOLE):
         return None
@@ -77,8 +78,8 @@ def audited(plan: SearchPlan, device: str) -> Proof | None:
     studies = (study for study in plan.studies.values() if study.is_audited and study.may_be_proven)
     trials = (trial for study in studies for trial in study.trials if trial.path and rests_on_sharing(plan, trial))
     longest = sorted(trials, key=lambda trial: trial.steps, reverse=True)
-    ways = (([place for place in _on_record(plan, trial) if place not in known], trial) for trial in longest)
-    return next(filter(None, (_whole(plan, way, trial) for way, trial in ways if way)), None)
+    ways = ([place for place in _on_record(plan, trial) if place not in known] for trial in longest)
+    return next(filter(None, (proof_through(plan, ProofKind.WHOLE, 0, way) for way in ways if way)), None)
 
 
 def _known_alone(plan: SearchPlan, device: str) -> set[Place]:
