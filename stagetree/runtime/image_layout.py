@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stagetree.runtime.safetensors_header import PADDING, head_of
+from stagetree.runtime.safetensors_header import ALIGNMENT, LARGE_PLACES, PADDING, head_of, place_rank
 
 DTYPES = {
     "F64": torch.float64,
@@ -39,10 +39,6 @@ DTYPES = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-ALIGNMENT = 64
-LARGE = 2**14
-"""Bytes. Copying a smaller tensor takes no longer than reading the entry of its padding."""
-
 
 @dataclass(frozen=True, slots=True)
 class PlacedTensor:
@@ -61,24 +57,14 @@ class PlacedTensor:
 def place(tensors: Mapping[str, Tensor]) -> list[PlacedTensor]:
     """Where each tensor is to lie, in that order, and padding. Each is aligned at least to the size of its numbers."""
     placed, end = list[PlacedTensor](), 0
-    for name in sorted(tensors, key=lambda name: (_rank(tensors[name]), -tensors[name].element_size())):
+    for name in sorted(tensors, key=lambda name: (place_rank(tensors[name].nbytes), -tensors[name].element_size())):
         placed.append(PlacedTensor(name, tensors[name], end))
         end = placed[-1].end
-        if _rank(tensors[name]) == _LARGE and end % ALIGNMENT:
+        if place_rank(tensors[name].nbytes) == LARGE_PLACES and end % ALIGNMENT:
             padding = torch.zeros(-end % ALIGNMENT, dtype=torch.uint8)
             placed.append(PlacedTensor(_padding_name(len(placed), tensors), padding, end, is_padding=True))
             end = placed[-1].end
     return placed
-
-
-_WHOLE, _LARGE, _SMALL = range(3)
-
-
-def _rank(tensor: Tensor) -> int:
-    """The sizes that keep what follows aligned come first."""
-    if tensor.nbytes % ALIGNMENT == 0:
-        return _WHOLE
-    return _LARGE if tensor.nbytes >= LARGE else _SMALL
 
 
 def _padding_name(number: int, names: Mapping[str, Any]) -> str:

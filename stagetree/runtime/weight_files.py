@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from stagetree.runtime import dcp
-from stagetree.runtime.safetensors_header import LENGTH, MOST_HEADER, Entry, Image, entries_of, head_of, header_of
+from stagetree.runtime.safetensors_header import (
+    LENGTH,
+    MOST_HEADER,
+    Entry,
+    Image,
+    entries_of,
+    head_of,
+    header_of,
+    place_rank,
+)
 
 WRAPPED = ("state_dict", "model", "model_state_dict")
 """The names under which scripts keep a state dict among other things."""
@@ -82,14 +91,15 @@ def joined(images: Sequence[Image]) -> Iterator[memoryview]:
             block = memoryview(image)[begin + first : begin + last]
             whole[name] = (entry["dtype"], place["shape"])
             blocks.setdefault(name, []).append((place["begin"], entry["shape"], block))
-    names = sorted(whole, key=lambda name: -_bytes_of_one(blocks[name]))  # so that each is aligned
+    sizes = {name: prod(shape) * _bytes_of_one(blocks[name]) for name, (_, shape) in whole.items()}
+    order = [name for name in _named_in(json.loads(tree)) if name in whole]
+    names = sorted(order, key=lambda name: (place_rank(sizes[name]), -_bytes_of_one(blocks[name])))
     entries: dict[str, Any] = {"__metadata__": {"tree": json.dumps(_undivided(json.loads(tree)))}}
     end = 0
     for name in names:
         dtype, shape = whole[name]
-        size = prod(shape) * _bytes_of_one(blocks[name])
-        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
-        end += size
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + sizes[name]]}
+        end += sizes[name]
     yield head_of(entries)
     for name in names:
         yield from _in_order(whole[name][1], blocks[name])
@@ -111,6 +121,19 @@ def _in_order(shape: Sequence[int], blocks: Sequence[Block]) -> Iterator[memoryv
         for _, _, block in ordered:
             length = len(block) // runs
             yield block[run * length : (run + 1) * length]
+
+
+TENSORS = frozenset({"$tensor", "$parted", "$array", "$bytes"})
+
+
+def _named_in(tree: Any) -> Iterator[str]:
+    """The tensors of a checkpoint's tree, in its order."""
+    if isinstance(tree, list):
+        for item in tree:
+            yield from _named_in(item)
+    elif isinstance(tree, dict):
+        for kind, value in tree.items():
+            yield from [value] if kind in TENSORS and isinstance(value, str) else _named_in(value)
 
 
 def _undivided(tree: Any) -> Any:

@@ -16,7 +16,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from app.workers.state import State
-from stagetree.runtime.image_layout import ALIGNMENT, DTYPES, LARGE
+from stagetree.runtime.image_layout import DTYPES
+from stagetree.runtime.safetensors_header import ALIGNMENT, LARGE
 from stagetree.runtime.state_format import read, unpack, write
 from stagetree.runtime.weight_files import export_weights, weight_parts
 
