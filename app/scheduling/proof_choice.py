@@ -11,8 +11,11 @@ from app.domain.search_plan import Chain, SearchPlan, Study
 from app.domain.terms import ProofKind
 from app.scheduling.frontier import Frontier
 from app.scheduling.gangs import kinds_that_prove
-from app.scheduling.proofs import Proof, check, comparison, most_steps, spans_of
+from app.scheduling.proofs import Proof, check, comparison, spans_of
 from app.scheduling.whole_proofs import audited, drawn_stage, due_trials, due_whole, unverified
+
+MOST_SLOTS = 10**6
+"""More than there are: a whole trial that is due with any number of slots is not stopped."""
 
 
 def first(frontier: Frontier, device: str, slots: int = 1) -> Proof | None:
@@ -58,15 +61,13 @@ def _is_uncompared(plan: SearchPlan, study: Study) -> bool:
 
 
 def can_wait(plan: SearchPlan, under_way: Chain) -> bool:
-    """Whether a chain compares something for which no study waits: it makes room for other work."""
-    match under_way.proof:
-        case None | ProofKind.CHECK:
-            return False
-        case ProofKind.HANDOVER:
-            return sum(stage.end - stage.start for stage in under_way.stages) > most_steps(plan)
-        case ProofKind.WHOLE:
-            return all(trial.path[-1] != under_way.stages[-1].node for trial in due_trials(plan))
-    return True
+    """Whether a chain compares something for which no study waits: it makes room for other work.
+
+    What comes before other work never does: it would be begun and stopped for ever.
+    """
+    if under_way.proof == ProofKind.WHOLE:
+        return all(trial.path[-1] != under_way.stages[-1].node for trial in due_trials(plan, MOST_SLOTS))
+    return under_way.proof == ProofKind.AUDIT
 
 
 def is_wanted(plan: SearchPlan, under_way: Chain) -> bool:
