@@ -17,6 +17,8 @@ ATTRIBUTES = {
     "late-average": "self.held",
     "momentum": "self.velocity",
     "patience": "self.bad",
+    "accumulates": "self.optimizer.param_groups, self.model._parameters, self.model._modules",
+    "accumulates-cleared": "self.optimizer.param_groups, self.model._parameters, self.model._modules",
     "accumulation": "self.gradient",
     "loss-scale": "self.good",
     "normaliser": "self.seen, self.mean, self.spread",
