@@ -176,8 +176,7 @@ def proof_through(
     resume = _resume(plan, node, begin) if begin else None
     if lead is None or (begin and resume is None) or _is_otherwise(plan, node, begin, end):
         return None
-    asked = None if trial is None else trial
-    comparisons = tuple(filter(None, (_comparison(plan, plan.nodes[name], step, asked) for name, step in places)))
+    comparisons = tuple(filter(None, (_comparison(plan, plan.nodes[name], step, trial) for name, step in places)))
     if not comparisons:
         return None
     ends = [(NodeId(each.node), each.step) for each in comparisons]

@@ -7,7 +7,7 @@ for trains every trial again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from app.domain.exactness import Suspicion, difference, open_suspicions, rests_on_sharing, resumptions_of, whole_trials
@@ -124,11 +124,7 @@ def _of_trial(plan: SearchPlan, trial: Trial, device: str) -> Proof | None:
     place = (trial.path[-1], trial.steps)
     if place in _known_alone(plan, device):
         return None
-    return _whole(plan, _on_record(plan, trial), trial)
-
-
-def _whole(plan: SearchPlan, places: Sequence[Place], trial: Trial) -> Proof | None:
-    return proof_through(plan, ProofKind.WHOLE, 0, places, next(trial.alone()))
+    return proof_through(plan, ProofKind.WHOLE, 0, _on_record(plan, trial), next(trial.alone()))
 
 
 def drawn_stage(plan: SearchPlan, device: str) -> Proof | None:

@@ -57,7 +57,7 @@ class Machine:
             rows.chains.assign(CHAIN, "p", "a-gpu0", ChainAssignment(**work, meeting=meeting), 60.0)
         given = SimpleNamespace(records=self.records, start=self._start, sources=lambda: self.sources, clock=monotonic)
         self.ended = 0
-        trainer = SimpleNamespace(end_process=self._end)
+        trainer = SimpleNamespace(end_process=self._end, close=self._end)
         me = SimpleNamespace(slot="b-gpu0", owner="its")
         slot = SimpleNamespace(me=me, given=given, trainer=trainer, retry=self.retry)
         self.lending = Lending(slot, lambda: False, lambda: None)  # type: ignore[arg-type]

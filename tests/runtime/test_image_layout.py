@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from images import image_of
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
@@ -22,14 +23,6 @@ from stagetree.runtime.state_format import read, unpack, write
 from stagetree.runtime.weight_files import export_weights, weight_parts
 
 SIZES = st.one_of(st.integers(0, 70), st.sampled_from([LARGE - 1, LARGE, LARGE + 1, LARGE + 64, 3 * LARGE + 7]))
-
-
-def image_of(state: Any) -> bytes:
-    written = State(*write(state))
-    try:
-        return bytes(written.view())
-    finally:
-        written.close()
 
 
 def numbers(size: int, dtype: torch.dtype) -> Tensor:

@@ -14,20 +14,12 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
+from images import image_of
 from opened import opened
 from safetensors.torch import load, save
 
-from app.workers.state import State
 from stagetree.runtime import state_format
 from stagetree.runtime.state_format import DTYPES, Layout, Unsavable, read, unpack, write
-
-
-def image_of(state: Any) -> bytes:
-    written = State(*write(state))
-    try:
-        return bytes(written.view())
-    finally:
-        written.close()
 
 
 def same(one: Any, other: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from stagetree import Trainer
 from stagetree.runtime.holdings import holdings
@@ -145,5 +146,4 @@ def test_what_setup_gets_is_a_dict_that_copies_to_plain_ones() -> None:
 
 
 def test_yaml_writes_it() -> None:
-    yaml = pytest.importorskip("yaml")
     assert yaml.safe_load(yaml.safe_dump(ReadValues(HP, set()))) == HP

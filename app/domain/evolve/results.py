@@ -72,7 +72,7 @@ def _note_witness(plan: SearchPlan, node: Node, step: int) -> None:
 
 
 MOST_BEGINNINGS = 3
-"""So many of the states behind which a chain went on can be compared with each state that it kept later."""
+"""A state that a chain kept is compared from up to so many of the states that it kept before."""
 
 
 def _beginnings(plan: SearchPlan, node: Node, step: int, began: int) -> Iterator[int]:

@@ -20,7 +20,7 @@ MOST_NAMED = 3
 @dataclass(frozen=True, slots=True)
 class Suspicion:
     """names: what differed after training resumed at `step`; or what the evaluation at `step` of a node changed in the
-    state, where is_of_evaluation is true. settled_to: for trials of up to so many steps it is settled.
+    state, where is_of_evaluation is true. settled_to: steps; it is settled for trials that are no longer.
     """
 
     step: int
@@ -40,9 +40,7 @@ class Suspicion:
             study = plan.studies[trial.study]
             is_its_own = study.evaluates(self.step) or self.step in trial.requested_steps
             return not is_its_own and any(name == self.node and end > self.step for name, end in plan.ends(trial))
-        return any(
-            name_end[1] > self.step and self.step in plan.nodes[name_end[0]].resumed for name_end in plan.ends(trial)
-        )
+        return any(end > self.step and self.step in plan.nodes[name].resumed for name, end in plan.ends(trial))
 
     @property
     def text(self) -> str:
@@ -53,7 +51,7 @@ class Suspicion:
 
 
 def suspicions(plan: SearchPlan) -> Iterator[Suspicion]:
-    """All that came up, also what was settled since."""
+    """All of them, settled or open."""
     for test in plan.tests:
         if test.stray and test.proof in (ProofKind.HANDOVER, ProofKind.EVALUATION):
             is_of_evaluation = test.proof == ProofKind.EVALUATION
@@ -62,7 +60,7 @@ def suspicions(plan: SearchPlan) -> Iterator[Suspicion]:
 
 
 def open_suspicions(plan: SearchPlan) -> list[Suspicion]:
-    """Those that no whole trial has settled for the longest trials."""
+    """Those that are not settled yet for the longest trial."""
     found = list(suspicions(plan))
     wholes = whole_trials(plan) if found else []
     if not wholes:

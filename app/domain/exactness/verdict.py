@@ -54,12 +54,8 @@ def judge(plan: SearchPlan, study: Study) -> Judgement:
     unchecked = {each.step for each in plan.uncompared} & needed
     if reason := _unchecked_trials(plan, study):
         return Judgement(Verdict.UNCHECKED, reason, tuple(sorted(unchecked)), len(needed - unchecked))
-    is_whole = any(_is_of(study, whole) for whole in whole_trials(plan))
+    is_whole = any(whole.study == study.id for whole in whole_trials(plan))
     return Judgement(Verdict.VERIFIED if is_whole else Verdict.CHECKED, "", (), len(needed))
-
-
-def _is_of(study: Study, whole: Trial) -> bool:
-    return whole.study == study.id
 
 
 def marks_of(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
