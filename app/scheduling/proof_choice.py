@@ -63,7 +63,7 @@ def _is_uncompared(plan: SearchPlan, study: Study) -> bool:
 def can_wait(plan: SearchPlan, under_way: Chain) -> bool:
     """Whether a chain compares something for which no study waits: it makes room for other work.
 
-    What comes before other work never does: it would be begun and stopped for ever.
+    What comes before other work never does: it would be begun and stopped without an end.
     """
     if under_way.proof == ProofKind.WHOLE:
         return all(trial.path[-1] != under_way.stages[-1].node for trial in due_trials(plan, MOST_SLOTS))
