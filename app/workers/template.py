@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from app.registry import TrainerSource
+from app.workers.trainer_connection import CLOSE_SECONDS, FORK_SECONDS
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import WarmFailed
+from app.workers.warm import ForkRequest, WarmFailed
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
@@ -48,10 +51,10 @@ class Fork(TrainerProcess):
     printed = b""
 
     @classmethod
-    def of(cls, template: TrainerProcess, printed: bytes) -> Fork:
+    def of(cls, template: Template, request: ForkRequest) -> Fork:
         """Raises `WarmFailed`, `TrainerFailed`, EOFError, OSError."""
-        fork = cls(*template.fork())
-        fork.printed, fork.info = printed, template.info
+        fork = cls(*request.answer(FORK_SECONDS))
+        fork.printed, fork.info, fork._uses = template.printed, template.process.info, [template.uses]
         try:
             fork._tell("take_over", fork._stacks)
         except BaseException:
@@ -61,21 +64,32 @@ class Fork(TrainerProcess):
         return fork
 
 
-@dataclass(frozen=True, slots=True)
 class Template:
-    """A process that serves forks. files: read during the build, each with a stamp that changes with it."""
+    """A process that serves forks, of which one is always ready. printed, uses: the text that it has printed and the
+    files that it has opened while it was built. files: those that it has read."""
 
-    process: TrainerProcess
-    printed: bytes
-    files: dict[str, Stamp | None]
+    def __init__(self, process: TrainerProcess, printed: bytes, files: Iterable[str]) -> None:
+        self.process, self.printed, self.uses = process, printed, process.take_uses()
+        self._stamps = {path: stamp_of(path) for path in files}
+        self._next: ForkRequest | None = None
 
     @property
     def is_outdated(self) -> bool:
         """Whether a file that was read is another one now: a process that is built now would read that."""
-        return any(stamp_of(path) != stamp for path, stamp in self.files.items())
+        return any(stamp_of(path) != stamp for path, stamp in self._stamps.items())
+
+    def fork(self) -> Fork:
+        """A process in which nothing was trained. Raises `WarmFailed`, `TrainerFailed`, EOFError, OSError."""
+        request, self._next = self._next or self.process.request_fork(), None
+        fork = Fork.of(self, request)
+        with suppress(OSError):  # the template has died meanwhile, which the next chain meets
+            self._next = self.process.request_fork()  # made while this one trains
+        return fork
 
     def close(self) -> None:
         """It has trained nothing, so nothing of it has to end in order."""
+        if self._next is not None:
+            self._next.close()
         self.process.kill()
         self.process.close()
 
@@ -86,6 +100,7 @@ class Templates:
     def __init__(self) -> None:
         self._templates: dict[TemplateKey, Template] = {}
         self._refused: dict[TemplateKey, str] = {}
+        self._ending: tuple[Fork, float] | None = None  # and when it should have ended
 
     def can_have(self, key: TemplateKey) -> bool:
         """Whether it is not known yet that there can be none."""
@@ -101,7 +116,7 @@ class Templates:
             self._end([key])
             return None
         try:
-            fork = Fork.of(template.process, template.printed)
+            fork = template.fork()
         except (WarmFailed, TrainerFailed, EOFError, OSError) as problem:
             logger.warning("the template of trainer %r is built again: it has ended (%s)", key.trainer, problem)
             self._end([key])
@@ -112,7 +127,7 @@ class Templates:
     def add(self, key: TemplateKey, process: TrainerProcess, printed: bytes, files: Iterable[str]) -> None:
         """A process serves forks from now on. printed, files: as of `Template`."""
         self._end(list(self._templates)[: max(0, len(self._templates) + 1 - MOST_TEMPLATES)])
-        self._templates[key] = Template(process, printed, {path: stamp_of(path) for path in files})
+        self._templates[key] = Template(process, printed, files)
 
     def refuse(self, key: TemplateKey, reason: str) -> None:
         """There can be none. reason: words that follow "it"."""
@@ -123,8 +138,25 @@ class Templates:
         """The user's code has failed in a fork of it: it is tried again in a process that builds for itself."""
         self._end([key])
 
+    def end(self, fork: Fork) -> None:
+        """Let a fork end by itself, while the next chain begins in another one."""
+        self._await_end()
+        fork.ask_to_end()
+        self._ending = fork, time.monotonic() + CLOSE_SECONDS
+
+    def kill_late_fork(self) -> None:
+        """Kill the fork that should have ended by now, where it has not. Called while the next chain trains."""
+        if self._ending is not None and time.monotonic() > self._ending[1]:
+            self._await_end()
+
     def close(self) -> None:
+        self._await_end()
         self._end(list(self._templates))
+
+    def _await_end(self) -> None:
+        if self._ending is not None:
+            (fork, ends), self._ending = self._ending, None
+            fork.close(max(0.0, ends - time.monotonic()))
 
     def _end(self, keys: Iterable[TemplateKey]) -> None:
         for key in keys:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
-from app.workers.warm import request_fork
+from app.workers.warm import ForkRequest
 from stagetree.runtime.failures import TrainerFailed, ending
 from stagetree.runtime.wire import Message, Wire, WireTimeout, anonymous_file
 
@@ -27,6 +27,9 @@ POLL_SECONDS = 0.1
 SEND_SECONDS = 10.0
 FORK_SECONDS = 30.0
 """A template has nothing else to do than to fork, which takes milliseconds."""
+
+CLOSE_SECONDS = 1.0
+"""A process that is not wanted any more has so long to end by itself."""
 
 STDERR = 2
 
@@ -88,7 +91,7 @@ class TrainerConnection:
 
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
         self.pid, self.step = pid, 0
-        self.left, self.opened = list[str](), 0
+        self.left, self._uses = list[str](), list[Message]()
         self._connection, self._lifeline = connection, lifeline
         self._stacks = anonymous_file(0)
         self._number = 0
@@ -111,9 +114,8 @@ class TrainerConnection:
         """Let the process end by itself, or kill it after `patience` seconds; and free what belongs to it here."""
         if self._stacks < 0:
             return
-        with contextlib.suppress(TrainerFailed, TrainerKilled):
-            self._send("exit")
-            self._await_end(patience)
+        self.ask_to_end()
+        self._await_end(patience)
         self.kill()
         for wire in (self._connection, self._lifeline):
             wire.close()
@@ -126,9 +128,14 @@ class TrainerConnection:
         answer, _ = self._ask("become_template", deadline, STDERR)
         return answer["unsafe"], answer["files"]
 
-    def fork(self) -> tuple[Wire, Wire, int]:
-        """A fork of a template, as `Warm.fork` gives one. Raises `WarmFailed`, EOFError, OSError."""
-        return request_fork(self._connection, FORK_SECONDS)
+    def request_fork(self) -> ForkRequest:
+        """Ask a template for a fork. Raises OSError."""
+        return ForkRequest.send(self._connection, FORK_SECONDS)
+
+    def ask_to_end(self) -> None:
+        """Let the process end by itself; `close` is still to be called."""
+        with contextlib.suppress(TrainerFailed, TrainerKilled):
+            self._send("exit")
 
     def relay(self, far: Wire, lifeline: Wire, adapt: Callable[[Message], Message], look: Callable[[], None]) -> None:
         """Be another machine's: pass on all that is said to the process and by it, until it has ended. adapt: makes
@@ -151,12 +158,12 @@ class TrainerConnection:
                 lifeline.send({"ended": self._end if isinstance(self._end, int) else -signal.SIGKILL})
                 return
 
-    # ------------------------------------------------------------------------------------------------ talking
+    def take_uses(self) -> dict[str, list[Any]]:
+        """The files that it has `read` and `written` since the last time, as of `stagetree.runtime.file_uses`."""
+        uses, self._uses = self._uses, []
+        return {kind: [file for each in uses for file in each[kind]] for kind in ("read", "written")}
 
-    def uses(self, *, deadline: Deadline) -> Message:
-        """The files that it has opened since the last time, as of `stagetree.runtime.file_uses`."""
-        self.opened = 0
-        return self._ask("uses", deadline)[0]
+    # ------------------------------------------------------------------------------------------------ talking
 
     def _ask(self, do: str, deadline: Deadline, *fds: int, **fields: Any) -> tuple[Message, list[int]]:
         return self._answer(self._send(do, *fds, **fields), do, deadline)
@@ -210,7 +217,7 @@ class TrainerConnection:
                 _close(fds)
                 continue
             self.step, self.left = message["step"], message.get("left", self.left)
-            self.opened = message.get("opened", self.opened)
+            self._uses += [message["uses"]] if "uses" in message else []
             if "failed" in message:
                 how = {"may_divide": message.get("may_divide", False)}
                 raise TrainerFailed(message["failed"], message["error"], self.step, message["signature"], **how)

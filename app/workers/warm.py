@@ -91,7 +91,7 @@ class Warm:
 
     def _fork(self) -> tuple[Wire, Wire, int]:
         try:
-            return request_fork(self._connect(), START_SECONDS)
+            return ForkRequest.send(self._connect(), START_SECONDS).answer(START_SECONDS)
         except BaseException:
             self.close()  # whoever asks again asks another one, which may have more luck
             raise
@@ -123,18 +123,38 @@ class Warm:
             return str(problem)
 
 
-def request_fork(requests: Wire, seconds: float) -> tuple[Wire, Wire, int]:
-    """The connection to a new fork of a `ForkServer`, its lifeline, its id. Raises `WarmFailed`, EOFError, OSError."""
-    (connection, its_connection), (lifeline, its_lifeline) = pair(), pair()
-    ours = Wire(connection), Wire(lifeline)
-    try:
-        with its_connection, its_lifeline:
-            requests.send({}, its_connection.fileno(), its_lifeline.fileno(), timeout=seconds)
-        return *ours, _pid(ours[1].receive(seconds), seconds)
-    except BaseException:
-        for wire in ours:
-            wire.close()
-        raise
+@dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """A fork that a `ForkServer` was asked for: the connection to it, and its lifeline."""
+
+    connection: Wire
+    lifeline: Wire
+
+    @classmethod
+    def send(cls, requests: Wire, seconds: float) -> ForkRequest:
+        """Raises OSError, and `WireTimeout` after so many seconds."""
+        (connection, its_connection), (lifeline, its_lifeline) = pair(), pair()
+        request = cls(Wire(connection), Wire(lifeline))
+        try:
+            with its_connection, its_lifeline:
+                requests.send({}, its_connection.fileno(), its_lifeline.fileno(), timeout=seconds)
+        except BaseException:
+            request.close()
+            raise
+        return request
+
+    def answer(self, seconds: float) -> tuple[Wire, Wire, int]:
+        """The connection to the fork, its lifeline and its id. Raises `WarmFailed`, EOFError, OSError."""
+        try:
+            return self.connection, self.lifeline, _pid(self.lifeline.receive(seconds), seconds)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """The fork is wanted no more, and ends."""
+        self.connection.close()
+        self.lifeline.close()
 
 
 def _pid(arrived: tuple[Message, list[int]] | None, seconds: float) -> int:

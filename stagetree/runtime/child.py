@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import inexact, machine, reading, state_format
+from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests
 from stagetree.runtime.conversation import Conversation
@@ -20,7 +20,7 @@ from stagetree.runtime.leftovers import Leftovers
 from stagetree.runtime.loading import code_modules, imports_of, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
 from stagetree.runtime.model import HpTimeline, LaunchedTrainer, Model
-from stagetree.runtime.reads import reads_of, uses_of, watch_reads
+from stagetree.runtime.reads import reads_of, watch_reads
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import ranks
 from stagetree.trainer.base import TrainsAhead
@@ -29,7 +29,7 @@ from stagetree.trainer.data import DataTrainer
 COMMANDS = (
     *("start", "build", "become_template", "begin", "load", "train", "evaluate", "save", "save_part"),
     *("join", "train_together", "measure", "leave"),  # packs
-    *("compare", "seen", "uses"),  # comparisons
+    *("compare", "seen"),  # comparisons
 )
 
 RESTARTED = "the program, which is started again wherever its state is saved,"
@@ -59,7 +59,6 @@ class Child(Conversation):
 
     def __init__(self, wire: Wire) -> None:
         super().__init__(wire)
-        self._file = ""
         self._machine: dict[str, Any] = {}
         self._leftovers = Leftovers()
         watch_reads()
@@ -143,7 +142,7 @@ class Child(Conversation):
         self._journal.write(model, time.monotonic())
         is_elsewhere = isinstance(model.trainer, LaunchedTrainer)  # in processes of a script
         peak = 0 if is_elsewhere else machine.peak_bytes(self._device)
-        return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak, "opened": reading.opened()}
+        return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
         model = self._model_of(message)
@@ -151,7 +150,7 @@ class Child(Conversation):
         before = leaf_digests(model) if is_watched else {}
         metrics = model.evaluate()
         changed = list(map(plain, differing(before, leaf_digests(model)))) if is_watched else []
-        return {"metrics": metrics, "not_exact": inexact.seen(), "changed": changed, "opened": reading.opened()}
+        return {"metrics": metrics, "not_exact": inexact.seen(), "changed": changed}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
         self._buffers.take_back(message["closed"])
@@ -214,10 +213,6 @@ class Child(Conversation):
         """What the trainer has read, and which hyper-parameters it has not."""
         files = reads_of(self._built.trainer, self._file)
         return {"unread": list(map(plain, self._built.unread())), "files": files}
-
-    def _uses(self, message: Message, fds: list[int]) -> Message:
-        """The files that were opened since the last time."""
-        return uses_of(self._file)
 
     # ------------------------------------------------------------------------------------------------ their parts
 

@@ -1,6 +1,6 @@
 """The trainer's side of the conversation with its slot: commands, answers, and progress while it trains.
 
-Every command is answered with `done`, or with `failed` and what failed. While it trains it says by itself how far it
+Every command is answered with `done`, or with `failed` and what failed; and with the files that it has opened. While it trains it says by itself how far it
 is, and looks between two steps whether it is wanted to train for longer, or shorter.
 """
 
@@ -16,6 +16,7 @@ from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_
 from stagetree.runtime.machine import print_to
 from stagetree.runtime.model import Journal, Model
 from stagetree.runtime.packed import Lanes
+from stagetree.runtime.reads import uses_of
 from stagetree.runtime.template import TemplateRole
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import ranks
@@ -32,6 +33,7 @@ class Conversation:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._commands: dict[str, Command] = {}
+        self._file = ""  # of the trainer
         self._device, self._may_divide = "cpu", False
         self._model: Model | None = None
         self._lanes, self._journal, self._template = Lanes(), Journal(), TemplateRole()
@@ -65,6 +67,8 @@ class Conversation:
         if answer.get("failed") == "out_of_memory":
             answer["may_divide"] = self._may_divide
             machine.collect(self._device)
+        if self._file and (uses := uses_of(self._file)):
+            answer["uses"] = uses
         for fd in fds:
             os.close(fd)
         passed = [answer.pop("fd")] if "fd" in answer else []

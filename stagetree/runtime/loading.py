@@ -21,7 +21,7 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -81,11 +81,19 @@ def imports_of(file: Path) -> Imports:
 
 
 def code_modules(file: str) -> list[ModuleType]:
-    """Those of the user's code that are imported."""
+    """The modules of the user's code that are imported."""
+    names = _names_of_code(file, len(sys.modules), next(reversed(sys.modules)))
+    return [sys.modules[name] for name in names if name in sys.modules]
+
+
+@lru_cache(maxsize=4)
+def _names_of_code(file: str, count: int, newest: str) -> list[str]:
+    """count, newest: of all modules, among which there are a thousand others: they tell whether one was imported."""
     imports = imports_of(Path(file).resolve())
     files = {str(imports.base / name) for name in imports.files}
     nothing: dict[str, Any] = {}
-    return [each for each in list(sys.modules.values()) if getattr(each, "__dict__", nothing).get("__file__") in files]
+    modules = list(sys.modules.items())
+    return [name for name, each in modules if getattr(each, "__dict__", nothing).get("__file__") in files]
 
 
 def _launched_trainer(

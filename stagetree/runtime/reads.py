@@ -32,6 +32,8 @@ def reads_of(trainer: object, file: str) -> list[str]:
 
 
 def uses_of(file: str) -> dict[str, Any]:
-    """What the process of a trainer's file has opened since the last time; see `stagetree.runtime.file_uses`."""
-    reading.opened()
+    """What the process of a trainer's file has opened since the last time, see `stagetree.runtime.file_uses`; empty
+    where it has opened nothing."""
+    if not reading.opened():
+        return {}
     return reading.uses.take({str(Path(file).resolve().parent), os.getcwd()})

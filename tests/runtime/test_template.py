@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ import psutil
 import pytest
 from moods import PATIENT, Start, are_gone
 
-from app.workers.template import Fork, TemplateKey, Templates
+from app.workers.template import Fork, Template, TemplateKey, Templates
 from app.workers.trainer_process import TrainerProcess
 from stagetree.runtime.failures import TrainerFailed
 
@@ -70,7 +71,7 @@ def forks() -> Iterator[list[Fork]]:
 
 
 def forked(template: TrainerProcess, forks: list[Fork], printed: bytes = b"") -> Fork:
-    forks.append(Fork.of(template, printed))
+    forks.append(Fork.of(Template(template, printed, []), template.request_fork()))
     return forks[-1]
 
 
@@ -181,6 +182,39 @@ def test_a_fork_writes_its_files_to_the_last_byte(start: Start, tmp_path: Path, 
     forks[-1].close()
     out = tmp_path / "out.txt"
     assert (out.read_text() if out.exists() else "") == ("" if step == "pass" else "xxx")
+
+
+def test_the_next_fork_is_made_while_one_trains_and_ends_with_its_template(
+    start: Start, tmp_path: Path, forks: list[Fork]
+) -> None:
+    process = built(start(), written(tmp_path))
+    process.become_template(deadline=PATIENT)
+    template = Template(process, b"", [])
+    forks += [template.fork(), template.fork()]
+    assert values(forks[0], 3) == values(forks[1], 3)
+    of_template = psutil.Process(process.pid).children()
+    assert len(of_template) == 3
+    template.close()
+    assert all(are_gone(each.pid) for each in of_template)
+
+
+def test_a_fork_that_does_not_end_is_killed_while_the_next_one_trains(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.workers.template.CLOSE_SECONDS", 0.5)
+    wait = "self.kept = self.kept or threading.Thread(target=threading.Event().wait); self.kept.ident or self.kept.start()"
+    process, templates = built(start(), written(tmp_path, step=wait)), Templates()
+    process.become_template(deadline=PATIENT)
+    fork = Template(process, b"", []).fork()
+    values(fork, 1)
+    begun = time.monotonic()
+    templates.end(fork)
+    assert time.monotonic() - begun < 0.4, "the next chain does not wait for it"
+    while psutil.pid_exists(fork.pid) and time.monotonic() - begun < 10:
+        templates.kill_late_fork()
+        time.sleep(0.01)
+    assert 0.4 < time.monotonic() - begun < 5
+    templates.close()
 
 
 def test_a_template_is_built_again_where_its_process_has_died_or_its_data_have_changed(

@@ -35,7 +35,9 @@ class InProcess:
         self.not_exact: tuple[str, ...] = ()
         self.changed: tuple[str, ...] = ()
         self.left: list[str] = []
-        self.opened = 0
+
+    def take_uses(self) -> dict[str, list[Any]]:
+        return {"read": [], "written": []}
 
     def log(self, path: Path, rows: Path | None = None) -> None:
         self.do("log")

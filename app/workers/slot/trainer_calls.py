@@ -14,7 +14,7 @@ from app.workers.slot.beginnings import ModelMisplaced
 from app.workers.slot.claim import NoRanks, NoTrainerProcess, Stopped
 from app.workers.slot.retry import Clock, Instant
 from app.workers.state import State
-from app.workers.trainer_connection import Deadline, TrainerKilled
+from app.workers.trainer_connection import CLOSE_SECONDS, Deadline, TrainerKilled
 from app.workers.trainer_process import TrainerProcess
 from app.workers.trial_logs import StageFiles
 from app.workers.warm import WarmFailed
@@ -24,9 +24,6 @@ from stagetree.runtime.inexact import used
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-
-CLOSE_SECONDS = 1.0
-"""A process that is not wanted any more has so long to end by itself."""
 
 
 class TrainerCalls:
@@ -114,10 +111,13 @@ class TrainerCalls:
     def end_process(self) -> None:
         """End the one that trains. Its memory, of the GPU as well, is free after that."""
         process, self._process = self._process, None
-        self.has_failed = False
+        has_failed, self.has_failed = self.has_failed, False
         self._deadlines.clear()
         if process is not None:
-            process.close(CLOSE_SECONDS)
+            self._end(process, has_failed=has_failed)
+
+    def _end(self, process: TrainerProcess, *, has_failed: bool) -> None:
+        process.close(CLOSE_SECONDS)
 
     def _give_up(self, error: BaseException) -> None:
         """The process is used no more."""

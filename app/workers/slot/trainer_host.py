@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any
 
 from app.domain.assignment import ChainAssignment, Lent, ResumePoint
@@ -153,24 +153,18 @@ class TrainerHost(TrainerCalls):
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> TrainedTo:
         """Train on until that step, or until `on_progress` says. Raises `TrainerFailed`."""
         deadline = self.deadline("train").of_steps(is_patient=work.patient)
-        return self.call(lambda p: p.train(work.hp, until, work.ahead, deadline=deadline, on_progress=on_progress))
+
+        def look(step: int) -> int | None:
+            self._templates.kill_late_fork()
+            return on_progress(step)
+
+        return self.call(lambda p: p.train(work.hp, until, work.ahead, deadline=deadline, on_progress=look))
 
     def uses(self) -> Mapping[str, Any]:
-        """The files that the process has opened since the last time, and what processes before it had `written`. Raises
-        `TrainerFailed`."""
-        uses: Mapping[str, Any] = {}
-        if self._process is not None and self._process.opened:
-            uses = self.call(lambda process: process.uses(deadline=self.deadline("look")))
-        written, self._written = [*self._written, *uses.get("written", ())], []
+        """The files that the process has opened since the last time, and what processes before it had `written`."""
+        uses = self._process.take_uses() if self._process is not None else {"read": [], "written": []}
+        written, self._written = [*self._written, *uses["written"]], []
         return {**uses, "written": written}
-
-    def uses_before(self) -> Mapping[str, Any]:
-        """The same at the beginning of a chain. A process that does not answer is replaced, and nothing is known."""
-        try:
-            return self.uses()
-        except TrainerFailed as failed:
-            logger.warning("the trainer's process is replaced: %s", failed)
-            return {}
 
     def mark_at(self, place: Place) -> None:
         """The model has been trained to that place, and stays there."""
@@ -209,14 +203,19 @@ class TrainerHost(TrainerCalls):
         self._templates.close()
 
     def end_process(self) -> None:
-        process = self._process
-        if process is not None and process.opened and not self.has_failed:
-            with suppress(TrainerFailed):  # it has died
-                self._written += process.uses(deadline=self.deadline("look"))["written"]
+        if self._process is not None:
+            self._written += self._process.take_uses()["written"]
         self._built, self._place, self._source, self._lent = None, None, None, ()
         self._template, self._key = None, None
         self._memory.begin()
         super().end_process()
+
+    def _end(self, process: TrainerProcess, *, has_failed: bool) -> None:
+        """A fork is given up beside the next chain: on a CPU, all of it is memory, which two may have at once."""
+        if isinstance(process, Fork) and not has_failed:
+            self._templates.end(process)
+        else:
+            super()._end(process, has_failed=has_failed)
 
     def _give_up(self, error: BaseException) -> None:
         template = self._template

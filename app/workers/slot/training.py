@@ -80,7 +80,7 @@ class TrainingLane(Lane):
         execution.begin(its.seconds())
         if execution.index == 0:
             self._await_members()
-            slot.around.note_writes(self.work, slot.trainer.uses_before())
+            slot.around.note_writes(self.work, slot.trainer.uses())
         log = slot.logs.begin(self.claim.chain, self.work, execution.index)
         its.model.begin(self.work, execution.index, self._read, log)
         about, other_inputs = slot.around.look(self.claim, self.work, execution.index)
