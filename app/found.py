@@ -12,7 +12,7 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from glob import glob
 from hashlib import sha256
 from importlib import metadata
@@ -94,6 +94,17 @@ def version_of(module: str) -> str:
     """
     if module == PYTHON:
         return "{}.{}".format(*sys.version_info)
+    return _installed_version(module, _stamp_of_packages())
+
+
+def _stamp_of_packages() -> tuple[int, ...]:
+    """It changes whenever a package is installed, removed or updated."""
+    return tuple(os.stat(folder).st_mtime_ns for folder in sys.path if os.path.isdir(folder))
+
+
+@lru_cache
+def _installed_version(module: str, stamp: tuple[int, ...]) -> str:
+    """stamp: of all packages, whose metadata are slow to read. Raises `InputMissing`."""
     for name in _distributions(module):
         with suppress(metadata.PackageNotFoundError):
             return str(metadata.version(name)).partition("+")[0]

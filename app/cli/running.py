@@ -102,7 +102,8 @@ def run(
             files = stacks.trainer_files(trainers or [], folder=study.parent)
             source = stacks.check_trainer(spec, files, study.parent)
             stack = stacks.OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
-        raise typer.Exit(_run_here(replace(stack, forking=forking), spec, source, show, output, is_strict=strict))
+        stack = replace(stack, forking=forking, to_run=source.path)
+        raise typer.Exit(_run_here(stack, spec, source, show, output, is_strict=strict))
 
 
 def _run_there(url: str, spec: StudySpec, show: Show, output: Format, *, is_named: bool, is_strict: bool) -> int:

@@ -90,6 +90,7 @@ class OwnStack:
     """The embedded stack that a command has for itself. folder: where it keeps what it makes; None for nowhere.
 
     forking: what its trainers are forked from, where that has begun. stays: until the user ends it.
+    to_run: as of `Embedded`.
     """
 
     folder: Path | None
@@ -100,6 +101,7 @@ class OwnStack:
     port: int = 0
     forking: Interpreter | None = None
     stays: bool = False
+    to_run: str = ""
 
     @classmethod
     def of(cls, folder: Path | None, slots: int | None, slots_per_gpu: int | None, trainers: Sequence[str]) -> OwnStack:
@@ -121,7 +123,9 @@ def own_stack(
     try:
         say = partial(print, file=sys.stderr)
         place = (own.port, own.host, own.slots_per_gpu)
-        stack = Embedded(folder, own.slots, own.trainers, *place, say=say, forking=own.forking, stays=own.stays)
+        stack = Embedded(
+            folder, own.slots, own.trainers, *place, say=say, forking=own.forking, stays=own.stays, to_run=own.to_run
+        )
         starting = embedded(stack, await_slots=await_slots, meanwhile=meanwhile)
         with ended_in_order(), starting, _client(stack.url) as client:
             began = True

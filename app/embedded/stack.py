@@ -57,7 +57,8 @@ class Embedded:
 
     say: gets a sentence for the user, who waits for its end. token: for its user, where other machines reach it.
     forking: what its trainers are forked from, where that has begun. processes: all others, by the names of their logs.
-    stays: until somebody ends it, so that other commands may send it studies.
+    stays: until somebody ends it, so that other commands may send it studies. to_run: the file of the only trainer that
+    it will train, where that is known: only that one's imports are made beforehand.
     """
 
     folder: Path
@@ -71,6 +72,7 @@ class Embedded:
     forking: Interpreter | None = None
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     stays: bool = False
+    to_run: str = ""
     _lock: FolderLock | None = None
     _reserved: Any = None  # the hold on the port
     _workers: socket.socket | None = None
@@ -182,7 +184,7 @@ class Embedded:
     def _spawn_all(self) -> None:
         self.forking = self.forking or Interpreter()  # first: it has most to import
         with machine.open_log(self.folder / "logs" / "trainers.log") as log:
-            self.forking.tell(self._trainer_files(), log)
+            self.forking.tell([self.to_run] if self.to_run else self._trainer_files(), log)
         commands = self.commands()
         self._workers, theirs = socket.socketpair()
         with theirs:

@@ -81,6 +81,8 @@ class Conversation:
         """What follows is done in each fork, which has a connection of its own. The template itself does not return."""
         self._journal.write_to(-1)
         self._wire = self._template.serve(self._wire)
+        if self._model is not None:
+            self._model.touch()
 
     def _new_end(self, until: int) -> int:
         """Where the training must end now."""

@@ -163,6 +163,11 @@ class Model:
             self.step = step
             return [(step, _metrics(each)) for step, each in sorted(passed.items())]
 
+    def touch(self) -> None:
+        """Use what each step uses, and change nothing: in a fork, memory is slow when it is used first."""
+        generators.restore(self._generators, self.device)
+        HpTimeline({"": 0.0}).changes(0)
+
     # What is done of a step where models take it together: see `stagetree.runtime.packed`
 
     @property

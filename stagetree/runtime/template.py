@@ -27,6 +27,7 @@ import torch
 
 from stagetree.runtime import reading
 from stagetree.runtime.endings import ForkServer
+from stagetree.runtime.huge_pages import gather_memory
 from stagetree.runtime.wire import Wire
 
 STANDARD = (0, 1, 2)
@@ -86,6 +87,7 @@ class TemplateRole:
         """In each fork, its connection. The template itself ends here, when its owner has gone."""
         self.is_asked_for = False
         ends_by, drawn = signal.getsignal(signal.SIGTERM), random.getstate()
+        gather_memory()
         gc.freeze()  # all objects stay shared with the forks: no look for garbage touches them
         self._ends = atexit._ncallbacks()
         connection = ForkServer(owner).serve()
