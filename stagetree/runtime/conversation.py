@@ -1,7 +1,8 @@
 """The trainer's side of the conversation with its slot: commands, answers, and progress while it trains.
 
-Every command is answered with `done`, or with `failed` and what failed; and with the files that it has opened. While it trains it says by itself how far it
-is, and looks between two steps whether it is wanted to train for longer, or shorter.
+Every command is answered with `done`, or with `failed` and what failed; and with the files that it has opened. While
+it trains it says by itself how far it is, and looks between two steps whether it is wanted to train for longer, or
+shorter.
 """
 
 from __future__ import annotations

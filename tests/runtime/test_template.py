@@ -202,7 +202,9 @@ def test_a_fork_that_does_not_end_is_killed_while_the_next_one_trains(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.workers.template.CLOSE_SECONDS", 0.5)
-    wait = "self.kept = self.kept or threading.Thread(target=threading.Event().wait); self.kept.ident or self.kept.start()"
+    wait = (
+        "self.kept = self.kept or threading.Thread(target=threading.Event().wait); self.kept.ident or self.kept.start()"
+    )
     process, templates = built(start(), written(tmp_path, step=wait)), Templates()
     process.become_template(deadline=PATIENT)
     fork = Template(process, b"", []).fork()
