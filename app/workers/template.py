@@ -48,7 +48,7 @@ class TemplateKey:
 class Fork(TrainerProcess):
     """A process that is a fork of a template. printed: the text that the template printed while it was built."""
 
-    printed = b""
+    printed, tells_room = b"", False
 
     @classmethod
     def of(cls, template: Template, request: ForkRequest) -> Fork:
@@ -145,7 +145,7 @@ class Templates:
         self._ending = fork, time.monotonic() + CLOSE_SECONDS
 
     def kill_late_fork(self) -> None:
-        """Kill the fork that should have ended by now, where it has not. Called while the next chain trains."""
+        """Kill the fork that is late with its end. Called while the next chain trains."""
         if self._ending is not None and time.monotonic() > self._ending[1]:
             self._await_end()
 

@@ -158,10 +158,16 @@ class TrainerConnection:
                 lifeline.send({"ended": self._end if isinstance(self._end, int) else -signal.SIGKILL})
                 return
 
+    @property
+    def uses(self) -> dict[str, list[Any]]:
+        """The files that it has `read` and `written`, as of `stagetree.runtime.file_uses`."""
+        return {kind: [file for each in self._uses for file in each[kind]] for kind in ("read", "written")}
+
     def take_uses(self) -> dict[str, list[Any]]:
-        """The files that it has `read` and `written` since the last time, as of `stagetree.runtime.file_uses`."""
-        uses, self._uses = self._uses, []
-        return {kind: [file for each in uses for file in each[kind]] for kind in ("read", "written")}
+        """The same, since the last time."""
+        uses = self.uses
+        self._uses.clear()
+        return uses
 
     # ------------------------------------------------------------------------------------------------ talking
 

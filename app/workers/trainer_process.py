@@ -25,12 +25,14 @@ class TrainedTo:
     """How many steps a model has been trained for so far.
 
     passed: the metrics of the steps that it went past when it was told to stop. peak_bytes: the most memory since it
-    was built or trained last, see `stagetree.runtime.machine.peak_bytes`; of a group's first rank.
+    was built or trained last, see `stagetree.runtime.machine.peak_bytes`; of a group's first rank. free_bytes: of the
+    device, beside all that is on it; 0 where that was not asked.
     """
 
     step: int
     passed: Mapping[int, dict[str, float | None]] = field(default_factory=dict)
     peak_bytes: int = 0
+    free_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,11 @@ class TrainerProcess(TrainerConnection):
 
     info: what the process said of itself: `torch`, `device_name` and, on a GPU, `cuda`. not_exact: the operations
     without a deterministic form that the model has used since it was built, as far as was heard. changed: the leaves of
-    the state that the last evaluation changed, if that was looked at.
+    the state that the last evaluation changed, if that was looked at. tells_room: whether it says how much memory is
+    free beside its training.
     """
+
+    tells_room = True
 
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
         super().__init__(connection, lifeline, pid)
@@ -129,6 +134,10 @@ class TrainerProcess(TrainerConnection):
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def print_to_file(self, fd: int) -> None:
+        """From here on, what the trainer prints goes to the end of that file, which stays the caller's."""
+        self._tell("log", fd)
 
     def build(
         self,
@@ -192,7 +201,7 @@ class TrainerProcess(TrainerConnection):
         What it returns is the new end of the training, None for no change; 0 stops after the step under way. If it
         raises, the next call stops the training in the same way, and waits for that.
         """
-        end, peak, passed = until, 0, dict[int, dict[str, float | None]]()
+        end, peak, free, passed = until, 0, 0, dict[int, dict[str, float | None]]()
 
         def look() -> None:
             nonlocal end
@@ -203,13 +212,13 @@ class TrainerProcess(TrainerConnection):
 
         while True:
             coming = (end, (), ()) if ahead is None else ahead(self.step)
-            number = self._send("train", hp=dict(hp), until=end, ahead=coming)
+            number = self._send("train", hp=dict(hp), until=end, ahead=coming, room=self.tells_room)
             answer, _ = self._answer(number, "train", deadline, look)
             self.not_exact = tuple(answer["not_exact"])
             passed |= dict(answer["passed"])
-            peak = max(peak, answer["peak_bytes"])
+            peak, free = max(peak, answer["peak_bytes"]), answer["free_bytes"]
             if self.step >= end:  # else it had arrived before it heard that it should go on
-                return TrainedTo(self.step, passed, peak)
+                return TrainedTo(self.step, passed, peak, free)
 
     def evaluate(self, *, deadline: Deadline, watch: bool = False, **lane: int) -> dict[str, float | None]:
         """The metrics of the model as it stands, or of that of a `lane`. watch: note what that changes in its state."""

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from stagetree.runtime.warm import launch
@@ -62,15 +63,19 @@ class Warm:
     """
 
     def __init__(self, path: str = "", files: Sequence[str] = ()) -> None:
-        self._path, self._files = path, files
+        self._path, self._files, self._asking = path, files, Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: Wire | None = None
 
     def fork(self) -> tuple[Wire, Wire, int]:
-        """A new process: the connection to it, its lifeline, its id. Raises `WarmFailed`.
+        """A new process: the connection to it, its lifeline, its id. From any thread. Raises `WarmFailed`.
 
         An interpreter that has died is started again, once.
         """
+        with self._asking:
+            return self._fork_at_last()
+
+    def _fork_at_last(self) -> tuple[Wire, Wire, int]:
         try:
             return self._fork()
         except (EOFError, OSError) as problem:

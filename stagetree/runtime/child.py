@@ -142,7 +142,8 @@ class Child(Conversation):
         self._journal.write(model, time.monotonic())
         is_elsewhere = isinstance(model.trainer, LaunchedTrainer)  # in processes of a script
         peak = 0 if is_elsewhere else machine.peak_bytes(self._device)
-        return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak}
+        free = machine.free_bytes(self._device) if message.get("room") and not is_elsewhere else 0
+        return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak, "free_bytes": free}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
         model = self._model_of(message)

@@ -11,6 +11,7 @@ import os
 import platform
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,26 @@ def spread_addresses() -> list[object]:
     for size in range(48, SMALL_BYTES + 1, 16):
         held += [bytes(size - BYTES_OF_EMPTY) for _ in range(number * size % MOST_HELD)]
     return held
+
+
+def free_bytes(device: str) -> int:
+    """The memory that another process may take of a GPU, or of this machine or its container; 0 where that is not known
+    or slots share the GPU."""
+    if device != "cpu":
+        is_shared = torch.cuda.get_per_process_memory_fraction(device) < 1
+        return 0 if is_shared else int(torch.cuda.mem_get_info(device)[0])
+    with contextlib.suppress(OSError, StopIteration):
+        meminfo = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable:"))
+        return min([free, *_left_in_container()])
+    return 0
+
+
+def _left_in_container() -> Iterator[int]:
+    """What a limit on this process's control group leaves, where there is one."""
+    with contextlib.suppress(OSError, ValueError):  # no limit is told as `max`
+        limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
+        yield limit - used
 
 
 def peak_bytes(device: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,3 +157,57 @@ def test_a_trainer_that_leaves_a_file_open_has_a_process_for_each_trial(
     assert said == [
         f"each chain of trainer 'cycling' builds it in a process of its own: it has opened {tmp_path}/cycling.py"
     ]
+
+
+BUILT = """
+import json, os, pathlib, threading, time
+from stagetree import Trainer
+
+class Threaded(Trainer):
+    name = "threaded"
+    def __init__(self, *, seed, device, journal):
+        self.journal, self.total = pathlib.Path(journal), 0.0
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        self.note("built")
+        print("built by", os.getpid())
+    def note(self, what):
+        with self.journal.open("a") as file:
+            file.write(json.dumps([what, os.getpid(), time.monotonic()]) + "\\n")
+    def setup(self, hp):
+        self.rate = hp["lr"]
+    def train(self):
+        time.sleep(0.05)
+        self.total += self.rate
+        self.note("trained")
+    def evaluate(self):
+        return {"total": self.total}
+    def state_dict(self):
+        return {"total": self.total}
+    def load_state_dict(self, state):
+        self.total = state["total"]
+"""
+
+
+def test_the_process_for_the_next_chain_is_built_while_one_trains(
+    real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a trainer can have no template; from the third chain on, since the first tells how much memory it takes."""
+    monkeypatch.setattr("app.workers.slot.trainer_host.LEAST_FREE_BYTES", 2**20)
+    path, journal = tmp_path / "threaded.py", tmp_path / "journal"
+    path.write_text(BUILT)
+    real.sources["threaded"] = TrainerSource(str(path), "1")
+    trials = [({"lr": float(rate)}, 20) for rate in range(1, 6)]
+    study = spec(*trials, trainer_args={"journal": str(journal)})
+    done = real.run(real.submit({**study, "trainer": "threaded", "metric": "total"}))
+    assert [real.values(done.id)[number] for number in range(5)]
+    notes = [json.loads(line) for line in journal.read_text().splitlines()]
+    first_step, last_step = {}, {}
+    for what, pid, at in notes:
+        if what == "trained":
+            first_step.setdefault(pid, at)
+            last_step[pid] = at
+    assert len(first_step) == 5, "each chain has a process of its own"
+    built = {pid: at for what, pid, at in notes if what == "built"}
+    order = sorted(first_step, key=first_step.__getitem__)
+    is_ahead = [built[later] < last_step[before] for before, later in itertools.pairwise(order)]
+    assert is_ahead == [False, True, True, True]

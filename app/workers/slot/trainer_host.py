@@ -12,10 +12,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Mapping
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from app.domain.assignment import ChainAssignment, Lent, ResumePoint
 from app.registry import TrainerSource
+from app.workers.preparation import Preparation
 from app.workers.slot.beginnings import Built, ModelMisplaced, arguments, beginning, source_of, template_key
 from app.workers.slot.beginnings import Place as Place
 from app.workers.slot.claim import OtherVersion
@@ -24,12 +26,16 @@ from app.workers.slot.trainer_calls import Result as Result
 from app.workers.slot.trainer_calls import TrainerCalls
 from app.workers.state import State
 from app.workers.template import Fork, TemplateKey, Templates
+from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainedTo, TrainerProcess
 from app.workers.trial_logs import StageFiles
 from app.workers.warm import MemoryWatch
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
+
+LEAST_FREE_BYTES = 2**30
+"""So much more than a training takes at most must be free, or the next process begins when that has ended."""
 
 
 class TrainerHost(TrainerCalls):
@@ -57,6 +63,8 @@ class TrainerHost(TrainerCalls):
         self._template: TemplateKey | None = None  # of which the process is a fork
         self._key: TemplateKey | None = None  # of what the process has built for the first of its chains
         self._fresh_seconds: dict[TemplateKey, float] = {}  # that a process took which builds that, of late
+        self._has_room: dict[TemplateKey, bool] = {}  # for another process beside one that trains
+        self._preparation: Preparation | None = None
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
         self._written = list[Any]()
         self.inexact_reasons: tuple[str, ...] = ()
@@ -158,7 +166,19 @@ class TrainerHost(TrainerCalls):
             self._templates.kill_late_fork()
             return on_progress(step)
 
-        return self.call(lambda p: p.train(work.hp, until, work.ahead, deadline=deadline, on_progress=look))
+        self._prepare_next(work)
+        try:
+            trained = self.call(lambda p: p.train(work.hp, until, work.ahead, deadline=deadline, on_progress=look))
+        except TrainerFailed as failed:
+            if failed.kind == "out_of_memory" and self._preparation is not None:
+                self._has_room[self._preparation.key] = False
+                self._drop_preparation()
+                raise TrainerFailed("internal", f"{failed.error}\n\nThe next process was beside it.") from failed
+            raise
+        if self._key is not None and trained.free_bytes:
+            has_room = trained.free_bytes >= trained.peak_bytes + LEAST_FREE_BYTES
+            self._has_room[self._key] = self._has_room.get(self._key, True) and has_room
+        return trained
 
     def uses(self) -> Mapping[str, Any]:
         """The files that the process has opened since the last time, and what processes before it had `written`."""
@@ -185,6 +205,8 @@ class TrainerHost(TrainerCalls):
     def _may_share(self, work: ChainAssignment, key: TemplateKey) -> bool:
         """Whether the process that is there, in which another chain was trained, is good enough for one whose fresh
         process would take too much of its time."""
+        if self._preparation is not None and self._preparation.key == key:
+            return False
         seconds, most = self._fresh_seconds.get(key, 0.0), work.most_fresh_seconds
         is_there = self._process is not None and self._key == key and self._lent == work.lent
         is_worth = most is not None and seconds > most and not self._templates.can_have(key)
@@ -199,6 +221,7 @@ class TrainerHost(TrainerCalls):
 
     def close(self) -> None:
         """End all processes."""
+        self._drop_preparation()
         self.end_process()
         self._templates.close()
 
@@ -228,9 +251,11 @@ class TrainerHost(TrainerCalls):
     def _begin_in_fork(self, work: ChainAssignment, key: TemplateKey, log: StageFiles | None) -> None:
         """The first chain of a template builds it; where there can be none, each chain has a process that builds."""
         built = Built.of(key.source, work)
-        if (fork := self._fork(key, built)) is not None:
+        fork = self._fork(key, built)
+        printed = self._prepared(key, built, work) if fork is None else fork.printed
+        if printed is not None:
             if log is not None:
-                log.add(fork.printed)
+                log.add(printed)
             self.print_to(log)
             return
         size, begun_at = 0 if log is None else log.size(), self._clock()
@@ -264,6 +289,31 @@ class TrainerHost(TrainerCalls):
             self._deadlines.clear()
         return fork
 
+    def _prepare_next(self, work: ChainAssignment) -> None:
+        """Have a process build the same trainer for the next chain, where there is memory for two."""
+        key = self._key
+        if self._preparation is None and key is not None and self._has_room.get(key) and not self._lent:
+            build = partial(self._build_in, Built.of(key.source, work), work, Deadline(self._silence_seconds), {})
+            self._preparation = Preparation(key, self._start, build)
+
+    def _prepared(self, key: TemplateKey, built: Built, work: ChainAssignment) -> bytes | None:
+        """Train in the process that was prepared, where there is one; the text that it has printed."""
+        preparation, self._preparation = self._preparation, None
+        if preparation is None:
+            return None
+        if preparation.key != key or work.lent:
+            preparation.drop()
+            return None
+        if (ready := preparation.take()) is not None:
+            self._process, self._built, self._source, self._key = ready[0], built, key.source, key
+            self._deadlines.clear()
+        return ready and ready[1]
+
+    def _drop_preparation(self) -> None:
+        preparation, self._preparation = self._preparation, None
+        if preparation is not None:
+            preparation.drop()
+
     def _build_here(self, work: ChainAssignment, built: Built, log: StageFiles | None) -> None:
         """A new model in the process that is there, or in a fresh one."""
         if self._process is None:
@@ -274,11 +324,16 @@ class TrainerHost(TrainerCalls):
     def _build(self, work: ChainAssignment, built: Built, tolerated: Container[str] = (), **lane: Any) -> None:
         self._built, self._source = None, built.source
         self._deadlines.clear()  # another model takes its own time
-        path, args, deadline = built.source.path, arguments(work), self.deadline("build")
-        how = {"deadline": deadline, "determinism": work.determinism, **lane}
-        how |= {"shards": work.shards, "parallel": work.parallel} if work.shards or work.parallel != "tree" else {}
-        self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how), tolerated)
+        self.call(partial(self._build_in, built, work, self.deadline("build"), lane), tolerated)
         if self._sources().get(work.trainer) != built.source:
             self.end_process()
             raise OtherVersion(f"the code of trainer {work.trainer!r} was changed while it was loaded")
         self._built = built
+
+    @staticmethod
+    def _build_in(
+        built: Built, work: ChainAssignment, deadline: Deadline, lane: Mapping[str, Any], process: TrainerProcess
+    ) -> None:
+        how = {"deadline": deadline, "determinism": work.determinism, **lane}
+        how |= {"shards": work.shards, "parallel": work.parallel} if work.shards or work.parallel != "tree" else {}
+        process.build(built.source.path, work.trainer, arguments(work), work.seed, **how)

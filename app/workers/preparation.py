@@ -1,0 +1,84 @@
+"""Runs on: the thread that trains; `_run` on one of its own.
+
+The process for the next chain: it starts and builds the trainer while another chain trains.
+
+For trainers that can have no template, as on a GPU: see `app.workers.template`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from app.workers.template import TemplateKey
+from app.workers.threads import THREADS, Executor
+from app.workers.trainer_connection import TrainerKilled
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import WarmFailed
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.wire import anonymous_file
+
+logger = logging.getLogger(__name__)
+
+LONGEST_PRINTED = 2**18
+
+
+class Preparation:
+    """key: what is built. start: a fresh process. build: the model in it, as its trainer's first chain would."""
+
+    def __init__(
+        self,
+        key: TemplateKey,
+        start: Callable[[], TrainerProcess],
+        build: Callable[[TrainerProcess], None],
+        executor: Executor = THREADS,
+    ) -> None:
+        self.key, self._start, self._build = key, start, build
+        self._process: TrainerProcess | None = None
+        self._is_built = self._is_dropped = False
+        self._printed, self._begun_at = anonymous_file(0), time.time()
+        self._task = executor.spawn("preparation", self._run)
+
+    def take(self) -> tuple[TrainerProcess, bytes] | None:
+        """The process, when it is ready, and the text that it has printed; None where it is of no use."""
+        self._task.join()
+        process, self._process = self._process, None
+        printed = os.pread(self._printed, LONGEST_PRINTED, 0)
+        os.close(self._printed)
+        if process is None or not self._is_built or self._is_outdated(process):
+            if process is not None:
+                process.close()
+            return None
+        return process, printed
+
+    def drop(self) -> None:
+        """End the process, whatever it does."""
+        self._is_dropped = True
+        if (process := self._process) is not None:
+            process.kill()
+        if (taken := self.take()) is not None:
+            taken[0].close()
+
+    def _run(self) -> None:
+        try:
+            self._process = process = self._start()
+            if self._is_dropped:
+                return
+            process.print_to_file(self._printed)
+            self._build(process)
+            self._is_built = True
+        except (WarmFailed, TrainerFailed, TrainerKilled, OSError) as problem:
+            logger.info("no process is ready for the next chain of trainer %r: %s", self.key.trainer, problem)
+
+    def _is_outdated(self, process: TrainerProcess) -> bool:
+        """Whether a file that was read is another one now: a process that is built now would read that."""
+        return any(_changed_at(name) >= self._begun_at for name, *_ in process.uses["read"])
+
+
+def _changed_at(name: str) -> float:
+    try:
+        return os.stat(name).st_ctime
+    except OSError:
+        return time.time()
