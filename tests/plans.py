@@ -116,9 +116,6 @@ class Story:
         key = f"{node}/{step}/{next(self._numbers)}"
         self.happen(e.CheckpointKept(node=node, step=step, key=key, sha256="", size=1, intermediate=intermediate))
 
-    def unsaved(self, node: NodeId, step: int) -> None:
-        self.happen(e.CheckpointDropped(node=node, step=step, key="", reason="the disk is full"))
-
     def drop(self, node: NodeId, step: int) -> None:
         key = self.plan.nodes[node].checkpoints[step].key
         self.happen(e.CheckpointDropped(node=node, step=step, key=key, reason="it is gone"))

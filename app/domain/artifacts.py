@@ -82,7 +82,7 @@ class CheckpointReleased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDropped:
-    """The state at a step is gone, could not be read, or could not be written (no `key`); `reason` says which."""
+    """The state at a step is gone or could not be read; `reason` says which."""
 
     node: NodeId
     step: int
@@ -168,8 +168,7 @@ class PackingProfiled:
     use on the device meanwhile, the same way; nothing on a CPU. exact: whether a model of a pack of the plan's width
     was found to have the gradients, to the bit, that it has alone. refusal: why they cannot be packed; then nothing
     else is known. batch: the hyper-parameters that decided which batch it was. other_draws: the first module that draws
-    other random numbers in a pack than alone, by its name in the model; empty where none does, and in profiles of older
-    versions, which have fewer widths and no batch, too.
+    other random numbers in a pack than alone, by its name in the model; empty where none does.
     """
 
     device: str

@@ -100,7 +100,7 @@ class StudySubmitted:
 class TrialAdded:
     """A configuration is asked to train for `steps` steps. `reason` says who wanted it and why.
 
-    path: the nodes it passes and where each begins, root first; None where an older event leaves that to `hp`.
+    path: the nodes it passes and where each begins, root first.
     data_seeds: the sequence that each of its repeats has beside `hp`, if any. repeats: the paths of all but the first.
     """
 
@@ -109,7 +109,7 @@ class TrialAdded:
     hp: Json
     steps: int
     reason: Json = field(default_factory=dict)
-    path: dict[NodeId, int] | None = None
+    path: dict[NodeId, int]
     data_seeds: list[Json] = field(default_factory=list)
     repeats: list[dict[NodeId, int]] = field(default_factory=list)
 
@@ -122,7 +122,7 @@ class TrialExtended:
     trial: int
     steps: int
     reason: Json = field(default_factory=dict)
-    path: dict[NodeId, int] | None = None
+    path: dict[NodeId, int]
     repeats: list[dict[NodeId, int]] = field(default_factory=list)
 
 
@@ -176,12 +176,11 @@ class StudyResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyReopened:
-    """A completed study goes on with another `spec`: the same search with more trials. What was decided stands.
-    at: None in logs of versions that did not record it."""
+    """A completed study goes on with another `spec`: the same search with more trials. What was decided stands."""
 
     study: StudyId
     spec: Json
-    at: float | None = None
+    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +245,7 @@ class StageCompleted:
 class ChainEnded:
     """Nothing more comes from this chain; `outcome` says why. `steps` of the stage under way had been run until then,
     as far as is known, and `seconds` were spent on them. `died_alone`: whether the process that trained died while the
-    worker that had started it lived on, which alone speaks against the stage; in old logs, whether the worker was lost.
+    worker that had started it lived on, which alone speaks against the stage.
     """
 
     chain: ChainId
@@ -262,7 +261,7 @@ class StageFailed:
     `error` is the traceback. `signature` is equal for equal errors: the stage is tried again, until the same error at
     the same step has cost a trial's restarts (docs/decisions/0010-failures.md). Without one, there is no other try.
     `evaluated` is the step whose evaluation failed, which concerns only those who asked for it; None where training or
-    saving did. `counts_elsewhere`: whether tries that an equal error cost elsewhere in the plan count; not in old logs.
+    saving did.
     """
 
     chain: ChainId
@@ -273,7 +272,6 @@ class StageFailed:
     seconds: float
     signature: str | None = None
     evaluated: int | None = None
-    counts_elsewhere: bool = True
 
 
 Event = (

@@ -42,7 +42,7 @@ def counts_elsewhere(event: e.StageFailed) -> bool:
     """Whether an error says something about other trials that raise the same. Out of memory, broken devices, crashes,
     hangs, and errors of files and networks do not: they may be accidents of the moment.
     """
-    if not event.counts_elsewhere or event.kind != FailureKind.EXCEPTION or not event.signature:
+    if event.kind != FailureKind.EXCEPTION or not event.signature:
         return False
     return event.signature.partition(" in ")[0] not in OF_THE_WORLD
 

@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from heapq import merge
 from itertools import groupby, islice, takewhile
 from operator import itemgetter
@@ -30,25 +30,25 @@ class ScheduleSegment:
         return {name: form.at(step) for name, form in self.forms.items()}
 
 
-def segments(hp: Mapping[str, Any], *, former: bool = False) -> Iterator[ScheduleSegment]:
+def segments(hp: Mapping[str, Any]) -> Iterator[ScheduleSegment]:
     """The segments of a trial, from the JSON of its hyper-parameters, in order; endless where a sequence never settles.
 
-    former: as `Sequence.former_pieces`. Raises `stagetree.sequences.SequenceError`.
+    Raises `stagetree.sequences.SequenceError`.
     """
-    changes = merge(*(_changes(name, hp[name], former) for name in sorted(hp)), key=itemgetter(0))
+    changes = merge(*(_changes(name, hp[name]) for name in sorted(hp)), key=itemgetter(0))
     forms: dict[str, Form] = {}
     for start, group in groupby(changes, key=itemgetter(0)):
         forms = forms | {name: form for _, name, form in group}
         yield ScheduleSegment(start, forms)
 
 
-def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0, former: bool = False) -> dict[NodeId, int]:
+def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0) -> dict[NodeId, int]:
     """The nodes of a trial that begin before step `steps`, each with its start; only those from step `after` on.
 
     parent: of the first of them. Raises `stagetree.sequences.SequenceError`.
     """
     nodes: dict[NodeId, int] = {}
-    for segment in segments(hp, former=former):
+    for segment in segments(hp):
         if segment.start >= steps:
             break
         if segment.start >= after:
@@ -89,9 +89,8 @@ def _form_at(sequence: Any, step: int) -> Form:
     return deque(pieces, maxlen=1)[0].form
 
 
-def _changes(name: str, sequence: Any, former: bool) -> Iterator[tuple[int, str, Form]]:
-    tape = (_FORMER_TAPES if former else _TAPES)(json.dumps(sequence))
-    return ((piece.start, name, piece.form) for piece in tape)
+def _changes(name: str, sequence: Any) -> Iterator[tuple[int, str, Form]]:
+    return ((piece.start, name, piece.form) for piece in _TAPES(json.dumps(sequence)))
 
 
 class _Tape:
@@ -100,8 +99,8 @@ class _Tape:
     Only the first `KEPT` are remembered, so that few long sequences cannot fill the memory. Safe between threads.
     """
 
-    def __init__(self, text: str, former: bool) -> None:
-        self._text, self._is_former, self._lock = text, former, Lock()
+    def __init__(self, text: str) -> None:
+        self._text, self._lock = text, Lock()
         self._kept, self._rest = list[Piece](), self._pieces()
 
     def __iter__(self) -> Iterator[Piece]:
@@ -119,12 +118,10 @@ class _Tape:
             return number < len(self._kept)
 
     def _pieces(self) -> Iterator[Piece]:
-        sequence = parse_text(self._text)
-        return sequence.former_pieces() if self._is_former else sequence.pieces()
+        return parse_text(self._text).pieces()
 
 
 KEPT = 64
 
-_remembering = lru_cache(maxsize=65536)
-_TAPES, _FORMER_TAPES = _remembering(partial(_Tape, former=False)), _remembering(partial(_Tape, former=True))
+_TAPES = lru_cache(maxsize=65536)(_Tape)
 """The tapes by text alone: a cache whose keys are tuples is gone through by the collector after each that is new."""

@@ -170,7 +170,7 @@ class FailureKind(Word):
     `EXCEPTION`, `OUT_OF_MEMORY`, `DEVICE` (a CUDA error), `CRASH` (the trainer's process died) and `HANG` (no progress
     before the deadline) are tried again in a fresh process before they count. `POISON`: the process that trained it
     died too often, the last time with no other stage beside it. `METRIC`: the study's metric is not reported. `NAN`: it
-    is not a finite number. `STORAGE` and `INTERNAL` occur in logs of older versions only.
+    is not a finite number. `STORAGE`: the weights that it begins from cannot be used.
     """
 
     EXCEPTION = "exception"
@@ -182,7 +182,6 @@ class FailureKind(Word):
     METRIC = "metric"
     NAN = "nan"
     STORAGE = "storage"
-    INTERNAL = "internal"
 
 
 class ProofKind(Word):

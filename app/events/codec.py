@@ -1,6 +1,7 @@
-"""Event to JSON and back. What was once written can be read forever: an old shape is upcast, never edited.
+"""Event to JSON and back. Every release reads what 0.1.0 and later releases have written.
 
-To change a shape: raise its number in `VERSIONS` and put a pure function from the old data to the new in `UPCASTERS`.
+To change a shape, raise its number in `VERSIONS`, put a function from the old data to the new into `UPCASTERS`, and add
+a line to tests/golden/events.jsonl.
 """
 
 from __future__ import annotations
@@ -33,71 +34,14 @@ TYPES: dict[str, type] = {cls.__name__: cls for cls in get_args(Event)}
 FIELDS: dict[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in (*TYPES.values(), Stage)}
 
 
-def _name_intermediate(data: Data) -> Data:
-    return {"intermediate" if name == "spare" else name: value for name, value in data.items()}
-
-
-def _foretell_as_before(data: Data) -> Data:
-    """A study from when bounds were the unit of a curve, `pop` ordered trials by p, and p could end any trial."""
-    spec = data["spec"]
-    tuner, hopeless = spec.get("tuner", {}), spec.get("stop_hopeless")
-    before: Data = {}
-    if tuner.get("kind") in ("pop", "early_term"):
-        order = {"order_by": "p"} if tuner["kind"] == "pop" else {}
-        before["tuner"] = tuner | {"keep_top": 0.0} | order
-    if hopeless is not None:
-        before["stop_hopeless"] = hopeless | {"keep_top": 0.0}
-    if before or tuner.get("promote_by") == "predicted":
-        before["curve_model"] = 1
-    return data | {"spec": spec | before}
-
-
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
-VERSIONS |= {"NoteAdded": 2, "StudyCompleted": 2, "TrialAdded": 3, "TrialExtended": 3}
-VERSIONS |= {"ChainAssigned": 3, "ChainEnded": 2, "CheckpointKept": 4, "PackingProfiled": 4, "PlanOpened": 8}
-VERSIONS |= {"ExactnessTested": 4, "StageCompleted": 3, "StageFailed": 4}
-VERSIONS |= {"StudyReopened": 3, "StudySubmitted": 5}
-"""The schema version in which each type is written today."""
+"""The schema version in which each type is written. All begin at 1 in release 0.1.0."""
 
-UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
-    ("ChainAssigned", 1): lambda data: data | {"proof": None},
-    ("ChainAssigned", 2): lambda data: data | {"members": [], "kind": ""},
-    ("ChainEnded", 1): lambda data: data | {"died_alone": data["outcome"] == "lost"},
-    ("CheckpointKept", 1): _name_intermediate,
-    ("CheckpointKept", 2): lambda data: data | {"parts": []},
-    ("CheckpointKept", 3): lambda data: data | {"looked": False},
-    ("ExactnessTested", 1): lambda data: data | {"unread": []},
-    ("ExactnessTested", 2): lambda data: data | {"files": []},
-    ("ExactnessTested", 3): lambda data: data | {"goes_on": False},
-    ("NoteAdded", 1): lambda data: data | {"by": ""},
-    ("PackingProfiled", 1): lambda data: data | {"exact": False},
-    ("PackingProfiled", 2): lambda data: data | {"batch": None},
-    ("PackingProfiled", 3): lambda data: data | {"other_draws": ""},
-    ("PlanOpened", 1): lambda data: data | {"determinism": "strict"},
-    ("PlanOpened", 2): lambda data: data | {"packing": 0},
-    ("PlanOpened", 3): lambda data: data,  # from here on `packing` may be null
-    ("PlanOpened", 4): lambda data: data | {"begin": None, "inputs": []},
-    ("PlanOpened", 5): lambda data: data | {"project": ""},
-    ("PlanOpened", 6): lambda data: data | {"shards": 0},
-    ("PlanOpened", 7): lambda data: data | {"parallel": "tree"},
-    ("StageCompleted", 1): lambda data: data | {"peak_bytes": 0},
-    ("StageCompleted", 2): lambda data: data | {"shared_process": False},
-    ("StageFailed", 1): lambda data: data | {"signature": None},
-    ("StageFailed", 2): lambda data: data | {"evaluated": None},
-    ("StageFailed", 3): lambda data: data | {"counts_elsewhere": False},
-    ("StudyCompleted", 1): lambda data: data | {"reason": {}},
-    ("StudyReopened", 1): lambda data: data | {"at": None},
-    ("StudyReopened", 2): _foretell_as_before,
-    ("StudySubmitted", 1): lambda data: data | {"begin": None, "inputs": []},
-    ("StudySubmitted", 2): _foretell_as_before,
-    ("StudySubmitted", 3): lambda data: data | {"project": "", "by": ""},
-    ("StudySubmitted", 4): lambda data: data | {"other_files": []},
-    ("TrialAdded", 1): lambda data: data | {"path": None},
-    ("TrialAdded", 2): lambda data: data | {"data_seeds": [], "repeats": []},
-    ("TrialExtended", 1): lambda data: data | {"path": None},
-    ("TrialExtended", 2): lambda data: data | {"repeats": []},
-}
-"""(type, version) to the function that turns data of that version into data of the next. Chained, pure."""
+UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {}
+"""(type, version) to the pure function that turns data of that version into data of the next. They are chained."""
+
+
+ADVICE = "Use the version of stagetree that wrote it, or a new --dir or database."
 
 
 class UnknownEvent(Exception):
@@ -128,7 +72,7 @@ def write(event: Event) -> tuple[str, int, str]:
 def decode(type: str, version: int, data: Data) -> Event:
     """The event that was written. Raises `UnknownEvent` where its type, version or fields are not known here."""
     if type not in TYPES:
-        raise UnknownEvent(f"The log holds an event of type {type!r}, which this version does not know.")
+        raise UnknownEvent(f"The log holds an event of type {type!r}, which this version does not know. {ADVICE}")
     data = _upcast(type, version, data)
     try:
         return _DECODERS[type](data)
@@ -139,7 +83,8 @@ def decode(type: str, version: int, data: Data) -> Event:
 def _upcast(type: str, version: int, data: Data) -> Data:
     while version != VERSIONS[type]:
         if (type, version) not in UPCASTERS:
-            raise UnknownEvent(f"The log holds a {type} event of version {version}, which this version cannot read.")
+            what = f"a {type} event of version {version}, which this version cannot read"
+            raise UnknownEvent(f"The log holds {what}. {ADVICE}")
         data = UPCASTERS[type, version](data)
         version += 1
     return data

@@ -49,13 +49,6 @@ class Sequence:
         """
         return _canonical(_joined(self._pieces(origin)))
 
-    def former_pieces(self) -> Iterator[Piece]:
-        """The pieces as nodes were named by them before paths were recorded.
-
-        A form that goes on into the next part begins anew there, and a float that is a whole number is an int.
-        """
-        return _canonical(self._pieces(0), is_typed=False)
-
     def at(self, t: int) -> Scalar:
         """The value at step `t` >= 0."""
         if t < 0:
@@ -112,14 +105,13 @@ def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
             last = name
 
 
-def _canonical(pieces: Iterator[Piece], *, is_typed: bool = True) -> Iterator[Piece]:
+def _canonical(pieces: Iterator[Piece]) -> Iterator[Piece]:
     """The pieces with the first step of each as a value of its own, without repetitions."""
     last = ""
     for piece, end in with_ends(pieces):
         for part in _parts(piece, end):
-            form = part.form if is_typed else part.form.untyped()
-            if (name := form.name) != last:
-                yield Piece(part.start, form)
+            if (name := part.form.name) != last:
+                yield part
                 last = name
 
 

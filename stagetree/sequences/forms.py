@@ -8,10 +8,10 @@ Equal names mean equal values, with their types: 1 and 1.0 are two values.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Protocol, Self
+from dataclasses import dataclass, fields
+from typing import ClassVar, Protocol
 
-from stagetree.sequences.scalars import Scalar, common_numbers, number_from, whole_number
+from stagetree.sequences.scalars import Scalar, common_numbers, number_from
 
 
 class Form(Protocol):
@@ -27,10 +27,6 @@ class Form(Protocol):
 
     def at(self, t: int) -> Scalar:
         """The value at the absolute step `t`."""
-        ...
-
-    def untyped(self) -> Form:
-        """The form that had this one's name before 1 and 1.0 were two values: logs without paths need it."""
         ...
 
 
@@ -87,9 +83,6 @@ class Held(_Named):
     def at(self, t: int) -> Scalar:
         return self.held
 
-    def untyped(self) -> Held:
-        return Held(whole_number(self.held)) if isinstance(self.held, float) else self
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MovingForm(_Named):
@@ -120,9 +113,6 @@ class MovingForm(_Named):
 
     def at(self, t: int) -> float:
         return number_from(self._value(t - self.origin), getattr(self, self.numbers[0]))
-
-    def untyped(self) -> Self:
-        return replace(self, **{name: float(getattr(self, name)) for name in self.numbers})
 
     def _value(self, u: float) -> float:
         """The value at offset `u`: at 0 what it begins with, to the last bit, so that it is that of the part before."""

@@ -76,7 +76,7 @@ def test_what_was_measured_of_packs_is_found_in_all_streams(log: EventLog) -> No
 
 def test_what_append_returns_is_what_is_read(log: EventLog) -> None:
     wide = TrialAdded(
-        study="s1", trial=0, hp={"lr": 1e22, "z": -0.0, "a": "\x00é\ud800"}, steps=3, reason={"rung": [1]}
+        study="s1", trial=0, hp={"lr": 1e22, "z": -0.0, "a": "\x00é\ud800"}, steps=3, reason={"rung": [1]}, path={}
     )
     appended = log.append("a", [wide], expected=0, at=1.0)
     assert log.read("a") == appended

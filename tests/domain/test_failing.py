@@ -8,7 +8,6 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.evolve import MAX_UNSAVED
 from app.domain.objectives import problem_of
 from app.domain.search_plan import MAX_LOST, Node
 from app.domain.stage_tree import build_stage_tree
@@ -156,51 +155,17 @@ def test_an_evaluation_that_kills_its_worker_is_poison_too(story: Story) -> None
     assert states(story, study) == ["failed", "active"]
 
 
-def test_a_checkpoint_that_cannot_be_written_is_tried_again_but_not_for_ever(story: Story) -> None:
-    study = story.submit(({"h": 1}, 10), ({"h": EARLY}, 10))
-    trunk, branch = story.path(study, 1)
-    for attempt in range(1, MAX_UNSAVED + 1):
-        assert states(story, study) == ["active", "active"]
-        chain = story.assign((trunk, 0, 4))
-        story.train(chain)
-        assert [stage.ready for stage in build_stage_tree(story.plan) if stage.node == branch.id] == [False]
-        story.unsaved(trunk.id, 4)
-        story.end(chain)
-        assert trunk.unsaved == {4: attempt}
-    assert states(story, study) == ["active", "failed"], "the trunk itself can be trained past the place"
-    assert story.trial(study, 1).error == {"kind": "storage", "step": 4, "error": "the disk is full"}
-    assert [(stage.start, stage.end) for stage in build_stage_tree(story.plan)] == [(0, 10)]
-
-
-def test_a_failed_write_counts_even_if_it_is_reported_before_its_stage(story: Story) -> None:
-    study = story.submit(({"h": EARLY}, 10))
-    trunk, branch = story.path(study)
-    for _ in range(MAX_UNSAVED - 1):
-        chain = story.assign((trunk, 0, 4))
-        story.unsaved(trunk.id, 4)
-        story.train(chain)
-        story.end(chain)
-        assert [(stage.node, stage.ready) for stage in build_stage_tree(story.plan)] == [
-            (trunk.id, True),
-            (branch.id, False),
-        ]
-    story.assign((trunk, 0, 4))
-    story.unsaved(trunk.id, 4)
-    assert states(story, study) == ["failed"]
-
-
 def test_a_chain_that_goes_on_needs_no_checkpoint(story: Story) -> None:
     study = story.submit(({"h": EARLY}, 10))
     trunk, branch = story.path(study)
     chain = story.assign((trunk, 0, 4), (branch, 4, 10))
     story.train(chain)
-    story.unsaved(trunk.id, 4)
     assert build_stage_tree(story.plan) == []
     story.train(chain)
     assert states(story, study) == ["completed"]
 
 
-def test_a_late_report_of_a_checkpoint_that_is_gone_is_no_failed_write(story: Story) -> None:
+def test_a_late_report_of_a_checkpoint_that_is_gone_leaves_the_next_one_alone(story: Story) -> None:
     study = story.submit(({"h": EARLY}, 10))
     trunk, _ = story.path(study)
     story.keep(trunk.id, 4)
@@ -209,7 +174,6 @@ def test_a_late_report_of_a_checkpoint_that_is_gone_is_no_failed_write(story: St
     chain = story.assign((trunk, 0, 4))
     story.train(chain)
     story.happen(e.CheckpointDropped(node=trunk.id, step=4, key=key, reason="it is gone"))
-    assert not trunk.unsaved
     assert trunk.saving == {4: chain.id}
 
 
@@ -218,7 +182,8 @@ def test_a_chain_that_ends_leaves_alone_what_another_is_saving(story: Story) -> 
     trunk, branch = story.path(study)
     first = story.assign((trunk, 0, 4), (branch, 4, 10))
     story.train(first)
-    story.unsaved(trunk.id, 4)
+    story.keep(trunk.id, 4)
+    story.drop(trunk.id, 4)
     second = story.assign((trunk, 0, 4))
     story.train(second)
     story.end(first, "lost")

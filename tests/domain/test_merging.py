@@ -156,6 +156,5 @@ def test_a_path_of_thousands_of_nodes_is_no_deeper_than_another() -> None:
     study = story.submit(({"lr": zigzag}, 5000))
     assert len(story.trial(study).path) > 4000
     chain = story.assign((story.path(study)[0], 0, 1))
-    story.unsaved(chain.stages[0].node, 1)
     story.happen(e.StageFailed(chain=chain.id, index=0, step=0, kind="exception", error="Boom", seconds=1.0))
     assert story.trial(study).state == "failed"

@@ -20,16 +20,11 @@ changed."""
 
 LINES = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
-FORMER = GOLDEN.with_name("former_forms.jsonl")
-"""Lines with other names, from before 1 and 1.0 were two values: logs without paths need them."""
 
-FORMER_LINES = [json.loads(line) for line in FORMER.read_text().splitlines()]
-
-
-def node_at(hp: dict[str, Any], step: int, *, former: bool = False) -> tuple[dict[str, Form], NodeId]:
+def node_at(hp: dict[str, Any], step: int) -> tuple[dict[str, Form], NodeId]:
     """The forms in force at a step, and the id of the node there."""
     name, forms = NodeId(""), dict[str, Form]()
-    for segment in segments(hp, former=former):
+    for segment in segments(hp):
         if segment.start > step:
             break
         forms = dict(segment.forms)
@@ -40,12 +35,6 @@ def node_at(hp: dict[str, Any], step: int, *, former: bool = False) -> tuple[dic
 @pytest.mark.parametrize(("sequence", "step", "form", "node"), LINES)
 def test_a_form_and_its_node_keep_their_names(sequence: Any, step: int, form: str, node: str) -> None:
     forms, name = node_at({"lr": sequence, "bs": 64}, step)
-    assert (forms["lr"].name, name) == (form, node)
-
-
-@pytest.mark.parametrize(("sequence", "step", "form", "node"), FORMER_LINES)
-def test_a_log_without_paths_has_the_names_of_its_time(sequence: Any, step: int, form: str, node: str) -> None:
-    forms, name = node_at({"lr": sequence, "bs": 64}, step, former=True)
     assert (forms["lr"].name, name) == (form, node)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -19,12 +18,11 @@ from app.domain.evolve import fold, folding
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import StudyId
 from app.events.codec import decode, encode
-from tests.plans import Story, steps, tried
-from tests.strategies import Trial, spaces
+from tests.plans import Story, steps
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 LINES = [json.loads(line) for line in (GOLDEN / "rich.jsonl").read_text().splitlines()]
-"""What happened to studies of every kind of tuner and of all families, recorded before paths were."""
+"""What happened to studies of every kind of tuner and of all families. Some paths have names that nodes get no more."""
 
 LINEAR = {"family": "linear", "init": 0.1, "slope": -0.01}
 
@@ -52,7 +50,7 @@ def described(plan: SearchPlan) -> dict[str, Any]:
     return json.loads(json.dumps({"studies": studies, "nodes": nodes, "roots": plan.roots}))
 
 
-def test_a_log_of_before_is_folded_to_the_same_plan() -> None:
+def test_a_recorded_log_is_folded_to_the_same_plan() -> None:
     assert {version for _, version, _ in LINES} == {1}
     plan = fold(decode(*line) for line in LINES)
     assert described(plan) == json.loads((GOLDEN / "rich.plan.json").read_text())
@@ -107,28 +105,6 @@ def test_one_command_may_ask_twice_for_the_same_trial(story: Story) -> None:
     asks = (c.Extend(trial=0, steps=30), c.Extend(trial=0, steps=26), c.Extend(trial=0, steps=31))
     events = story.give(c.AskForTrials(study=study, actions=asks))
     assert [(event.steps, event.path) for event in events] == [(30, {}), (31, {})]
-
-
-@given(spaces())
-@tried(100)
-def test_recorded_and_former_paths_differ_only_where_parts_go_on(space: list[Trial]) -> None:
-    story = Story()
-    story.submit(*space)
-    for trial in next(iter(story.plan.studies.values())).trials:
-        recorded = schedule.path(trial.hp, trial.steps, "")
-        assert trial.path == list(recorded)
-        former = schedule.path(trial.hp, trial.steps, "", former=True)
-        assert set(recorded.values()) <= set(former.values())
-
-
-def test_a_former_path_takes_1_and_1_0_for_one_value() -> None:
-    """Such a log was recorded when both had one name, and no path is in it."""
-    story = Story()
-    study = story.submit(name="s")
-    for number, value in enumerate((1, 1.0, steps(1, 1.0, milestones=(3,)))):
-        hp = {"x": {"family": "constant", "value": value} if not isinstance(value, dict) else value}
-        story.happen(e.TrialAdded(study=study, trial=number, hp=hp, steps=5, reason={"by": "user"}))
-    assert story.trial(study, 0).path == story.trial(study, 1).path == story.trial(study, 2).path
 
 
 def test_a_part_that_goes_on_is_no_other_node() -> None:

@@ -62,7 +62,6 @@ def test_the_same_error_at_the_same_line_and_step_is_not_tried_again() -> None:
         {"kind": FailureKind.DEVICE},
         {"kind": FailureKind.CRASH},
         {"kind": FailureKind.HANG},
-        {"counts_elsewhere": False},
         {"evaluated": 10},
     ],
     ids=str,
@@ -102,7 +101,6 @@ errors = st.tuples(
     st.integers(2, 4),
     st.sampled_from([LINE, "ValueError in train, trainer.py:3", "OSError in read, data.py:9"]),
     st.sampled_from([FailureKind.EXCEPTION, FailureKind.EXCEPTION, FailureKind.CRASH]),
-    st.booleans(),
 )
 
 
@@ -113,32 +111,18 @@ def test_whoever_fails_is_who_a_naive_reading_of_the_rule_says(raised: list[Any]
     studies = [story.submit(({"h": n}, 10), max_restarts=most) for n, most in enumerate(restarts)]
     own: list[Counter[Any]] = [Counter() for _ in studies]
     ended: dict[Any, int] = {}
-    for number, step, line, kind, is_new in raised:
+    for number, step, line, kind in raised:
         if story.trial(studies[number]).state != TrialState.ACTIVE:
             continue
         own[number][step, line] += 1
         used = max(own[number][step, line], own[number].total() // 3)
-        counts = is_new and kind == FailureKind.EXCEPTION and not line.startswith("OSError")
+        counts = kind == FailureKind.EXCEPTION and not line.startswith("OSError")
         has_ended = max(used, ended.get((step, line), 0) if counts else 0) > restarts[number]
-        fields = {"step": step, "signature": line, "kind": kind, "counts_elsewhere": is_new}
+        fields = {"step": step, "signature": line, "kind": kind}
         assert raise_once(story, studies[number], **fields) is not has_ended
         if has_ended and counts:
             ended[step, line] = max(used, ended.get((step, line), 0))
     assert fold(story.events).given_up == story.plan.given_up
-
-
-@tried(100)
-@given(st.lists(errors, max_size=25))
-def test_a_log_from_before_the_rule_folds_as_it_did(raised: list[Any]) -> None:
-    story = Story()
-    studies = [story.submit(({"h": n}, 10)) for n in range(4)]
-    for number, step, line, kind, _ in raised:
-        if (trial := story.trial(studies[number])).state == TrialState.ACTIVE:
-            (node,) = story.path(studies[number])
-            equal, every = len(node.failures.get((step, line), [])) + 1, node.times_failed(None) + 1
-            goes_on = raise_once(story, studies[number], step=step, signature=line, kind=kind, counts_elsewhere=False)
-            assert goes_on is (max(equal, every // 3) <= 2)
-            assert "equal_to" not in (trial.error or {})
 
 
 def test_what_was_run_again_after_errors_has_its_own_line() -> None:

@@ -19,7 +19,7 @@ from app.domain.evolve import fold
 from app.domain.terms import ChainId, PlanId, StudyId, StudyState, TrialState, Unknown
 from app.events.database import Database
 from app.events.housekeeping import strike
-from app.events.plans import Plans
+from app.events.plans import Plans, PlanUnusable
 from app.events.records import SqlRecords, Write, transact
 from app.events.rows import Fenced, Rows
 from app.tuning.replay import replay
@@ -28,7 +28,6 @@ STREAM = PlanId("plan")
 OPENED = e.PlanOpened(trainer="t", trainer_version="1", trainer_args={}, seed=0)
 SPEC = {"name": "x", "trainer": "t", "metric": "m", "mode": "max", "tuner": {"kind": "external"}}
 GOOD, BAD = StudyId("good"), StudyId("bad")
-ENDLESS = {"lr": {"family": "cyclic", "init": 0.1, "max": 0.2, "up": 1, "down": 1}}
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -85,15 +84,17 @@ def assign(records: SqlRecords, plans: Plans, study: StudyId, chain: str, slot: 
 
 
 def harm(records: SqlRecords) -> None:
-    """A trial of before there were limits, and its plan cannot be folded: it never settles."""
-    added = e.TrialAdded(study=BAD, trial=1, hp=ENDLESS, steps=10**12)
-    records.log.append(STREAM, [added], expected=None, at=1.0)
+    """An event for which its plan cannot be folded: there is no such trial."""
+    extended = e.TrialExtended(study=BAD, trial=99, steps=10, path={})
+    records.log.append(STREAM, [extended], expected=None, at=1.0)
 
 
 def test_the_plan_is_folded_without_it(records: SqlRecords, plans: Plans) -> None:
     harm(records)
+    with pytest.raises(PlanUnusable):
+        Plans(records.log).get(STREAM)
     assert strike(records, BAD, "it never ends", 9.0)
-    plan = Plans(records.log).get(STREAM)  # as a process that starts; before, this did not end
+    plan = Plans(records.log).get(STREAM)  # as a process that starts
     bad, good = plan.studies[BAD], plan.studies[GOOD]
     assert (bad.state, bad.error, bad.trials) == (StudyState.FAILED, "struck by an operator: it never ends", [])
     assert [trial.state for trial in good.trials] == [TrialState.COMPLETED]

@@ -158,8 +158,6 @@ class Histories(RuleBasedStateMachine):
             step = data.draw(st.integers(stage.start + 1, stage.end - 1))
             if keep:
                 self.story.keep(stage.node, step, intermediate=intermediate)
-            elif intermediate:
-                self.story.unsaved(stage.node, step)
             if step in self.frontier.extra_eval_steps(chain):
                 self.story.evaluate(stage.node, step)
 
@@ -174,11 +172,11 @@ class Histories(RuleBasedStateMachine):
         coming = frozenset({data.draw(st.sampled_from(passed))} if saving and passed else ())
         self.frontier.set_progress(chain.id, ChainProgress(step, coming))
 
-    @rule(data=st.data(), fate=st.sampled_from(["kept", "kept", "unsaved"]))
+    @rule(data=st.data())
     @precondition(lambda self: any(node.saving for node in self.plan.nodes.values()))
-    def save(self, data: st.DataObject, fate: str) -> None:
+    def save(self, data: st.DataObject) -> None:
         places = [(node.id, step) for node in self.plan.nodes.values() for step in node.saving]
-        (self.story.keep if fate == "kept" else self.story.unsaved)(*data.draw(self.one(places)))
+        self.story.keep(*data.draw(self.one(places)))
 
     @rule(data=st.data())
     @precondition(lambda self: any(chain.is_trained for chain in self.plan.chains.values()))

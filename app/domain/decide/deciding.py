@@ -88,7 +88,7 @@ def price_of(plan: SearchPlan, command: c.BranchTrial | c.AverageTrials, limits:
             case e.AverageNamed():
                 average = event
             case e.TrialAdded() | e.TrialExtended():
-                way, others, steps = {**way, **(event.path or {})}, event.repeats, event.steps
+                way, others, steps = {**way, **event.path}, event.repeats, event.steps
     shares = average.shares if average is not None else ()
     return averages.price_of(plan, plan.studies[command.study], [way, *others], steps, shares)
 

@@ -6,6 +6,5 @@
 from __future__ import annotations
 
 from app.domain.evolve.folding import collector_paused, evolve, fold, strikes
-from app.domain.evolve.results import MAX_UNSAVED
 
-__all__ = ["MAX_UNSAVED", "collector_paused", "evolve", "fold", "strikes"]
+__all__ = ["collector_paused", "evolve", "fold", "strikes"]

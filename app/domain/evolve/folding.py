@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from app.domain import awaiting, schedule
+from app.domain import awaiting
 from app.domain import events as e
 from app.domain.evolve import chains, results, studies
 from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent, TrialRun
@@ -92,9 +92,7 @@ def prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
     plan.touched.update(node.id for step in steps for node in plan.nodes_of(trial, step))
 
 
-def _lengthen(plan: SearchPlan, study: Study, run: TrialRun, steps: int, path: Mapping[NodeId, int] | None) -> None:
-    if path is None:  # from before paths were recorded: the whole way, by the names that nodes had then
-        run.path, path = [], schedule.path(run.hp, steps, run.root, former=True)
+def _lengthen(plan: SearchPlan, study: Study, run: TrialRun, steps: int, path: Mapping[NodeId, int]) -> None:
     parent = run.path[-1] if run.path else None
     for name, start in path.items():
         if name not in plan.nodes:

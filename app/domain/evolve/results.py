@@ -22,7 +22,7 @@ from app.domain.search_plan import (
     Study,
     Witness,
 )
-from app.domain.terms import FailureKind, ProofKind, TrialState, digest
+from app.domain.terms import ProofKind, TrialState, digest
 
 MOST_WITNESSES = 8
 """Of each resumption, the cheapest that are noted: one is enough, but some of their states will be deleted."""
@@ -194,15 +194,13 @@ def _withdraw(plan: SearchPlan, node: Node, step: int) -> None:
 
 
 def drop_checkpoint(plan: SearchPlan, event: e.CheckpointDropped) -> None:
-    """A state is kept no longer, or could not be."""
+    """A state is kept no longer."""
     plan.released.pop(event.key, None)
     node = plan.node(event.node)
     checkpoint = node.checkpoints.get(event.step)
     if checkpoint is not None and checkpoint.key == event.key:
         _remove_checkpoint(plan, node, event.step)
         awaiting.leave_unevaluated(plan, node, event.step)
-    if not event.key:
-        _unsaved(plan, node, event)
     plan.touched.add(node.id)
 
 
@@ -211,20 +209,3 @@ def _remove_checkpoint(plan: SearchPlan, node: Node, step: int) -> None:
     if checkpoint is not None:
         plan.intermediate_bytes -= checkpoint.size * checkpoint.intermediate
         plan.kept_bytes -= checkpoint.size
-
-
-MAX_UNSAVED = 3
-"""A checkpoint that could not be written this often fails the trials that branch there: others need no state there."""
-
-
-def _unsaved(plan: SearchPlan, node: Node, event: e.CheckpointDropped) -> None:
-    """A checkpoint could not be written. Workers wait for their storage now: only logs of older versions say so."""
-    node.cached.pop(event.step, None)
-    node.saving.pop(event.step, None)  # the report may be here before the stage's own: then the chain's end clears it
-    awaiting.leave_unevaluated(plan, node, event.step)
-    node.unsaved[event.step] = node.unsaved.get(event.step, 0) + 1
-    if node.unsaved[event.step] >= MAX_UNSAVED:
-        error = {"kind": FailureKind.STORAGE, "step": event.step, "error": event.reason}
-        branches = [plan.nodes[name] for name in node.children if plan.nodes[name].start == event.step]
-        for key, step in [each for branch in branches for each in plan.waits_beyond(branch, event.step)]:
-            awaiting.fail_trial(plan, plan.trial(key), step, error)

@@ -103,7 +103,7 @@ def _set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:
 
 def _go_on(study: Study, event: e.StudyReopened) -> None:
     """The study is not over any more; the time in between is none that it took."""
-    if study.finished_at is not None and event.at is not None:
+    if study.finished_at is not None:
         study.idle_seconds += max(0.0, event.at - study.finished_at)
     study.spec, study.finished_at, study.ending, study.error = event.spec, None, {}, None
 

@@ -97,7 +97,6 @@ class Node:
     saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
     cached: the states among them that a host's disk has already.
     lost: at each step, how often the process died alone that trained a stage that began there.
-    unsaved: at each step, how often its checkpoint could not be written.
     trained: the last step that was trained here and recorded, by a stage's end or a checkpoint inside one.
     reached: the last step that a worker trained here, even if its state was lost. failed_at: the last of those whose
     state was lost because the user's code raised.
@@ -128,7 +127,6 @@ class Node:
     saving: dict[int, ChainId] = field(default_factory=dict)
     cached: dict[int, CachedState] = field(default_factory=dict)
     lost: dict[int, int] = field(default_factory=dict)
-    unsaved: dict[int, int] = field(default_factory=dict)
     failures: Failures = field(default_factory=dict)
     evaluation_failures: Failures = field(default_factory=dict)
     evaluations_given_up: dict[int, int] = field(default_factory=dict)
@@ -196,7 +194,7 @@ class Node:
 
     def forget_failures(self) -> None:
         """Whatever went wrong here is tried as often as if it had not."""
-        for each in (self.lost, self.unsaved, self.failures, self.evaluation_failures, self.evaluations_given_up):
+        for each in (self.lost, self.failures, self.evaluation_failures, self.evaluations_given_up):
             each.clear()
 
     def covers(self, step: int, progress: Progresses = NO_PROGRESS) -> bool:

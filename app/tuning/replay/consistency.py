@@ -169,10 +169,8 @@ def _check_reason(reason: Mapping[str, Any]) -> None:
             raise DoesNotFollow(f"the {name} in its reason is {reason[name]!r}")
 
 
-def _check_path(plan: SearchPlan, path: Mapping[NodeId, int] | None, steps: int, parent: NodeId | None) -> None:
-    """Nodes follow each other, and those that are known lie where they are; None is the path of an older log."""
-    if path is None:
-        return
+def _check_path(plan: SearchPlan, path: Mapping[NodeId, int], steps: int, parent: NodeId | None) -> None:
+    """Nodes follow each other, and those that are known lie where they are."""
     after, path = -1 if parent is None else plan.nodes[parent].start, dict(path)
     if parent is None and next(iter(path), "") in plan.means:
         parent, after = next(iter(path.items()))
