@@ -19,12 +19,8 @@ Ahead = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 Lent = tuple[()] | tuple[tuple[str, ...]] | tuple[tuple[str, ...], Mapping[str, str]]
 
-FORMAT = 17
-READABLE = (*range(2, 17), FORMAT)
-"""Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
-none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs, 7 no patience, 8 no
-members, 9 no bound for them, 10 nothing kept for good, 11 no parts, 12 no machines but one, 13 no states that are not
-in the store yet, 14 no means, 15 no state kept as the best, 16 no fresh processes."""
+FORMAT = 1
+"""Of the JSON, since 0.1.0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +200,10 @@ class ChainAssignment:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ChainAssignment | Unreadable:
-        version = data.get("format", 1)
-        if version not in READABLE:
-            return Unreadable(f"a chain was assigned in format {version}; this version reads format {FORMAT}")
+        version = data.get("format")
+        if version != FORMAT:
+            differs = f"a chain was assigned in format {version}, and this version reads format {FORMAT}"
+            return Unreadable(f"{differs}: run the workers and the scheduler with the same version of stagetree")
         try:
             return cls._parsed({name: value for name, value in data.items() if name != "format"})
         except (TypeError, KeyError) as error:
@@ -216,26 +213,29 @@ class ChainAssignment:
     def _parsed(cls, fields: dict[str, Any]) -> ChainAssignment:
         fields["stages"] = tuple(Stage(**{**stage, "evaluate": tuple(stage["evaluate"])}) for stage in fields["stages"])
         for name in ("branch_points", "inputs", "pack", "members", "keep_at", "keep_for_good", "own_evaluations"):
-            fields[name] = tuple(fields.get(name, ()))
-        fields["branches_inside"] = tuple(map(tuple, fields.get("branches_inside", ())))
-        fields["keep_best"] = tuple(map(BestSoFar.from_json, fields.get("keep_best", ())))
-        fields["resume"] = fields["resume"] and ResumePoint(**_with_parts(fields["resume"]))
-        fields["mean"] = tuple((ResumePoint(**_with_parts(each)), weight) for each, weight in fields.get("mean", ()))
-        fields["proof"] = _proof(fields.get("proof"))
+            fields[name] = tuple(fields[name])
+        fields["branches_inside"] = tuple(map(tuple, fields["branches_inside"]))
+        fields["keep_best"] = tuple(map(BestSoFar.from_json, fields["keep_best"]))
+        fields["resume"] = _point(fields["resume"])
+        fields["mean"] = tuple((ResumePoint(**_with_parts(each)), weight) for each, weight in fields["mean"])
+        fields["proof"] = _proof(fields["proof"])
         return cls(**fields)
 
 
 def _with_parts(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {**data, "parts": tuple(StoredPart(**part) for part in data.get("parts", ()))}
+    return {**data, "parts": tuple(StoredPart(**part) for part in data["parts"])}
+
+
+def _point(data: Mapping[str, Any] | None) -> ResumePoint | None:
+    return None if data is None else ResumePoint(**_with_parts(data))
 
 
 def _proof(data: Mapping[str, Any] | None) -> ProofOrder | None:
     if data is None:
         return None
     comparisons = tuple(Comparison(**_with_parts(each)) for each in data["comparisons"])
-    names = {name: tuple(data.get(name, ())) for name in ("metrics", "ignored", "suspects")}
-    origin = data.get("origin") and ResumePoint(**_with_parts(data["origin"]))
-    return ProofOrder(**{**data, "comparisons": comparisons, "origin": origin, **names})
+    names = {name: tuple(data[name]) for name in ("metrics", "ignored", "suspects")}
+    return ProofOrder(**{**data, "comparisons": comparisons, "origin": _point(data["origin"]), **names})
 
 
 FIELDS = tuple(field.name for field in fields(ChainAssignment))
