@@ -146,7 +146,7 @@ def study_of(task: Any, sampler: str, seed: int, most: int = BUDGETS[-1]) -> Stu
     tuner = {"kind": "asha", **lengths, "sampler": sampler, "sampling_seed": seed}
     fields = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "space": task.space, "seed": seed}
     fields |= {"tuner": tuner, "max_total_steps": most * task.steps}
-    return StudySpec.from_dict(fields, limits=None).as_new()
+    return StudySpec.from_dict(fields, limits=None)
 
 
 def studies(sampler: str) -> Callable[[Any, int, int], Found]:

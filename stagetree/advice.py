@@ -36,7 +36,6 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
 
     Empty where there is no advice.
     """
-    spec = spec.as_new()
     tuner: Any = spec.tuner
     has_cooldowns = getattr(tuner, "rung_value", None) is not None
     return [

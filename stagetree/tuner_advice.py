@@ -23,7 +23,7 @@ _MOST_PIECES = 200
 
 
 def of_the_tuner(spec: StudySpec) -> Iterator[str]:
-    """Fields that would have the tuner do more of its task. spec: as `StudySpec.as_new`."""
+    """Fields that would have the tuner do more of its task."""
     yield from _few_configurations(spec)
     yield from _never_to_the_end(spec)
     yield from _too_few_evaluations(spec)
@@ -35,7 +35,6 @@ def of_the_tuner(spec: StudySpec) -> Iterator[str]:
 
 def afterthoughts(spec: StudySpec, furthest: int) -> list[str]:
     """Advice on a study that is over, if no trial of it was trained past step `furthest`."""
-    spec = spec.as_new()
     most = getattr(spec.tuner, "max_steps", None)
     if most is None or furthest >= most or not furthest > 0:
         return []

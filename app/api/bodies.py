@@ -32,7 +32,7 @@ def study_of(body: Any, trainers: Catalogue, limits: Limits) -> tuple[StudySpec,
     trainer = _trainer_of(spec, trainers)
     if (problem := unavailable(spec)) is not None:
         raise SpecError([SpecProblem("tuner.sampler", problem)])
-    check_tuner(spec.as_new())
+    check_tuner(spec)
     return spec, trainer
 
 

@@ -92,7 +92,7 @@ def check_tuner(spec: StudySpec) -> None:
     from app.simulation.preview import unguided
     from stagetree.spec import StudySpec
 
-    searching.check_tuner(StudySpec.from_dict(unguided(spec.as_new().to_json()), limits=None))
+    searching.check_tuner(StudySpec.from_dict(unguided(spec.to_json()), limits=None))
 
 
 def print_doubts(spec: StudySpec, source: TrainerSource) -> None:

@@ -189,7 +189,6 @@ def submit(
         raise HttpProblem(403, f"{who.name} is of the project {who.project!r}, and not of {project!r}.")
     _check_sinks(use, spec)
     spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
-    spec = spec.as_new()
     source = None if spec.begin_from is None else find_source(use, spec.begin_from, who)
     inputs = inputs_seen(use, spec.inputs)
     plan, study = opened(spec, trainer, source, inputs, project), _new_id(use, spec.name)

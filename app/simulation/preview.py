@@ -193,7 +193,7 @@ def _run(
         ranks=gangs,
         make_costs=Unit if costs is None else Costs,
     )
-    study = unguided(spec.as_new().to_json()) | ({} if gangs else {"ranks": 1})
+    study = unguided(spec.to_json()) | ({} if gangs else {"ranks": 1})
     simulator.submit(STUDY, study, packing)
     simulator.run()
     previewed = simulator.plan.studies[STUDY]

@@ -41,7 +41,7 @@ AS_EVER: dict[str, Any] = {
     "suggestions": [],
     "learn_from": [],
 }
-"""Fields that are left out where they say this, as in studies from before there was a choice."""
+"""Fields that are left out of the JSON of a study where they say this."""
 
 
 def problem_in(detail: ErrorDetails, study: type[BaseModel], space: Any = None) -> Problem:

@@ -189,9 +189,8 @@ def sampling_seed_field() -> Any:
 
 def distinct_field() -> Any:
     return Field(
-        default=None,
-        description="true, the default of a new study, or false: whether no configuration is drawn twice while "
-        "another one is left",
+        default=True,
+        description="true (the default) or false: whether no configuration is drawn twice while another one is left",
     )
 
 

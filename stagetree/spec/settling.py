@@ -19,7 +19,6 @@ from stagetree.spec.suggesting import (
     suggestions_field,
 )
 from stagetree.spec.tuners import FixedTuner
-from stagetree.spec.tuners.base import MODELLING
 
 
 class SettledStudy(SpecModel):
@@ -49,30 +48,18 @@ class SettledStudy(SpecModel):
             return self
         return self.model_copy(update={"tuner": self.tuner.model_copy(update={"sampling_seed": seed})})
 
-    def as_new(self) -> Self:
-        """The same study as it is when it is new, unless its user wants something else: nothing is drawn twice, and
-        `tpe` and `gp` model each rung by itself.
-
-        A study on record that says nothing of it is from before there was a choice, and draws as it did then.
-        """
-        changes = {"distinct": True} if getattr(self.tuner, "distinct", self) is None else {}
-        if getattr(self.tuner, "sampler", None) in MODELLING and self.tuner.per_rung is None:
-            changes["per_rung"] = True
-        return self.model_copy(update={"tuner": self.tuner.model_copy(update=changes)}) if changes else self
-
     def is_written_as(self, recorded: Mapping[str, Any]) -> bool:
         """Whether a study on record is this one, but for what was settled when it was submitted."""
         tuner = {**recorded.get("tuner", {})}
-        for settled in ("sampling_seed", "distinct", "per_rung"):
-            if getattr(self.tuner, settled, None) is None:
-                tuner.pop(settled, None)
+        if getattr(self.tuner, "sampling_seed", None) is None:
+            tuner.pop("sampling_seed", None)
         return {**recorded, "tuner": tuner} == self.to_json()
 
     def listed(self) -> Self:
         """The same trials, listed one by one."""
         if not isinstance(self.tuner, FixedTuner):
             raise SpecError([Problem("where", f"must be a string for the tuner {self.tuner.kind}, not a function")])
-        spec: Any = self.as_new()
+        spec: Any = self
         trials = [{"hp": hp, "steps": steps} for hp, steps in spec.tuner.with_steps(spec)]
         tuner = {"kind": "trials", "trials": trials}
         fields = {name: getattr(self, name) for name in type(self).model_fields}

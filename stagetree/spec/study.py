@@ -54,7 +54,7 @@ from stagetree.spec.reading import (
     check_repeats,
 )
 from stagetree.spec.settling import SettledStudy
-from stagetree.spec.tuners import KINDS, CurveTuner, FixedTuner, StopHopeless, TrialsTuner, Tuner
+from stagetree.spec.tuners import KINDS, FixedTuner, StopHopeless, TrialsTuner, Tuner
 
 
 class StudySpec(SettledStudy):
@@ -150,10 +150,6 @@ class StudySpec(SettledStudy):
         default=None,
         description="an object with any of boundary, delta, bounds, keep_top and max_steps: trials end that will "
         "hardly come to the best",
-    )
-    curve_model: Literal[1, 2, 3] = Field(
-        default=3,
-        description="3, or 1 or 2 for learning curves foretold as in studies from before there was 3",
     )
     sinks: Sinks = Field(
         default=[],
@@ -257,15 +253,7 @@ class StudySpec(SettledStudy):
         """The JSON object that `from_dict` reads back: every field that is set or has a default, in order."""
         spec = self.listed() if callable(self.where) else self
         values = spec.model_dump(mode="json", exclude_none=True)
-        if not spec.foretells:
-            del values["curve_model"]
         return {name: value for name, value in values.items() if name not in AS_EVER or value != AS_EVER[name]}
-
-    @property
-    def foretells(self) -> bool:
-        """Whether learning curves are predicted in it."""
-        predicted = getattr(self.tuner, "promote_by", None) == "predicted"
-        return self.stop_hopeless is not None or predicted or isinstance(self.tuner, CurveTuner)
 
     @property
     def lanes(self) -> int | None:

@@ -37,7 +37,7 @@ def listed(*trials: tuple[Json, int]) -> StudySpec:
 
 def asked(spec: StudySpec) -> list[tuple[Json, int]]:
     """Configurations and steps of all that the study's tuner starts."""
-    starts = TunerDriver(spec.as_new().to_json()).tuner.suggest_many(10_000)
+    starts = TunerDriver(spec.to_json()).tuner.suggest_many(10_000)
     return [(dict(start.hp), start.steps) for start in starts if isinstance(start, Start)]
 
 

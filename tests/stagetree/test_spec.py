@@ -88,9 +88,10 @@ def test_configurations_of_each_kind() -> None:
         {"lr": MultiStep(0.1, [20, 30], 0.1), "bs": Constant(64)},
         {"lr": Constant(0.1), "bs": Constant(64)},
     ]
-    drawn = StudySpec.from_dict(GRID | {"tuner": RANDOM, "seed": 5})
+    repeating = RANDOM | {"distinct": False}
+    drawn = StudySpec.from_dict(GRID | {"tuner": repeating, "seed": 5})
     assert list(drawn.configurations()) == [drawn.search_space.sample(5, number) for number in range(3)]
-    other = StudySpec.from_dict(GRID | {"tuner": RANDOM | {"seed": 6}, "seed": 5})
+    other = StudySpec.from_dict(GRID | {"tuner": repeating | {"seed": 6}, "seed": 5})
     assert list(other.configurations()) == [drawn.search_space.sample(6, number) for number in range(3)]
 
 
@@ -109,7 +110,7 @@ def test_a_function_for_where_is_sent_as_the_trials_it_lets_through(tuner: Any) 
     spec = StudySpec.from_dict(GRID | {"where": lambda hp: hp["bs"].at(0) == 64, "tuner": tuner})
     sent = StudySpec.from_dict(spec.to_json())
     assert isinstance(sent.tuner, TrialsTuner)
-    assert list(sent.configurations()) == list(spec.as_new().configurations())
+    assert list(sent.configurations()) == list(spec.configurations())
     assert {trial.steps for trial in sent.tuner.trials} == {40}
 
 
@@ -117,7 +118,7 @@ def test_a_function_for_where_is_sent_as_the_trials_it_lets_through(tuner: Any) 
 def test_other_names_are_accepted(other: str) -> None:
     spec = StudySpec.from_dict(GRID | {"tuner": {"kind": "random", "num_samples": 3, other: 40}})
     assert spec.tuner == RandomTuner(num_trials=3, max_steps=40)
-    assert spec.to_json()["tuner"] == RANDOM
+    assert spec.to_json()["tuner"] == RANDOM | {"distinct": True}
 
 
 LR = {"lr": 0.1}

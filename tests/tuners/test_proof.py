@@ -61,9 +61,9 @@ def test_a_few_claims_prove_nothing() -> None:
     assert found.next.is_no_worse and found.next.number == 60 and not found.is_given, "nobody came to the end"
 
 
-def comes_to_a_stop(p: float, *, looks_late: bool) -> ForecastProof:
+def comes_to_a_stop(p: float) -> ForecastProof:
     """Of 40 trials every second one comes to the mark, as was said; then of 20 none does, of whom p was said."""
-    found = ForecastProof("accuracy", -1.0, END, looks_late=looks_late)
+    found = ForecastProof("accuracy", -1.0, END)
     for trial in range(60):
         rises = trial < 40 and bool(trial % 2)
         found.observe(result(trial, 5, 0.4))
@@ -74,9 +74,8 @@ def comes_to_a_stop(p: float, *, looks_late: bool) -> ForecastProof:
 
 def test_what_was_right_about_the_first_marks_proves_nothing_of_those_of_now() -> None:
     """The best value of the time rises: by and by nobody comes there any more, and p must have seen that."""
-    assert not comes_to_a_stop(0.1, looks_late=True).is_given
-    assert comes_to_a_stop(0.1, looks_late=False).is_given, "as in studies of curve_model 2"
-    assert comes_to_a_stop(0.01, looks_late=True).is_given, "as good as the verdict: nobody"
+    assert not comes_to_a_stop(0.1).is_given
+    assert comes_to_a_stop(0.01).is_given, "as good as the verdict: nobody"
 
 
 def test_the_last_value_s_own_verdict_is_to_be_beaten() -> None:

@@ -1,4 +1,4 @@
-"""Studies of before `curve_model: 2`, `keep_top` and `order_by`: what they decided is derived again from their logs."""
+"""What studies that predict curves decided is derived again from their logs, as 0.1.0 wrote them."""
 
 from __future__ import annotations
 

@@ -209,7 +209,6 @@ def at(event: TrialEvent) -> tuple[int, int]:
         ({"kind": "early_term", "num_trials": 4, "max_steps": 8, "keep_top": -0.1}, {}, "tuner.keep_top"),
         ({"kind": "grid", "max_steps": 8}, {"stop_hopeless": {"keep_top": "third"}}, "stop_hopeless.keep_top"),
         ({"kind": "pop", "num_trials": 4, "max_steps": 8, "order_by": "luck"}, {}, "tuner.order_by"),
-        ({"kind": "pop", "num_trials": 4, "max_steps": 8}, {"curve_model": 4}, "curve_model"),
     ],
 )
 def test_what_is_no_part_is_refused_in_a_sentence(tuner: dict[str, Any], fields: dict[str, Any], field: str) -> None:
@@ -217,9 +216,3 @@ def test_what_is_no_part_is_refused_in_a_sentence(tuner: dict[str, Any], fields:
         spec(tuner, space=SPACE, **fields)
     (problem,) = refused.value.problems
     assert problem.field == field and problem.problem.startswith("must be ")
-
-
-def test_the_curve_model_is_written_where_curves_are_predicted() -> None:
-    assert "curve_model" not in study(TUNERS["asha"]).to_json()
-    for tuner, fields in ((TUNERS["asha"], {"stop_hopeless": HOPELESS}), (TUNERS["asha: predicted"], {})):
-        assert study(tuner, **fields).to_json()["curve_model"] == 3

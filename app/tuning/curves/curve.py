@@ -148,13 +148,13 @@ def by_row(scales: Sequence[Scale]) -> Scale:
     return replace(scales[0], origin=np.array([s.origin for s in scales]), unit=np.array([s.unit for s in scales]))
 
 
-def study_scale(mode: Mode, bounds: Bounds, values: Sequence[float], *, bounds_are_unit: bool = False) -> Scale:
+def study_scale(mode: Mode, bounds: Bounds, values: Sequence[float]) -> Scale:
     """The scale learnt from all values of the study's curves; if they are all the same, that of `curve_scale`.
 
     The best value is one unit; zero is worse than nine values of ten, but not where a tenth of them are crashes: no
     more than ten times as far from the best as the value in the middle is.
     """
-    plain = curve_scale(mode, bounds, values, bounds_are_unit=bounds_are_unit)
+    plain = curve_scale(mode, bounds, values)
     z = plain.sign * np.clip(np.array(values, dtype=float), *plain.bounds)
     best, middle, bad = z.max(), np.median(z), np.quantile(z, 0.1)
     worst = max(bad, best - 10 * (best - middle)) if best - middle > _SAME else bad
@@ -164,15 +164,10 @@ def study_scale(mode: Mode, bounds: Bounds, values: Sequence[float], *, bounds_a
     return replace(plain, origin=float(worst), unit=float(best - worst))
 
 
-def curve_scale(mode: Mode, bounds: Bounds, values: Sequence[float], *, bounds_are_unit: bool = False) -> Scale:
-    """The scale of a curve while nothing was learnt from others: a few times its own range so far is a unit.
-
-    bounds_are_unit: where both are known, what lies between them is the unit instead.
-    """
+def curve_scale(mode: Mode, bounds: Bounds, values: Sequence[float]) -> Scale:
+    """The scale of a curve while nothing was learnt from others: a few times its own range so far is a unit."""
     sign = 1.0 if mode == "max" else -1.0
     least, greatest = _limits(bounds)
-    if bounds_are_unit and None not in bounds and least < greatest:
-        return Scale(sign, (least, greatest), min(sign * least, sign * greatest), greatest - least)
     z = sign * np.clip(np.array([*values] or [0.0]), least, greatest)
     unit = MORE * float(z.max() - z.min())
     if unit <= _SAME:

@@ -52,13 +52,10 @@ class CurveModel:
 
     mode: "min" or "max", which is better. horizon: the step at which trials end. bounds: the least and the greatest
     value that the metric can have, None for what is not known: values are clipped there. Before anything was learnt,
-    a large difference is one as large as the range of the curve itself. bounds_are_unit: it is as large as what lies
-    between the bounds, as in studies that began with that.
+    a large difference is one as large as the range of the curve itself.
     """
 
-    def __init__(
-        self, mode: Mode, horizon: int, bounds: Bounds = (None, None), *, bounds_are_unit: bool = False
-    ) -> None:
+    def __init__(self, mode: Mode, horizon: int, bounds: Bounds = (None, None)) -> None:
         if mode not in ("min", "max"):
             raise ValueError(f'the mode is "min" or "max", not {mode!r}')
         if horizon < 1:
@@ -67,7 +64,6 @@ class CurveModel:
         if least is not None and greatest is not None and not least < greatest:
             raise ValueError(f"the first bound is less than the second, unlike {least} and {greatest}")
         self.mode, self.horizon, self.bounds = mode, horizon, bounds
-        self._bounds_are_unit = bounds_are_unit
         self._learnt, self._begun = Learnt(), dict[Curve, _Begun]()
 
     def fit(self, ended: Iterable[Curve]) -> None:
@@ -76,7 +72,7 @@ class CurveModel:
         self._learnt, self._begun = Learnt(), {}
         if curves:
             values, ends = values_of(curves), np.cumsum([len(curve.steps) for curve in curves])
-            scale = study_scale(self.mode, self.bounds, values, bounds_are_unit=self._bounds_are_unit)
+            scale = study_scale(self.mode, self.bounds, values)
             units = np.split(scale.to_units(np.array(values)), ends[:-1])
             rows = [Row(curve, own, i) for i, (curve, own) in enumerate(zip(curves, units, strict=True))]
             drift = Drift(rows)
@@ -115,7 +111,7 @@ class CurveModel:
         return [*far, *_evenly(rest, MOST_FITTED - len(far))]
 
     def _own_scale(self, curve: Curve) -> Scale:
-        return curve_scale(self.mode, self.bounds, curve.values, bounds_are_unit=self._bounds_are_unit)
+        return curve_scale(self.mode, self.bounds, curve.values)
 
     def _view(self, row: Row, piece: Piece | None = None) -> View:
         """A piece of a curve, the last one if none is named, as the quadrature takes it."""

@@ -5,11 +5,11 @@ file and of the history: every one gets a sampler of its own, seeded by the stud
 an Optuna study that can be made again from the history at any time. None of it is done before a proposal is needed.
 
 Optuna knows a trial by the study's metric at one step for all, the highest with results enough: each rung has a model
-of its own (Falkner et al. 2018, BOHB, §3.2). Studies from before there was a choice, and studies that say `per_rung:
-false`, tell the metric at the highest step a trial reached, where a result at a higher step replaces the one before it;
-CMA-ES, which uses up each generation once, keeps the first. A trial that is not measured there, failed, or ended
-without a result, is told as failed: it is left out of the model. Trials under way are there as such: TPE takes them for
-bad ones (a constant liar), the Gaussian process for points to keep away from.
+of its own (Falkner et al. 2018, BOHB, §3.2). With `per_rung: false`, it knows the metric at the highest step a trial
+reached, where a result at a higher step replaces the one before it; CMA-ES, which uses up each generation once, keeps
+the first. A trial that is not measured there, failed, or ended without a result, is told as failed: it is left out of
+the model. Trials under way are there as such: TPE takes them for bad ones (a constant liar), the Gaussian process for
+points to keep away from.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from app.tuning.samplers.base import Knowledge, Maker, Proposal, Values, to_json
 from app.tuning.samplers.learning import Learned
 from stagetree.space import Choice, Choose, Distribution
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners.base import DRAWN_FIRST
+from stagetree.spec.tuners.base import DRAWN_FIRST, MODELLING
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -127,7 +127,8 @@ class OptunaMirror:
 
     def __init__(self, spec: StudySpec, kind: str, learned: Sequence[Learned] = ()) -> None:
         tuner: Any = spec.tuner
-        self._is_by_rung, self._learned = bool(tuner.per_rung), learned
+        self._is_by_rung = kind in MODELLING and tuner.per_rung is not False
+        self._learned = learned
         self._results: dict[int, dict[int, float | None]] = {}  # by trial and step
         self.level: int | None = None
         self._optuna = load_optuna()

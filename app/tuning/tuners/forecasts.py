@@ -59,7 +59,7 @@ class Forecasts:
     """The curves of a study, a model that learns from them, and the ranks of trials at the steps that they came to.
 
     The model learns from all curves as far as they came, those of stopped trials too. When it learns follows from the
-    history. (`curve_model: 1` learnt from whole curves only.)
+    history.
 
     bounds: the least and the greatest value of the metric. horizon: the steps of a whole trial.
     """
@@ -68,21 +68,15 @@ class Forecasts:
         from app.tuning.curves import CurveModel
 
         self._metric, self.horizon, self._sign = spec.metric, horizon, -1.0 if spec.mode == "max" else 1.0
-        self._whole_only = spec.curve_model == 1
         limits = (bounds[0], bounds[1])
-        self._model = CurveModel(spec.mode, self.horizon, limits, bounds_are_unit=self._whole_only)
+        self._model = CurveModel(spec.mode, self.horizon, limits)
         self._points: dict[int, dict[int, float]] = {}
         self._bends: dict[int, tuple[Bend, ...]] = {}
         self._losses: dict[int, list[float]] = defaultdict(list)  # at each step, best first
-        self._complete: list[Curve] = []
+        self._complete = 0  # trials that came to the horizon
         self._evaluations = 0
         self._learnt, self._learnt_evaluations = 0, 0  # from how many whole curves, and evaluations of all
         self._lesson: list[Curve] | None = None  # what must be learnt before the next prediction
-
-    @property
-    def has_learnt(self) -> bool:
-        """Whether there were enough trials to teach what curves come to in this study."""
-        return self._learnt > 0
 
     def observe(self, event: TrialEvent) -> None:
         """Take in a line of the study's history."""
@@ -95,7 +89,7 @@ class Forecasts:
             self._points[event.trial][event.steps] = value
             self._evaluations += 1
             if event.steps == self.horizon:
-                self._complete.append(self.curve(event.trial))
+                self._complete += 1
             self._learn()
 
     def curve(self, trial: int) -> Curve:
@@ -142,12 +136,10 @@ class Forecasts:
         return round(float(self.posterior([trial]).prob_reaches([self.horizon], target)[0, 0]), 4)
 
     def _learn(self) -> None:
-        more = len(self._complete) >= self._learnt + max(REFIT_LEAST, REFIT_SHARE * self._learnt)
+        more = self._complete >= self._learnt + max(REFIT_LEAST, REFIT_SHARE * self._learnt)
         many = self._evaluations >= max(REFIT_LEAST, GROWTH * self._learnt_evaluations)
         if more:
-            self._learnt = len(self._complete)
-        if self._whole_only:
-            self._lesson = self._complete[:] if more else self._lesson
-        elif more or many:
+            self._learnt = self._complete
+        if more or many:
             self._learnt_evaluations = self._evaluations
             self._lesson = [self.curve(trial) for trial, points in self._points.items() if points]

@@ -72,8 +72,7 @@ class Pop(Tuner):
         self._targets: list[float] = tuner.targets() or ([] if spec.target is None else [spec.target])
         self._is_given, self._best = bool(self._targets), math.inf
         self._forecasts, self._context = Forecasts(spec, tuner.bounds, tuner.max_steps), Context()
-        self._proof = ForecastProof(spec.metric, self._sign, tuner.max_steps, looks_late=spec.curve_model > 2)
-        self._proves = spec.curve_model > 1
+        self._proof = ForecastProof(spec.metric, self._sign, tuner.max_steps)
         self._by_p = tuner.order_by == "p"
         self._trials: dict[int, _Trial] = {}
         self._unjudged: dict[int, None] = {}  # at a boundary, in the order in which they came there
@@ -188,22 +187,17 @@ class Pop(Tuner):
             return False
         if not self._ahead(number, judged["seconds_per_step"]):
             return True
-        is_known = self._proof.is_given if self._proves else self._forecasts.has_learnt
-        if not is_known or not self._forecasts.has_shape(number):
+        if not self._proof.is_given or not self._forecasts.has_shape(number):
             return False
         return not self._forecasts.is_at_top(number, self._tuner.keep_top)
 
     def _compared(self, number: int) -> Reason:
         """Whether p is proven, and the trial's rank at its step."""
-        if self._by_p and not self._proves:
-            return {}
         rank, among = self._forecasts.rank(number)
         return {"proven": self._proof.is_given, "rank": rank, "of": among}
 
     def _claimed(self, number: int) -> Reason:
         """What is foretold for the sake of proof: that the trial will be at the best value of now."""
-        if not self._proves:
-            return {}
         now, mark, end = self._forecasts.curve(number).last_step, self._sign * self._best, self._points[-1]
         then = min(now - now % self._boundary + self._boundary, end)
         chances = self._forecasts.posterior([number]).prob_reaches([then, end], mark)[0]
@@ -281,8 +275,7 @@ class Pop(Tuner):
 
     def _extend(self, number: int) -> Extend:
         trial = self._trials[number]
-        shown = ("class", "p") if not self._proves else ("class", "rank", "of")
-        why = {name: trial.judged[name] for name in shown if name in trial.judged}
+        why = {name: trial.judged[name] for name in ("class", "rank", "of") if name in trial.judged}
         return Extend(trial=number, steps=self._next_point[trial.steps], reason=self._noted(why))
 
     def _noted(self, reason: Reason) -> Reason:

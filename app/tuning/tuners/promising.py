@@ -101,11 +101,11 @@ class ForecastProof:
     best value is soon reached by others early in a study and hardly ever late, so that what was right about the first
     marks may be wrong about those of now.
 
-    sign: -1 where more of the metric is better, else 1. looks_late: whether 3 is asked, as from `curve_model: 3` on.
+    sign: -1 where more of the metric is better, else 1.
     """
 
-    def __init__(self, metric: str, sign: float, end: int, *, looks_late: bool = True) -> None:
-        self._metric, self._sign, self._end, self._looks_late = metric, sign, end, looks_late
+    def __init__(self, metric: str, sign: float, end: int) -> None:
+        self._metric, self._sign, self._end = metric, sign, end
         self.next, self.at_end, self.ended = Score(), Score(), 0
         self._late_next = deque[Score](maxlen=ENOUGH_NEXT)  # of each claim
         self._late_at_end = deque[Score](maxlen=ENOUGH_ENDED)  # of each trial
@@ -119,8 +119,7 @@ class ForecastProof:
             return False
         if not (self.next.is_no_worse and self.at_end.is_no_worse):
             return False
-        late = (self._late_next, self._late_at_end) if self._looks_late else ()
-        return all(Score.sum(scores).is_near for scores in late)
+        return all(Score.sum(scores).is_near for scores in (self._late_next, self._late_at_end))
 
     def observe(self, event: TrialEvent) -> None:
         """Take in a line of the study's history."""

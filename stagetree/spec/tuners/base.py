@@ -76,11 +76,11 @@ class SamplingTuner(TunerSpec):
     )
     sampling_seed: Seed | None = sampling_seed_field()
     first: list[Sequences] | None = first_field()
-    distinct: bool | None = distinct_field()
+    distinct: bool = distinct_field()
     per_rung: bool | None = Field(
         default=None,
-        description="true, the default of a new study, or false: whether tpe and gp model the results of each rung by "
-        "themselves, as in BOHB, or the value at the highest step of each trial",
+        description="true (the default) or false: whether tpe and gp model the results of each rung by themselves, as "
+        "in BOHB, or the value at the highest step of each trial",
     )
 
     def check(self, spec: TunedStudy) -> None:

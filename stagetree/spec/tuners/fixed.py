@@ -99,7 +99,7 @@ class RandomTuner(FixedTuner):
     num_trials: Count = common("num_trials", "the number of configurations to draw, at least 1")
     sampling_seed: Seed | None = sampling_seed_field()
     first: list[Sequences] | None = first_field()
-    distinct: bool | None = distinct_field()
+    distinct: bool = distinct_field()
 
     def drawn(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
         drawn = (spec.search_space.sample(spec.sampling_seed, number) for number in count())
