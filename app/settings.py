@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
@@ -17,20 +15,7 @@ from app.domain.assignment import MOST_SHARES
 from app.domain.terms import Principal, Scope
 from stagetree.limits import LIMITS, Limits
 
-logger = logging.getLogger(__name__)
-
 PREFIX = "STAGETREE_"
-
-REMOVED = {
-    "GROWTH_BYTES": "a trainer's process may grow by 1 GiB",
-    "KEY_DAYS": "set STAGETREE_ROW_DAYS",
-    "CHAIN_DAYS": "set STAGETREE_ROW_DAYS",
-    "WORKER_DAYS": "a slot or scheduler that is gone stays listed for a day",
-    "MAX_SEGMENTS": f"the hyper-parameters of a trial may change {LIMITS.segments:,} times",
-    "MAX_PARAMETERS": f"a trial may have {LIMITS.parameters:,} hyper-parameters",
-    "MAX_DEPTH": f"a study file may be nested {LIMITS.depth} deep",
-}
-"""Settings of older versions, and what holds instead. Who still sets one is told so."""
 
 
 class SettingsError(Exception):
@@ -286,9 +271,6 @@ def _listed(written: str) -> list[str]:
 @lru_cache(maxsize=1)
 def settings() -> Settings:
     """The settings of this process, read once. Raises `SettingsError`."""
-    for name, instead in REMOVED.items():
-        if PREFIX + name in os.environ:
-            logger.warning("%s%s is no setting any more and has no effect: %s", PREFIX, name, instead)
     try:
         return Settings()
     except ValidationError as wrong:

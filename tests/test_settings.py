@@ -1,4 +1,4 @@
-"""What the environment says, and what it cannot say any more."""
+"""What the environment says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.settings import PREFIX, REMOVED, Settings, SettingsError, settings
+from app.settings import SettingsError, settings
 from stagetree.limits import LIMITS
 
 
@@ -17,25 +17,10 @@ def fresh() -> Iterator[None]:
     settings.cache_clear()
 
 
-@pytest.mark.parametrize("name", REMOVED)
-def test_a_setting_that_was_removed_is_named_once_with_what_holds_instead(
-    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv(PREFIX + name, "3")
-    for _ in range(2):
-        settings()
-    (said,) = caplog.messages
-    assert said == f"STAGETREE_{name} is no setting any more and has no effect: {REMOVED[name]}"
-    assert name.lower() not in Settings.model_fields
-
-
-def test_nothing_is_said_of_settings_that_are_there(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_limits_are_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAGETREE_ROW_DAYS", "3")
     monkeypatch.setenv("STAGETREE_MAX_TRIALS", "9")
     assert (settings().row_days, settings().limits.trials, settings().limits.depth) == (3.0, 9, LIMITS.depth)
-    assert caplog.messages == []
 
 
 def test_a_policy_of_the_benchmarks_is_refused_with_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from app.api.application import make_app
 from app.cli import errors as exits
 from app.cli.commands import GROUPS
 from app.cli.commands import app as cli
-from app.settings import REMOVED, Settings
+from app.settings import Settings
 from app.simulation.preview import preview
 from stagetree.sequences import FAMILIES, parse
 from stagetree.spec import OTHER_NAMES, StudySpec
@@ -78,8 +78,6 @@ def test_every_command_and_option_exists(page: Path) -> None:
 @each_page
 def test_every_variable_exists(page: Path) -> None:
     known = {f"STAGETREE_{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES
-    if page.name == "CHANGELOG.md":
-        known |= {f"STAGETREE_{name}" for name in REMOVED}
     assert set(re.findall(r"STAGETREE_[A-Z_]*[A-Z]", page.read_text())) <= known
 
 

@@ -36,13 +36,6 @@ def nothing_registered() -> Iterator[None]:
     REGISTERED.update(before)
 
 
-def test_a_file_of_a_running_study_may_import_from_where_tuners_were(tmp_path: Path) -> None:
-    """Its digest is on record: to edit its import would be another version, with which the study does not go on."""
-    before = PAGE["halving.py"].replace("app.tuning.tuners", "app.scheduling.tuners")
-    assert before != PAGE["halving.py"]
-    assert [*load(file(tmp_path, before))] == ["one-halving"]
-
-
 @pytest.fixture
 def halving(tmp_path: Path) -> str:
     return file(tmp_path, PAGE["halving.py"])
