@@ -1,13 +1,14 @@
 """Runs migrations on the connection from `Database.create`, or for the command line on STAGETREE_DATABASE_URL."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from alembic import context
 from sqlalchemy.engine import Connection
 
-from app.events.database import Database
+from app.events.database import Database, UnreadableSchema, check_schema_is_known, schema_of
 from app.events.tables import metadata
 
 
@@ -18,6 +19,10 @@ def connection() -> Iterator[Connection]:
         yield given
         return
     with Database(os.environ["STAGETREE_DATABASE_URL"]).engine.begin() as opened:
+        try:
+            check_schema_is_known(schema_of(opened), opened.engine.url)
+        except UnreadableSchema as problem:
+            sys.exit(str(problem))
         yield opened
 
 

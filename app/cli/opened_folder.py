@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from app.cli.errors import fail
 from app.cli.options import places
 from app.events import Database, Plans, SqlRecords
+from app.events.database import UnreadableSchema
 from app.registry import Catalogue
 from app.service.health import Checks, NotReady, check_schema
 from app.service.plan_history import PlanHistories
@@ -29,6 +30,8 @@ def services_of(folder: Path, make: Callable[..., Made], stop_seconds: float = 0
     database = Database(url)
     try:
         check_schema(database)
+    except UnreadableSchema as problem:
+        fail(str(problem))
     except NotReady as problem:
         fail(f"{folder}: {problem}; `stagetree up --dir {folder}` brings it up to date, if it is of an older stagetree")
     records = SqlRecords(database)

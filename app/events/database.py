@@ -93,8 +93,8 @@ class DatabaseUnavailable(Away):
     """The database cannot be reached or written, or its schema is an older one; the message says which and why."""
 
 
-class NewerSchema(Exception):
-    """The database was brought up to date by a stagetree newer than this one; the message says so in one sentence."""
+class UnreadableSchema(DatabaseUnavailable):
+    """An unreleased or a newer stagetree made the database; the message says which, and what to do."""
 
 
 class SqlSession:
@@ -121,6 +121,7 @@ class Database:
         self.url = _with_driver(url)
         self.clock = clock
         self.engine = self._opened(patience)
+        self._is_readable = False
 
     @property
     def is_file(self) -> bool:
@@ -142,29 +143,25 @@ class Database:
     def schema(self) -> str | None:
         """Of which migration it is; None before the first. Raises as `read`."""
         with self.read() as session:
-            if not inspect(session.connection).has_table("alembic_version"):
-                return None
-            return session.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+            return schema_of(session.connection)
 
     def create(self) -> None:
         """Bring the schema up to date. May run in many processes at once.
 
-        Raises `DatabaseUnavailable` and `NewerSchema`.
+        Raises `DatabaseUnavailable`.
         """
-        from alembic import command, util  # slow to import, and needed once
+        from alembic import command  # slow to import, and needed once
 
         engine = self.engine if self.is_file else self._opened(MIGRATION_SECONDS)
         try:
             with _begun(engine, {KIND: IMMEDIATE}) as connection:
                 if not self.is_file:
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
+                check_schema_is_known(schema_of(connection), self.url)
                 command.upgrade(migration_config(connection), "head")
         except SQLAlchemyError as error:
             self._explain(error)
             raise
-        except util.CommandError as error:
-            place = shown(self.url.render_as_string(hide_password=False))
-            raise NewerSchema(f"The database {place} is of a newer stagetree than this one: {error}.") from error
         finally:
             engine.dispose()
 
@@ -183,10 +180,18 @@ class Database:
     def _transaction(self, info: Mapping[str, str]) -> Iterator[SqlSession]:
         try:
             with _begun(self.engine, info) as connection:
+                self._check_schema(connection)
                 yield SqlSession(connection, self.clock)
         except SQLAlchemyError as error:
             self._explain(error)
             raise
+
+    def _check_schema(self, connection: Connection) -> None:
+        """At the first transaction that finds one. Raises `UnreadableSchema`."""
+        if not self._is_readable:
+            number = schema_of(connection)
+            check_schema_is_known(number, self.url)
+            self._is_readable = number is not None
 
     def _explain(self, error: SQLAlchemyError) -> None:
         """Raise `LostRace` or `DatabaseUnavailable` where it was not the statement that was wrong."""
@@ -238,8 +243,34 @@ def migration_config(connection: Connection) -> Any:
 
 
 def newest_schema() -> str:
-    """The number of the last migration, by the names of their files: Alembic is slow to import."""
-    return max(file.stem.partition("_")[0] for file in (_migrations() / "versions").glob("[0-9]*.py"))
+    """The number of the last migration."""
+    return max(_schemas())
+
+
+def schema_of(connection: Connection) -> str | None:
+    """The number of the migration that the database is at; None before the first."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    number: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+    return number
+
+
+def check_schema_is_known(number: str | None, url: URL) -> None:
+    """Raise `UnreadableSchema` where a database is at a migration that this version does not have."""
+    known = _schemas()
+    if number is None or number in known:
+        return
+    maker, instead = "a newer", "use that version, or a new --dir or database"
+    if number < min(known):
+        maker, instead = "an unreleased", "use a new --dir or database, or delete this one"
+    place = shown(url.render_as_string(hide_password=False))
+    made = f"The database {place} was made by {maker} version of stagetree (its schema is {number})"
+    raise UnreadableSchema(f"{made} and cannot be read: {instead}.")
+
+
+def _schemas() -> set[str]:
+    """The numbers of all migrations, by the names of their files: Alembic is slow to import."""
+    return {file.stem.partition("_")[0] for file in (_migrations() / "versions").glob("[0-9]*.py")}
 
 
 def _migrations() -> Path:

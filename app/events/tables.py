@@ -201,9 +201,8 @@ class ChainRow(SQLModel, table=True):
     """A chain and who may write for it; `state` is a `ChainState`.
 
     assignment: the JSON of a `ChainAssignment`. index: the stage under way. step: the last one known to be trained.
-    extra_eval_steps: further steps at which to evaluate and keep. branch_steps, stop, preempt: as in `ChainFlags`;
-    the first is none in rows of an older version. members: the slots that are lent to it, each with the owner that it
-    had then; none where it has one alone.
+    extra_eval_steps: further steps at which to evaluate and keep. branch_steps, stop, preempt: as in `ChainFlags`.
+    members: the slots that are lent to it, each with the owner that it had then; none where it has one alone.
     """
 
     __tablename__ = "chains"
@@ -220,7 +219,7 @@ class ChainRow(SQLModel, table=True):
     index: int = 0
     step: int = 0
     extra_eval_steps: list[int] = Field(sa_column=Column(JSON, nullable=False))
-    branch_steps: list[int] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    branch_steps: list[int] = Field(sa_column=Column(JSON, nullable=False))
     stop: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     preempt: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     dispatched_at: float

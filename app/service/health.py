@@ -93,7 +93,7 @@ def check_space(path: Path) -> None:
 
 
 def check_schema(database: Database) -> None:
-    """Raises `NotReady` when migrations have not been run, or others have."""
+    """Raises `NotReady` when migrations have not been run, and what `Database.read` raises."""
     newest, current = newest_schema(), database.schema()
     if current != newest:
         raise NotReady(f"the database's schema is at {current or 'nothing'}, and must be at {newest}")

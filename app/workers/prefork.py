@@ -94,14 +94,13 @@ def prepare_database() -> str:
     Returns the reason where that cannot be, else nothing.
     """
     from app.events import DatabaseUnavailable
-    from app.events.database import NewerSchema
 
     try:
         with _records() as records:
             records.database.create()
             with records.write() as rows:
                 rows.slots.forget_all()
-    except (DatabaseUnavailable, NewerSchema) as problem:
+    except DatabaseUnavailable as problem:
         return " ".join(str(problem).split())
     return ""
 

@@ -372,15 +372,26 @@ def test_a_preview_that_takes_too_long(stagetree: Stagetree, write: Write, monke
     assert "the study must be smaller to be previewed: it takes too long, try fewer trials" in said.err
 
 
-def test_a_store_of_an_older_stagetree(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
+def test_a_store_without_its_tables(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
     study = make_store(here / ".stagetree")
-    _at_schema("0001")
+    with Database(STORE).write() as session:
+        alembic.downgrade(migration_config(session.connection), "base")
     said = stagetree("trials", study)
     assert (said.code, said.out) == (1, "")
-    assert ".stagetree: the database's schema is at 0001, and must be at " in said.err
+    assert ".stagetree: the database's schema is at nothing, and must be at " in said.err
     assert "`stagetree up --dir .stagetree` brings it up to date" in said.err
-    Database(STORE).create()
-    assert stagetree("trials", study).code == 0
+
+
+def test_a_store_of_an_unreleased_stagetree(
+    stagetree: Stagetree, here: Path, write: Write, make_store: Callable[[Path], str]
+) -> None:
+    study = make_store(here / ".stagetree")
+    _say_schema("0017")
+    for command in (["trials", study], ["run", write(grid("older")), "--slots", 1, "--trainers", TOYS[0], "--quiet"]):
+        said = stagetree(*command)
+        assert (said.code, said.out) == (1, "")
+        assert ".stagetree/stagetree.db was made by an unreleased version of stagetree (its schema is 0017)" in said.err
+        assert "use a new --dir or database, or delete this one." in said.err
 
 
 @pytest.mark.slow
@@ -389,17 +400,16 @@ def test_a_store_of_a_newer_stagetree(
 ) -> None:
     """It ended with a traceback."""
     make_store(here / ".stagetree")
-    with Database(STORE).write() as session:
-        session.connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    _say_schema("9999")
     said = stagetree("run", write(grid("newer")), "--slots", 1, "--trainers", TOYS[0], "--quiet")
     assert (said.code, said.out) == (1, "")
-    assert "is of a newer stagetree than this one: Can't locate revision identified by '9999'." in said.err
+    assert "was made by a newer version of stagetree (its schema is 9999)" in said.err
 
 
-def _at_schema(revision: str) -> None:
-    """The store as a stagetree of that time left it."""
+def _say_schema(number: str) -> None:
+    """The store as a stagetree of that schema left it."""
     with Database(STORE).write() as session:
-        alembic.downgrade(migration_config(session.connection), revision)
+        session.connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{number}'")
 
 
 def test_the_list_says_what_studies_begin_from_where_one_does(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from alembic import command
-from sqlalchemy import text
 
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.terms import PlanId, StateConflict, StudyId
 from app.events import archive
-from app.events.database import Database, migration_config
+from app.events.database import Database
 from app.events.housekeeping import erase_notes, strike
 from app.events.log import Idempotency
 from app.events.plans import Plans
@@ -113,13 +111,3 @@ def test_what_deletes_checkpoints_forgets_it(records: SqlRecords, database: Data
     retention.survey()
     assert [*retention.choose()] == []
     assert retention.look().is_done
-
-
-def test_an_earlier_version_finds_it_in_the_log(records: SqlRecords, database: Database) -> None:
-    before = records.log.read(OLD)
-    archive.archive(database, OLD, LATER)
-    with database.engine.begin() as connection:
-        command.downgrade(migration_config(connection), "0013")
-        assert connection.scalar(text("SELECT count(*) FROM events WHERE stream = 'old'")) == len(before)
-        command.upgrade(migration_config(connection), "head")
-    assert records.log.read(OLD) == before

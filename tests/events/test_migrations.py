@@ -1,4 +1,4 @@
-"""A store of any earlier version becomes one of this version, and goes back: no event is lost on either way."""
+"""A store of any release becomes one of this version, and goes back: no event is lost on either way."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.terms import StudyId
-from app.events.database import Database, migration_config, newest_schema
+from app.events.database import Database, UnreadableSchema, migration_config, newest_schema
 from app.events.plans import Plans
 from app.events.records import SqlRecords, Write, transact
 
 ROOT = Path(__file__).parents[2]
 HISTORY = [json.loads(line) for line in (ROOT / "tests" / "golden" / "history.jsonl").read_text().splitlines()]
-"""What the first version wrote."""
+"""What 0.1.0 wrote."""
 
 REVISIONS = sorted(path.name[:4] for path in (ROOT / "migrations" / "versions").glob("0*.py"))
 STREAM = "plan-of-then"
@@ -66,8 +66,8 @@ def _needed(table: Any) -> dict[str, Any]:
 
 
 def _some(column: Any) -> Any:
-    if column.name in ("work", "assignment", "marks", "extra_eval_steps"):
-        return {} if column.name in ("work", "assignment") else []
+    if column.name in ("assignment", "extra_eval_steps", "branch_steps"):
+        return {} if column.name == "assignment" else []
     if isinstance(column.type, Boolean):
         return False
     return 0 if isinstance(column.type, Integer | Float) else ""
@@ -89,7 +89,7 @@ def test_the_revisions_are_all_here() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_a_store_of_an_earlier_version_goes_on(empty_url: str, revision: str) -> None:
+def test_a_store_of_an_earlier_release_is_read(empty_url: str, revision: str) -> None:
     database = Database(empty_url)
     filled(database, revision)
     written = events_of(database)
@@ -110,7 +110,7 @@ def test_a_store_of_an_earlier_version_goes_on(empty_url: str, revision: str) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_a_store_that_goes_back_to_an_earlier_version_loses_no_event(empty_url: str, revision: str) -> None:
+def test_a_store_that_goes_back_to_an_earlier_release_loses_no_event(empty_url: str, revision: str) -> None:
     database = Database(empty_url)
     filled(database, REVISIONS[-1])
     written = events_of(database)
@@ -121,6 +121,33 @@ def test_a_store_that_goes_back_to_an_earlier_version_loses_no_event(empty_url: 
     records = SqlRecords(database)
     assert "s1" in Plans(records.log).get(STREAM).studies
     records.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "maker", "instead"),
+    [
+        ("0001", "an unreleased", "use a new --dir or database, or delete this one."),
+        ("0017", "an unreleased", "use a new --dir or database, or delete this one."),
+        ("9999", "a newer", "use that version, or a new --dir or database."),
+    ],
+)
+def test_a_store_of_no_release_is_refused_with_what_to_do(
+    empty_url: str, number: str, maker: str, instead: str
+) -> None:
+    database = Database(empty_url)
+    database.create()
+    with database.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = :number"), {"number": number})
+    with pytest.raises(UnreadableSchema) as refused:
+        database.create()
+    said = str(refused.value)
+    assert said.startswith("The database ") and f"by {maker} version of stagetree (its schema is {number})" in said
+    assert f": {instead}" in said
+    database.dispose()
+    opened = Database(empty_url)
+    with pytest.raises(UnreadableSchema, match=f"its schema is {number}"), opened.read():
+        pass
+    opened.dispose()
 
 
 def test_the_newest_schema_is_known_without_alembic(empty_url: str) -> None:

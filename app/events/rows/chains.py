@@ -191,7 +191,7 @@ class Chains(ChainsPort):
 
 
 def _flags(row: Any) -> ChainFlags:
-    return ChainFlags(tuple(row.extra_eval_steps), row.stop, row.preempt, tuple(row.branch_steps or ()))
+    return ChainFlags(tuple(row.extra_eval_steps), row.stop, row.preempt, tuple(row.branch_steps))
 
 
 def _row(chain: str) -> Update:
