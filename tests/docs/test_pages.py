@@ -20,6 +20,7 @@ from docs_pages import DOCS, PAGES, ROOT, anchors, blocks, commands, links, pros
 from toys import SMALLEST
 from typer.main import get_command
 
+import stagetree
 from app.api.access import AccessPolicy
 from app.api.application import make_app
 from app.cli import errors as exits
@@ -333,9 +334,11 @@ def test_the_citation_is_valid() -> None:
 
 def test_versions_agree() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version == stagetree.__version__
+    chart = yaml.safe_load((ROOT / "docker" / "helm" / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == version
     changes = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
-    assert changes[0] == "Unreleased" or changes[0] == version
+    assert changes == ["Unreleased", version]
 
 
 def test_every_promise_names_a_test_that_exists() -> None:
