@@ -28,7 +28,7 @@ from app.object_store import LOG, ObjectStore, StoreUnavailable, Written, open_s
 
 OWNER = "owner.json"
 NAME = re.compile("[0-9a-f]{12}")
-"""Of an installation. Keys from before there were names begin with that of a plan."""
+"""Of an installation."""
 
 SURE_SECONDS = 60.0
 """How long the owner is taken for what it was."""

@@ -210,7 +210,6 @@ def test_what_a_trial_is_taken_for_is_shown_with_its_numbers() -> None:
 
 @pytest.mark.parametrize("proven", [{"proven": False}, {}])
 def test_a_p_that_is_not_proven_is_not_shown(proven: dict[str, bool]) -> None:
-    """Neither in a study of before there was any proof."""
     study = judged(**JUDGEMENT, **proven)
     shown = prediction(study.trials[0], standing(study))
     assert shown == SHOWN | {"proven": False, "p": None, "expected_seconds": None}

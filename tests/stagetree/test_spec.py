@@ -421,7 +421,7 @@ def test_runtime_arguments_are_kept_beside_those_that_change_results() -> None:
     spec = StudySpec.from_dict({**SMALLEST, "runtime_args": {"data": "/mnt/data", "workers": 4}})
     assert StudySpec.from_dict(spec.to_json()) == spec
     assert spec.to_json()["runtime_args"] == {"data": "/mnt/data", "workers": 4}
-    assert "runtime_args" not in StudySpec.from_dict(SMALLEST).to_json()  # as studies of before are stored
+    assert "runtime_args" not in StudySpec.from_dict(SMALLEST).to_json()
 
 
 @pytest.mark.parametrize(

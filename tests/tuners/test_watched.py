@@ -176,7 +176,6 @@ def test_what_does_not_go_together_is_refused(tuner: dict[str, Any], fields: dic
 
 
 def test_neither_is_written_where_it_was_not_asked_for() -> None:
-    """So that a study of before they were there is the same study."""
     written = study(TUNERS["asha"]).to_json()
     assert "stop_hopeless" not in written and "promote_by" not in written["tuner"]
 
