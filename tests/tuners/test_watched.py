@@ -79,7 +79,10 @@ def rising(node: Node, step: int) -> e.Metrics:
 
 
 def study(tuner: dict[str, Any], **fields: Any) -> StudySpec:
-    sampled = {} if tuner["kind"] in ("random", "grid", "trials") else {"sampler": "random", "sampling_seed": 3}
+    sampled: dict[str, Any] = (
+        {} if tuner["kind"] in ("random", "grid", "trials") else {"sampler": "random", "sampling_seed": 3}
+    )
+    sampled |= {} if tuner["kind"] in ("grid", "trials") else {"distinct": False}
     if "stop_hopeless" in fields and "max_steps" not in tuner:
         fields["stop_hopeless"] = fields["stop_hopeless"] | {"max_steps": 20}
     settings: dict[str, Any] = {"metric": "accuracy", "mode": "max", "merge": False, "eval_every": 1}
