@@ -22,7 +22,7 @@ from stagetree.spec import StudySpec
 from tests.plans import METRIC, OPENED, Story, study_of, tried
 from tests.strategies import Trial, spaces
 
-ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
+ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3, "distinct": False}
 SPACE = {"lr": [0.1, 0.2, {"family": "multistep", "init": 0.1, "milestones": [4], "gamma": 0.1}], "bs": [1, 2, 3]}
 
 
