@@ -140,20 +140,21 @@ class Templates:
 
     def end(self, fork: Fork) -> None:
         """Let a fork end by itself, while the next chain begins in another one."""
-        self._await_end()
+        self.await_end()
         fork.ask_to_end()
         self._ending = fork, time.monotonic() + CLOSE_SECONDS
 
     def kill_late_fork(self) -> None:
         """Kill the fork that is late with its end. Called while the next chain trains."""
         if self._ending is not None and time.monotonic() > self._ending[1]:
-            self._await_end()
+            self.await_end()
 
     def close(self) -> None:
-        self._await_end()
+        self.await_end()
         self._end(list(self._templates))
 
-    def _await_end(self) -> None:
+    def await_end(self) -> None:
+        """Return when no fork is on its way to its end."""
         if self._ending is not None:
             (fork, ends), self._ending = self._ending, None
             fork.close(max(0.0, ends - time.monotonic()))

@@ -15,7 +15,7 @@ from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests
 from stagetree.runtime.conversation import Conversation
 from stagetree.runtime.failures import TrainerFailed, plain, user_code
-from stagetree.runtime.holdings import Holdings, differing, holdings
+from stagetree.runtime.holdings import LAUNCHED, RESTARTED, WORKERS, Holdings, differing, holdings
 from stagetree.runtime.leftovers import Leftovers
 from stagetree.runtime.loading import code_modules, imports_of, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
@@ -31,12 +31,6 @@ COMMANDS = (
     *("join", "train_together", "measure", "leave"),  # packs
     *("compare", "seen"),  # comparisons
 )
-
-RESTARTED = "the program, which is started again wherever its state is saved,"
-LAUNCHED = "what the processes that `launch` starts hold"
-WORKERS = "what the trainer's worker processes hold"
-"""What cannot be looked at. Whether it matters shows only where a whole trial is trained in one go, so it counts as
-different in each process."""
 
 
 def run(wire: Wire) -> int:

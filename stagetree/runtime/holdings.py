@@ -26,6 +26,13 @@ MOST_SECONDS = 1.0
 OURS = frozenset({"_logged", "_is_driven"})
 """Attributes that the runtime itself keeps in a trainer."""
 
+RESTARTED = "the program, which is started again wherever its state is saved,"
+LAUNCHED = "what the processes that `launch` starts hold"
+WORKERS = "what the trainer's worker processes hold"
+UNSEEN = (RESTARTED, LAUNCHED, WORKERS)
+"""What cannot be looked at. Whether it matters shows only where a whole trial is trained in one go, so it counts as
+different in each process."""
+
 Holdings = dict[str, str]
 """A digest of each value, by names like `self.count`, `opt.num_updates` and `PHASE (a global of train.py)`."""
 

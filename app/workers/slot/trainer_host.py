@@ -196,6 +196,13 @@ class TrainerHost(TrainerCalls):
         self.close()
         self._start_process(self._lent)
 
+    def _start_process(self, lent: Lent) -> None:
+        """Beside no fork that has not ended, whose memory may be needed; ranks begin on devices that are free."""
+        if lent:
+            self._templates.close()
+        self._templates.await_end()
+        super()._start_process(lent)
+
     def _end_another(self, source: TrainerSource, lent: Lent = ()) -> None:
         """A process serves one trainer, in one version, on the same devices."""
         if self._source != source or self._lent != lent:
