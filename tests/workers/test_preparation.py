@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import psutil
 import pytest
@@ -112,3 +113,18 @@ def test_a_lack_of_memory_beside_it_is_an_accident(
         host.train(chain, 2, lambda step: None)
     assert failed.value.kind == "internal"
     assert host._preparation is None and host._has_room == {KEY: False}
+
+
+def test_a_process_that_is_dropped_while_it_starts_is_not_waited_for(warm: Warm) -> None:
+    may_start, started = Event(), list[TrainerProcess]()
+
+    def start() -> TrainerProcess:
+        may_start.wait(30)
+        started.append(TrainerProcess.start(warm))
+        return started[0]
+
+    preparation = Preparation(KEY, start, lambda process: pytest.fail("it is not built"))
+    preparation.drop()
+    may_start.set()
+    preparation._task.join()
+    assert not psutil.pid_exists(started[0].pid)
