@@ -65,8 +65,8 @@ class Fork(TrainerProcess):
 
 
 class Template:
-    """A process that serves forks, of which one is always ready. printed, uses: the text that it has printed and the
-    files that it has opened while it was built. files: those that it has read."""
+    """A process that serves forks, of which one is always ready. printed: the text that the build printed. uses: the
+    files that the build opened. files: the paths that the build read."""
 
     def __init__(self, process: TrainerProcess, printed: bytes, files: Iterable[str]) -> None:
         self.process, self.printed, self.uses = process, printed, process.take_uses()

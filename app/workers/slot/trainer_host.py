@@ -191,7 +191,9 @@ class TrainerHost(TrainerCalls):
         self._start_process(self._lent)
 
     def _start_process(self, lent: Lent) -> None:
-        """Beside no fork that has not ended, whose memory may be needed; ranks begin on devices that are free."""
+        """Beside no fork that has not ended and nothing that is prepared, whose memory may be needed: by a pack, or by
+        ranks, which begin on devices that are free."""
+        self._drop_preparation()
         if lent:
             self._templates.close()
         self._templates.await_end()
