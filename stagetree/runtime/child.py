@@ -216,7 +216,7 @@ class Child(Conversation):
 
     def _holdings(self, model: Model) -> Holdings:
         with model.given.looked_at():  # to look at values is not to read them
-            held = holdings(model.trainer, code_modules(self._file))
+            held = holdings(model.trainer, code_modules(self._file), state=model.state()["trainer"])
         unseen = {
             RESTARTED: isinstance(model.trainer, TrainsAhead),
             LAUNCHED: isinstance(model.trainer, LaunchedTrainer),
