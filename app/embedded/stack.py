@@ -57,8 +57,8 @@ class Embedded:
 
     say: gets a sentence for the user, who waits for its end. token: for its user, where other machines reach it.
     forking: what its trainers are forked from, where that has begun. processes: all others, by the names of their logs.
-    stays: until somebody ends it, so that other commands may send it studies. to_run: the file of the only trainer that
-    it will train, where that is known: only that one's imports are made beforehand.
+    stays: runs on until it is stopped, so that other commands can send it studies. to_run: the file of the only trainer
+    that it will train, if known; then only the imports of that file are made beforehand.
     """
 
     folder: Path

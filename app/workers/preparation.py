@@ -26,7 +26,7 @@ LONGEST_PRINTED = 2**18
 
 
 class Preparation:
-    """key: what is built. start: a fresh process. build: the model in it, as its trainer's first chain would."""
+    """key: what the process builds. start: makes a fresh process. build: builds the model in it."""
 
     def __init__(
         self,
@@ -54,17 +54,21 @@ class Preparation:
         return process, printed
 
     def drop(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process; one that is still starting ends as soon as it has."""
         self._is_dropped = True
-        if (process := self._process) is not None:
-            process.kill()
-        if (taken := self.take()) is not None:
-            taken[0].close()
+        if (process := self._process) is None:
+            return
+        process.kill()
+        self._task.join()
+        process.close()
+        os.close(self._printed)
 
     def _run(self) -> None:
         try:
             self._process = process = self._start()
             if self._is_dropped:
+                process.close()
+                os.close(self._printed)
                 return
             process.print_to_file(self._printed)
             self._build(process)

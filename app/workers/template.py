@@ -65,8 +65,8 @@ class Fork(TrainerProcess):
 
 
 class Template:
-    """A process that serves forks, of which one is always ready. printed, uses: the text that it has printed and the
-    files that it has opened while it was built. files: those that it has read."""
+    """A process that serves forks, of which one is always ready. printed: the text that the build printed. uses: the
+    files that the build opened. files: the paths that the build read."""
 
     def __init__(self, process: TrainerProcess, printed: bytes, files: Iterable[str]) -> None:
         self.process, self.printed, self.uses = process, printed, process.take_uses()
@@ -140,20 +140,21 @@ class Templates:
 
     def end(self, fork: Fork) -> None:
         """Let a fork end by itself, while the next chain begins in another one."""
-        self._await_end()
+        self.await_end()
         fork.ask_to_end()
         self._ending = fork, time.monotonic() + CLOSE_SECONDS
 
     def kill_late_fork(self) -> None:
         """Kill the fork that is late with its end. Called while the next chain trains."""
         if self._ending is not None and time.monotonic() > self._ending[1]:
-            self._await_end()
+            self.await_end()
 
     def close(self) -> None:
-        self._await_end()
+        self.await_end()
         self._end(list(self._templates))
 
-    def _await_end(self) -> None:
+    def await_end(self) -> None:
+        """Return when no fork is on its way to its end."""
         if self._ending is not None:
             (fork, ends), self._ending = self._ending, None
             fork.close(max(0.0, ends - time.monotonic()))

@@ -137,7 +137,7 @@ class ForkRequest:
 
     @classmethod
     def send(cls, requests: Wire, seconds: float) -> ForkRequest:
-        """Raises OSError, and `WireTimeout` after so many seconds."""
+        """Ask for a fork. Raises OSError, and `WireTimeout` if the request is not taken within `seconds`."""
         (connection, its_connection), (lifeline, its_lifeline) = pair(), pair()
         request = cls(Wire(connection), Wire(lifeline))
         try:

@@ -15,7 +15,7 @@ from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests
 from stagetree.runtime.conversation import Conversation
 from stagetree.runtime.failures import TrainerFailed, plain, user_code
-from stagetree.runtime.holdings import Holdings, differing, holdings
+from stagetree.runtime.holdings import LAUNCHED, RESTARTED, WORKERS, Holdings, differing, holdings
 from stagetree.runtime.leftovers import Leftovers
 from stagetree.runtime.loading import code_modules, imports_of, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
@@ -31,12 +31,6 @@ COMMANDS = (
     *("join", "train_together", "measure", "leave"),  # packs
     *("compare", "seen"),  # comparisons
 )
-
-RESTARTED = "the program, which is started again wherever its state is saved,"
-LAUNCHED = "what the processes that `launch` starts hold"
-WORKERS = "what the trainer's worker processes hold"
-"""What cannot be looked at. Whether it matters shows only where a whole trial is trained in one go, so it counts as
-different in each process."""
 
 
 def run(wire: Wire) -> int:
@@ -60,6 +54,7 @@ class Child(Conversation):
     def __init__(self, wire: Wire) -> None:
         super().__init__(wire)
         self._machine: dict[str, Any] = {}
+        self._shares_device = False
         self._leftovers = Leftovers()
         watch_reads()
         self._timeline, self._buffers = HpTimeline({}), Buffers("cpu")
@@ -74,6 +69,7 @@ class Child(Conversation):
         self._buffers = Buffers(self._device)
         settings = ("visible_devices", "threads", "determinism", "memory_fraction", "cuda_graphs")
         here = Machine(self._device, *(message[name] for name in settings))
+        self._shares_device = here.memory_fraction < 1
         self._machine = {**here.prepare(), "threads": here.threads}
         if "ranks" in message:
             ranks.be(ranks.Ranks.meet(os.dup(fds[-1]), device=self._device, **message["ranks"]))
@@ -142,7 +138,8 @@ class Child(Conversation):
         self._journal.write(model, time.monotonic())
         is_elsewhere = isinstance(model.trainer, LaunchedTrainer)  # in processes of a script
         peak = 0 if is_elsewhere else machine.peak_bytes(self._device)
-        free = machine.free_bytes(self._device) if message.get("room") and not is_elsewhere else 0
+        is_told = message.get("room") and not (is_elsewhere or self._shares_device)
+        free = machine.free_bytes(self._device) if is_told else 0
         return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak, "free_bytes": free}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
@@ -219,7 +216,7 @@ class Child(Conversation):
 
     def _holdings(self, model: Model) -> Holdings:
         with model.given.looked_at():  # to look at values is not to read them
-            held = holdings(model.trainer, code_modules(self._file))
+            held = holdings(model.trainer, code_modules(self._file), state=model.state()["trainer"])
         unseen = {
             RESTARTED: isinstance(model.trainer, TrainsAhead),
             LAUNCHED: isinstance(model.trainer, LaunchedTrainer),

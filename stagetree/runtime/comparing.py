@@ -11,7 +11,7 @@ from stagetree.runtime import inexact, state_format
 from stagetree.runtime.differences import Leaves, causes, first_difference, leaves
 from stagetree.runtime.digests import digest
 from stagetree.runtime.failures import plain
-from stagetree.runtime.holdings import differing
+from stagetree.runtime.holdings import UNSEEN, differing
 from stagetree.runtime.model import Model
 from stagetree.trainer.parted import Parted, map_parted
 
@@ -39,10 +39,13 @@ def compare(mine: Sequence[int], stored: Sequence[int], ignored: Collection[str]
             one.pop(name, None), other.pop(name, None)
     is_held, difference = HOLDINGS in own and HOLDINGS in there, first_difference(one, other)
     stray = differing(there[HOLDINGS], own[HOLDINGS]) if is_held else []
+    if difference:
+        likely = causes(stray, one)
+        stray = [name for name in likely if name not in UNSEEN] or likely
     return {
         "difference": plain(difference),
         "elsewhere": inexact.others(there.get("machine", {}), own.get("machine", {})),
-        "stray": list(map(plain, (causes(stray, one) if difference else stray)[:MOST_NAMED])),
+        "stray": list(map(plain, stray[:MOST_NAMED])),
     }
 
 

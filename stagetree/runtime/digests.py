@@ -229,10 +229,18 @@ class Digest:
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
+    last = tensor.storage_offset() + sum(
+        (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    if tensor.untyped_storage().nbytes() < (last + 1) * tensor.element_size():
+        return b""  # FSDP frees the storages of parameters between steps
     flat = tensor.reshape(-1)
     if flat.numel() * flat.element_size() > MOST_BYTES:
         flat = flat[:: max(1, flat.numel() // SAMPLES)]
-    return flat.cpu().contiguous().view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    if not flat.numel():
+        return b""
+    copy = flat.to("cpu", copy=True, memory_format=torch.contiguous_format)
+    return copy.view(torch.uint8).numpy().tobytes()  # of a copy: torch cannot resize a storage that NumPy has seen
 
 
 def _inside(value: Any, kind: type) -> Iterable[Any]:

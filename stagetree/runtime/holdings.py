@@ -26,17 +26,26 @@ MOST_SECONDS = 1.0
 OURS = frozenset({"_logged", "_is_driven"})
 """Attributes that the runtime itself keeps in a trainer."""
 
+RESTARTED = "the program, which is started again wherever its state is saved,"
+LAUNCHED = "what the processes that `launch` starts hold"
+WORKERS = "what the trainer's worker processes hold"
+UNSEEN = (RESTARTED, LAUNCHED, WORKERS)
+"""What cannot be looked at. Whether it matters shows only where a whole trial is trained in one go, so it counts as
+different in each process."""
+
 Holdings = dict[str, str]
 """A digest of each value, by names like `self.count`, `opt.num_updates` and `PHASE (a global of train.py)`."""
 
 
-def holdings(trainer: object, modules: Iterable[ModuleType], *, only_modules: bool = False) -> Holdings:
+def holdings(
+    trainer: object, modules: Iterable[ModuleType], *, only_modules: bool = False, state: Any = None
+) -> Holdings:
     """All of that, but for what the trainer's `caches` name. modules: of the user's code.
 
-    only_modules: without what the trainer itself holds.
+    only_modules: without what the trainer itself holds. state: the trainer's, where the caller has it.
     """
     left_out, ends = OURS | caches(trainer), time.monotonic() + MOST_SECONDS
-    in_state, found = frozenset[int]() if only_modules else _tensors_of_state(trainer), Holdings()
+    in_state, found = frozenset[int]() if only_modules else _tensors_of_state(trainer, state), Holdings()
     own = () if only_modules else _of_trainer(trainer)
     streamed = trainer.streamed() if isinstance(trainer, OpenScript) else []  # the places are in the state
     for name, where, value in itertools.chain(own, _of_modules(modules)):
@@ -99,11 +108,11 @@ def _parts_to_name(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _tensors_of_state(trainer: Any) -> frozenset[int]:
+def _tensors_of_state(trainer: Any, state: Any) -> frozenset[int]:
     """The addresses of the tensors that are compared as state."""
     found, waiting = set[int](), list[Any]()
     with suppress(Exception):  # it fails where the state is saved, and is told there
-        waiting = [trainer.state_dict()]
+        waiting = [trainer.state_dict() if state is None else state]
     while waiting:
         value = waiting.pop()
         if isinstance(value, torch.Tensor):

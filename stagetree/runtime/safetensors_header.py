@@ -23,7 +23,7 @@ WHOLE_PLACES, LARGE_PLACES, SMALL_PLACES = range(3)
 
 
 def place_rank(size: int) -> int:
-    """Where a tensor of so many bytes stands in a checkpoint: the sizes that keep what follows aligned come first."""
+    """The sort key of a tensor of `size` bytes in a checkpoint: sizes that keep the next tensor aligned come first."""
     if size % ALIGNMENT == 0:
         return WHOLE_PLACES
     return LARGE_PLACES if size >= LARGE else SMALL_PLACES

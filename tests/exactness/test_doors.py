@@ -110,7 +110,7 @@ def test_packs_are_unchecked_over_rest_and_by_commands(up: Service, tmp_path: Pa
 
 
 def test_over_run(up: Service, alone: Alone, tmp_path: Path) -> None:
-    """The command shows the marks beside the values."""
+    """The command shows the verdict, and the marks beside the values, that REST shows."""
     found = {}
     for name in WRONG_ONES + RIGHT_ONES:
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec_of(name, seed=4)))
@@ -119,7 +119,9 @@ def test_over_run(up: Service, alone: Alone, tmp_path: Path) -> None:
         study = json.loads(said.stdout)
         found[name] = told(up.client, study["study"], name, 4, alone)
         shown = {trial["trial"]: trial.get("exactness", "") for trial in study["trials"]}
-        assert any(shown.values()) == (found[name][0] != "plain"), study
+        marks = {trial["trial"]: trial.get("exactness", "") for trial in up.client.trials(study["study"])}
+        assert shown == marks and any(marks.values()) == (found[name][0] == "marked"), study
+        assert study["exactness"]["verdict"] == found[name][1]
     check(found)
 
 

@@ -72,7 +72,7 @@ def _note_witness(plan: SearchPlan, node: Node, step: int) -> None:
 
 
 MOST_BEGINNINGS = 3
-"""A state that a chain kept is compared from up to so many of the states that it kept before."""
+"""The limit of earlier states of a chain from which a comparison of a kept state may begin."""
 
 
 def _beginnings(plan: SearchPlan, node: Node, step: int, began: int) -> Iterator[int]:

@@ -60,7 +60,7 @@ def suspicions(plan: SearchPlan) -> Iterator[Suspicion]:
 
 
 def open_suspicions(plan: SearchPlan) -> list[Suspicion]:
-    """Those that are not settled yet for the longest trial."""
+    """The suspicions that no whole trial has settled for the longest trial."""
     found = list(suspicions(plan))
     wholes = whole_trials(plan) if found else []
     if not wholes:

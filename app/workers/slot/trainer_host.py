@@ -113,16 +113,10 @@ class TrainerHost(TrainerCalls):
         """Have the model where the chain begins, in a fresh process that imports and builds it by itself: it has
         nothing in common with a process before it, as the addresses of objects. Raises as `begin`.
         """
-        self._place, self.shares_process = None, False
+        source = source_of(work, self._sources())
+        self.inexact_reasons, self.shares_process = (), False
         self.end_process()
         self._lent = work.lent
-        self.rebuild(work, read, log)
-
-    def rebuild(self, work: ChainAssignment, read: Callable[[ResumePoint], State], log: StageFiles | None) -> None:
-        """Have a new model where the chain begins, in the process that is there. Raises as `begin`."""
-        source = source_of(work, self._sources())
-        self._place, self.inexact_reasons = None, ()
-        self._end_another(source, work.lent)
         self._build_here(work, Built.of(source, work), log)
         self.load(work, read)
 
@@ -195,6 +189,15 @@ class TrainerHost(TrainerCalls):
         """Whether a fresh process starts and its device works. Raises `NoTrainerProcess`."""
         self.close()
         self._start_process(self._lent)
+
+    def _start_process(self, lent: Lent) -> None:
+        """Beside no fork that has not ended and nothing that is prepared, whose memory may be needed: by a pack, or by
+        ranks, which begin on devices that are free."""
+        self._drop_preparation()
+        if lent:
+            self._templates.close()
+        self._templates.await_end()
+        super()._start_process(lent)
 
     def _end_another(self, source: TrainerSource, lent: Lent = ()) -> None:
         """A process serves one trainer, in one version, on the same devices."""
