@@ -63,7 +63,17 @@ def test_there_is_no_thread_that_the_page_does_not_name() -> None:
         text = (WORKERS / file).read_text(encoding="utf-8")
         made |= set(re.findall(r'(?:WorkerThread(?:\[\w+\])?|PeriodicThread)\("(\w+)"|spawn\("(\w+)"', text))
     names = {first or second for first, second in made}
-    assert names == {"outbox", "saver", "heartbeat", "sender", "message", "preparation", "notifier", "ticking", "retention"}
+    assert names == {
+        "outbox",
+        "saver",
+        "heartbeat",
+        "sender",
+        "message",
+        "preparation",
+        "notifier",
+        "ticking",
+        "retention",
+    }
     assert all(any(name in row[0] for row in rows(section("The threads"))) for name in names)
 
 
