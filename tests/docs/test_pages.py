@@ -331,6 +331,21 @@ def test_what_the_picture_says() -> None:
     assert "160 steps" in text and "80 steps" in text
 
 
+def test_the_walk_through_a_study_names_what_is_there() -> None:
+    """Each of the ten steps names files, and in these the functions and classes to read."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    walk = re.search(r"## Follow one study\n(.*?)\n## ", text, re.DOTALL)[1]  # type: ignore[index]
+    steps = re.split(r"^\d+\. ", walk, flags=re.MULTILINE)[1:]
+    assert len(steps) == 10 and "docs/how-a-stage-runs.md" in walk
+    made_elsewhere = {"StudySpec", "ChainAssigned"}  # what a step makes, and not where it happens
+    for step in steps:
+        files = re.findall(r"`((?:app|stagetree)/[\w/]+\.py)`", step)
+        source = "\n".join((ROOT / file).read_text() for file in files)
+        named = set(re.findall(r"`(\w+)`", step)) - made_elsewhere
+        missing = {name for name in named if not re.search(rf"^ *(def|class) {name}\b", source, re.MULTILINE)}
+        assert files and named and not missing, f"{missing} of {files}"
+
+
 def test_the_citation_is_valid() -> None:
     schema = "vendor.citation-file-format"
     check = [Path(sys.executable).parent / "check-jsonschema", "--builtin-schema", schema, ROOT / "CITATION.cff"]
