@@ -276,6 +276,11 @@ def test_a_decision_is_short_and_named_by_its_number(page: Path) -> None:
     assert lines[0].startswith(f"# {page.stem[:4]} ")
 
 
+def test_each_decision_answers_a_question_of_the_index() -> None:
+    named = set(links(DOCS / "decisions" / "index.md"))
+    assert named == {page.name for page in DECISIONS} and len(DECISIONS) <= 40
+
+
 def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups = project["dependency-groups"]
