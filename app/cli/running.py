@@ -102,8 +102,7 @@ def run(
             files = stacks.trainer_files(trainers or [], folder=study.parent)
             source = stacks.check_trainer(spec, files, study.parent)
             stack = stacks.OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
-        stack = replace(stack, forking=forking, to_run=source.path)
-        raise typer.Exit(_run_here(stack, spec, source, show, output, is_strict=strict))
+        raise typer.Exit(_run_here(replace(stack, forking=forking), spec, source, show, output, is_strict=strict))
 
 
 def _run_there(url: str, spec: StudySpec, show: Show, output: Format, *, is_named: bool, is_strict: bool) -> int:
@@ -133,7 +132,7 @@ def _run_here(
 
     if show is not Show.quiet:
         print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)
-    with stacks.own_stack(stack, meanwhile=advise) as service:
+    with stacks.own_stack(replace(stack, to_run=source.path), meanwhile=advise) as service:
         code = _run_and_print(service, spec, show, output, is_strict=is_strict)
     if show is not Show.quiet:
         say_what_is_kept(service)

@@ -56,15 +56,18 @@ class Preparation:
     def drop(self) -> None:
         """End the process, whatever it does."""
         self._is_dropped = True
-        if (process := self._process) is not None:
-            process.kill()
-        if (taken := self.take()) is not None:
-            taken[0].close()
+        if (process := self._process) is None:
+            return  # it is starting, and will end at once
+        process.kill()
+        self._task.join()
+        process.close()
+        os.close(self._printed)
 
     def _run(self) -> None:
         try:
             self._process = process = self._start()
             if self._is_dropped:
+                process.close()
                 return
             process.print_to_file(self._printed)
             self._build(process)

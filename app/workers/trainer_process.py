@@ -26,7 +26,7 @@ class TrainedTo:
 
     passed: the metrics of the steps that it went past when it was told to stop. peak_bytes: the most memory since it
     was built or trained last, see `stagetree.runtime.machine.peak_bytes`; of a group's first rank. free_bytes: of the
-    device, beside all that is on it; 0 where that was not asked.
+    device, beside all that is on it; 0 where that is not known, or other slots share it.
     """
 
     step: int

@@ -32,6 +32,9 @@ BESIDE = ("hyper_parameters", "hparams_", "datamodule_", "pytorch-lightning_vers
 KEEPERS = ("ModelCheckpoint", "SaveConfigCallback")
 """Callbacks that write what the study keeps, to where all trials would write it."""
 
+CLOCK = "Timer"
+"""The callback whose state is the time that has passed: no step depends on it, unless it stops the training."""
+
 LOGGED = "_batches_that_stepped"
 """Under which number Lightning logs: it is the step, or one off after resuming."""
 
@@ -50,8 +53,8 @@ def lightning(run: Run, trainer: Any, model: Any, datamodule: Any = None, apply:
     datamodule: with `train_dataloader` and `val_dataloader`; else the module has them. apply: brings all other
     hyper-parameters into force, before each epoch.
 
-    Raises ValueError for what a study decides: `EarlyStopping`, and a scheduler of the module's own where the study has
-    no `lr`.
+    Raises ValueError for what a study decides: `EarlyStopping`, a `Timer` that stops, as `max_time` makes one, and a
+    scheduler of the module's own where the study has no `lr`.
     """
     _Lightning(run, trainer, model, datamodule, apply).train()
 
@@ -63,6 +66,7 @@ class _Lightning(FrameworkLoop):
         super().__init__(run, apply)
         self._trainer, self._model, self._data = trainer, model, datamodule
         refuse_stopping(trainer.callbacks, "EarlyStopping")
+        refuse_stopping((each for each in trainer.callbacks if getattr(each, "_duration", None) is not None), CLOCK)
         callbacks = [each for each in trainer.callbacks if type(each).__name__ not in KEEPERS]
         trainer.callbacks = [_callback(self), *callbacks]
         trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_loop.max_steps = ENDLESS
@@ -121,6 +125,9 @@ class _Lightning(FrameworkLoop):
         loops["epoch_loop.state_dict"].pop(LOGGED, None)
         epochs = loops["epoch_progress"]["current"]
         epochs["ready"] = epochs["completed"] + 1  # where Lightning resumes, it does not count this one
+        for each in self._trainer.callbacks:
+            if type(each).__name__ == CLOCK:
+                state["callbacks"].pop(each.state_key, None)
         return {name: value for name, value in state.items() if not name.startswith(BESIDE)}
 
     def load(self, state: Any) -> None:

@@ -68,16 +68,20 @@ class _Transformers(FrameworkLoop):
         trainer.callback_handler.callbacks.insert(0, _callback(self))
 
     def fit(self, folder: Path, state: Any) -> None:
-        trainer = self._trainer
-        if state is None:
-            trainer.train()
-            return
-        place = copy.copy(trainer.state)
-        place.log_history, place.stateful_callbacks = [], {}
-        for name, value in state["place"].items():
-            setattr(place, name, value)
-        place.save_to_json(os.fspath(folder / "trainer_state.json"))
-        trainer.train(resume_from_checkpoint=os.fspath(folder))
+        trainer, resume = self._trainer, {}
+        if state is not None:
+            place = copy.copy(trainer.state)
+            place.log_history, place.stateful_callbacks = [], {}
+            for name, value in state["place"].items():
+                setattr(place, name, value)
+            place.save_to_json(os.fspath(folder / "trainer_state.json"))
+            resume = {"resume_from_checkpoint": os.fspath(folder)}
+        try:
+            trainer.train(**resume)
+        finally:
+            hook = getattr(trainer, "neftune_hook_handle", None)
+            if hook is not None:  # `train` removes it at its end only, and adds another each time it begins
+                hook.remove()
 
     def begin_step(self) -> None:
         args = self._trainer.args

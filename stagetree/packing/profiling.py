@@ -144,10 +144,10 @@ class Profiler:
         if room.is_apart:
             one = partial(self._fallback.packed, [lane], batch)
             return self._whole(lane, lambda: [self._put(one()) for _ in range(lanes)], lanes)
-        rows = lanes + room.rows - room.lanes
+        rows = lanes + room.rows - room.lanes  # those behind the lanes have gradients, and no optimizer
         numbers, recordings = [lane.number] * rows, Recordings(self._stack.device)
         compute = lambda batch: Loss(lane.trainer).packed(self._stack.rows(numbers), batch)  # noqa: E731
-        return self._whole(lane, lambda: self._put(recordings.result("", compute, batch)), rows)
+        return self._whole(lane, lambda: self._put(recordings.result("", compute, batch)), lanes)
 
     def _full(self, lane: Lane, passes: Callable[[], object]) -> PackCost:
         """Of a full pack; where there is no memory for another one, without the optimizers."""

@@ -54,6 +54,7 @@ class Child(Conversation):
     def __init__(self, wire: Wire) -> None:
         super().__init__(wire)
         self._machine: dict[str, Any] = {}
+        self._shares_device = False
         self._leftovers = Leftovers()
         watch_reads()
         self._timeline, self._buffers = HpTimeline({}), Buffers("cpu")
@@ -68,6 +69,7 @@ class Child(Conversation):
         self._buffers = Buffers(self._device)
         settings = ("visible_devices", "threads", "determinism", "memory_fraction", "cuda_graphs")
         here = Machine(self._device, *(message[name] for name in settings))
+        self._shares_device = here.memory_fraction < 1
         self._machine = {**here.prepare(), "threads": here.threads}
         if "ranks" in message:
             ranks.be(ranks.Ranks.meet(os.dup(fds[-1]), device=self._device, **message["ranks"]))
@@ -136,7 +138,8 @@ class Child(Conversation):
         self._journal.write(model, time.monotonic())
         is_elsewhere = isinstance(model.trainer, LaunchedTrainer)  # in processes of a script
         peak = 0 if is_elsewhere else machine.peak_bytes(self._device)
-        free = machine.free_bytes(self._device) if message.get("room") and not is_elsewhere else 0
+        is_told = message.get("room") and not (is_elsewhere or self._shares_device)
+        free = machine.free_bytes(self._device) if is_told else 0
         return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak, "free_bytes": free}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:

@@ -177,11 +177,9 @@ def spread_addresses() -> list[object]:
 
 
 def free_bytes(device: str) -> int:
-    """The memory that another process may take of a GPU, or of this machine or its container; 0 where that is not known
-    or slots share the GPU."""
+    """The memory that is free on a GPU, or on this machine and in its container; 0 where that is not known."""
     if device != "cpu":
-        is_shared = torch.cuda.get_per_process_memory_fraction(device) < 1
-        return 0 if is_shared else int(torch.cuda.mem_get_info(device)[0])
+        return int(torch.cuda.mem_get_info(device)[0])
     with contextlib.suppress(OSError, StopIteration):
         meminfo = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable:"))

@@ -14,6 +14,7 @@ from torch import Generator, OutOfMemoryError, Tensor, nn
 from stagetree import TorchTrainer
 from stagetree.packing import Lane, Profile
 from stagetree.packing.profiling import PackCost, timed
+from stagetree.packing.stable_width import StableWidth
 from stagetree.runtime.model import HpTimeline
 from stagetree.trainer import generators
 from stagetree.trainer.tensors import map_tensors
@@ -126,11 +127,13 @@ def test_what_packs_cost_is_measured_for_all_powers_of_two_up_to_their_width() -
     assert_same(weights(pack[3]), before)
 
 
+@pytest.mark.parametrize("behind", [0, 3], ids="{} rows behind the lanes".format)
 @pytest.mark.parametrize(("optimizer", "step"), [("adamw", "sqrt"), ("rmsprop", "sqrt"), ("asgd", "mul_")])
 def test_what_is_measured_is_the_whole_step_and_nothing_is_changed(
-    monkeypatch: pytest.MonkeyPatch, optimizer: str, step: str
+    monkeypatch: pytest.MonkeyPatch, optimizer: str, step: str, behind: int
 ) -> None:
-    """That of the optimizer, too, which with some grows with the lanes."""
+    """That of the optimizer, too, which with some grows with the lanes, however many rows a processor needs."""
+    monkeypatch.setattr("stagetree.packing.profiling.stable_width", lambda *_: StableWidth(4 + behind, 4, exact=True))
     counts = list[int]()
 
     def noted(compute: Callable[[], object], device: str) -> PackCost:

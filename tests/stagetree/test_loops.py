@@ -58,16 +58,27 @@ def train(model: Model, until: int, hp: dict[str, Any] = HP) -> Model:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sft", "dpo", "cli", "keras"])
-def test_a_loop_goes_on_as_without_a_break(build: Build, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("sft", ()),
+        ("sft", (("disable_tqdm=True", "disable_tqdm=True, neftune_noise_alpha=5"),)),
+        ("dpo", ()),
+        ("cli", ()),
+        ("cli", (("lightning(run", "cli.trainer.callbacks.append(pl.callbacks.Timer()); lightning(run"),)),
+        ("keras", ()),
+    ],
+    ids=["sft", "sft-with-noise", "dpo", "cli", "cli-with-a-timer", "keras"],
+)
+def test_a_loop_goes_on_as_without_a_break(build: Build, name: str, instead: tuple[tuple[str, str], ...]) -> None:
     """Past the end of an epoch; measured on the way, in the same object and in another one."""
-    model, last = build(name), 10 if name in ("sft", "dpo") else 4
+    model, last = build(name, *instead), 10 if name in ("sft", "dpo") else 4
     half = image(train(model, last // 2))
     model.evaluate()
     assert train(model, last).logged()
     metrics, whole = model.evaluate(), image(model)
     assert whole != half
-    for each in (model, build(name)):
+    for each in (model, build(name, *instead)):
         each.load(state_format.unpack(half), HpTimeline(HP), last // 2)
         assert image(each) == half
         each.evaluate()
@@ -96,6 +107,12 @@ def test_rates_are_those_of_the_study(build: Build) -> None:
             (("lightning(run", "cli.trainer.callbacks.append(pl.callbacks.EarlyStopping('val_loss')); lightning(run"),),
             {"lr": 0.1},
             "EarlyStopping: when a trial stops is for the study's tuner to say",
+        ),
+        (
+            "cli",
+            (("lightning(run", "cli.trainer.callbacks.append(pl.callbacks.Timer('01:00:00:00')); lightning(run"),),
+            {"lr": 0.1},
+            "Timer: when a trial stops is for the study's tuner to say",
         ),
         (
             "cli",

@@ -36,6 +36,13 @@ class InProcess:
         self.changed: tuple[str, ...] = ()
         self.left: list[str] = []
 
+    @property
+    def uses(self) -> dict[str, list[Any]]:
+        return {"read": [], "written": []}
+
+    def print_to_file(self, fd: int) -> None:
+        self.do("log")
+
     def take_uses(self) -> dict[str, list[Any]]:
         return {"read": [], "written": []}
 

@@ -113,16 +113,10 @@ class TrainerHost(TrainerCalls):
         """Have the model where the chain begins, in a fresh process that imports and builds it by itself: it has
         nothing in common with a process before it, as the addresses of objects. Raises as `begin`.
         """
-        self._place, self.shares_process = None, False
+        source = source_of(work, self._sources())
+        self.inexact_reasons, self.shares_process = (), False
         self.end_process()
         self._lent = work.lent
-        self.rebuild(work, read, log)
-
-    def rebuild(self, work: ChainAssignment, read: Callable[[ResumePoint], State], log: StageFiles | None) -> None:
-        """Have a new model where the chain begins, in the process that is there. Raises as `begin`."""
-        source = source_of(work, self._sources())
-        self._place, self.inexact_reasons = None, ()
-        self._end_another(source, work.lent)
         self._build_here(work, Built.of(source, work), log)
         self.load(work, read)
 
