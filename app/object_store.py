@@ -94,7 +94,8 @@ class LocalStore:
     """A folder of this machine, or one that all machines mount.
 
     Where the folder is not there, its disk is not mounted: nothing is missing, and the store is away. But a folder
-    beside its own log is on the same disk as the log, and was deleted (docs/decisions/0036-lost-states.md).
+    beside its own log is on the same disk as the log, and was deleted. A marker in the folder would not tell: a slot
+    that writes before the disk is mounted would leave one below the mount point.
     """
 
     prefix = ""

@@ -1,4 +1,8 @@
-"""How long to wait before something is tried again: twice as long each time, up to a limit, spread by chance."""
+"""How long to wait before something is tried again: twice as long each time, up to a limit, spread by chance.
+
+It is not tenacity: that wants the function to call again, and our attempts sit in the middle of one, such as a
+transaction that is entered again.
+"""
 
 from __future__ import annotations
 

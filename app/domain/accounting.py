@@ -217,7 +217,10 @@ def _under_way(plan: SearchPlan, study: Study, at: float) -> Iterator[tuple[floa
 
 
 def steps_left(plan: SearchPlan, study: Study) -> float:
-    """How many steps may still be begun for a study, beside steps under way. Infinite if any number."""
+    """How many steps may still be begun for a study, beside steps under way. Infinite if any number.
+
+    Steps under way count as run, since a chain is run to its end: so a study passes its budget by no step.
+    """
     most = study.spec.get("max_total_steps")
     if most is None:
         return math.inf

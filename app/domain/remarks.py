@@ -49,6 +49,8 @@ class SuggestionWithdrawn:
 class ResultsLearned:
     """A study's sampler begins with what another study found, as it was when this one was submitted.
 
+    It is a copy, so that a proposal stays a function of one log: the other study may continue, or be deleted.
+
     source: the other study. results: of each trial, its number there as `trial`, its values in the space of this study
     as `sample`, and its `values` of this study's metric, as pairs of a step and a number. left_out: how many trials
     with results are not among them, by reason: `space`, if they are not in the space; `steps`, if their first result

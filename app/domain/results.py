@@ -1,11 +1,12 @@
 """The result of a trial: its value, which trial is the best, and in what a result is not exact, in sentences.
 
 The definition of the best is the one that everything shown goes by: trials that failed come last, whatever they had
-measured (docs/decisions/0126-failed-trials-come-last.md). A trial's `last` result is the metric of its study at the
-last step that the trial was asked for and that has one; its `best` is the best of those at the steps at which its study
-asks for it, ties to the earlier one. The study file's `value` says which of the two is the trial's value. Tuners decide
-on the results they asked for, whatever `value` says. What another study evaluates on its way changes neither. A trial
-that cooldowns were branched off is judged by these: each of them is ranked, and it is not.
+measured, since what made one fail, such as the batch size that it would double to, is part of its configuration. A
+trial's `last` result is the metric of its study at the last step that the trial was asked for and that has one; its
+`best` is the best of those at the steps at which its study asks for it, ties to the earlier one. The study file's
+`value` says which of the two is the trial's value. Tuners decide on the results they asked for, whatever `value` says.
+What another study evaluates on its way changes neither. A trial that cooldowns were branched off is judged by these:
+each of them is ranked, and it is not.
 
 A sentence on exactness: 2 stages went on under another torch (2.13.0 after 2.12.0). Inputs count as well: results may
 be of other inputs than it seems, see `app.domain.inputs`.

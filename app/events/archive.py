@@ -3,7 +3,9 @@
 An archived plan is in no list that schedulers, retention or backups go through event by event, and its events are in no
 index that others are looked up in. A reader of its stream is given them from there, so all its numbers, its log and
 its replays are as they were. Nothing is appended to it: it must be brought back before, with its events in the same
-places.
+places. Slots, scheduler and API do not bring it back, since they may not delete from the log.
+
+It is a row and not a file: a row is in every backup, and moves in one transaction.
 """
 
 from __future__ import annotations

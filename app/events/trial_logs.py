@@ -5,6 +5,8 @@ Only where the database is a server. With a file, all is on one machine, and the
 A log has a `name` in its study: `7.log` has the lines printed for trial 7, `PLAN/NODE.jsonl` the rows that were logged
 while a node was trained. Several stages write to it, each as a `source`, in bytes counted from the first that it wrote;
 so a piece that is sent twice, since nobody knows whether it arrived, is there once.
+
+Logs are no events, which are few and stay; and no objects of the store, which are written once and never listed.
 """
 
 from __future__ import annotations

@@ -74,7 +74,10 @@ class Frontier:
         return unheard
 
     def set_progress(self, chain: ChainId, progress: ChainProgress) -> None:
-        """A worker says how far it is. What it has passed without knowing is outstanding after the next `refresh`."""
+        """A worker says how far it is. What it has passed without knowing is outstanding after the next `refresh`.
+
+        It is no event: it is out of date when it is written, and the assignment that follows from it is on record.
+        """
         record = self.plan.chains.get(chain)
         if record is None or record.is_trained or self.progress.get(chain) == progress:
             return

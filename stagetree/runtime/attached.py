@@ -2,7 +2,8 @@
 
 It is not imported but run, from its first line, for each model that is built: in a fiber of
 the same thread, in turn with the runner. So all that a step depends on stands where it does for other trainers, and a
-fork of the process goes on with the script from there.
+fork of the process goes on with the script from there. A thread would be missing in the fork, and would have generators
+and a grad mode of its own.
 """
 
 from __future__ import annotations

@@ -58,7 +58,9 @@ KEPT += (
 """What every trainer gets, besides what the operator lists: variables of the machine and of libraries."""
 
 SAME_ORDER = {"PYTHONHASHSEED": "0"}
-"""For the environment of processes that train: a set of strings then has the same order in all, on every machine."""
+"""For the environment of processes that train: a set of strings then has the same order in all, on every machine.
+
+Forks of one interpreter agree anyway, so no comparison would notice; the next stack would resume with another order."""
 
 
 def keep_for_trainers(environment: MutableMapping[str, str]) -> None:

@@ -3,8 +3,8 @@
     with Client() as client:
         follow(client, "digits-asha-0ad751", [open_sink("tensorboard:runs")])
 
-Each trial is a run. What trials share is in the run of the one that came first, and the others' runs say so. Nothing
-waits for a sink; one that was ended goes on where it was, with nothing twice and nothing missing.
+Each trial is a run with its whole curve, also what it shares, and says with whom. Nothing waits for a sink; one that
+was ended goes on where it was, with nothing twice and nothing missing.
 """
 
 from stagetree.sinks.base import Began, Ended, Link, Logged, Point, Record, Sink, SinkError, Struck

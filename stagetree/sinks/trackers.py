@@ -1,5 +1,7 @@
 """W&B and MLflow: a run for each trial, under the study's name.
 
+Runs are no forks of W&B's, which need its clouds and steps that only grow: points of an extended trial come late.
+
 In W&B, runs have names of their own making, so going on resumes them. A run's summary holds which point was logged
 last: after a kill, it tells the point that was logged and not noted.
 

@@ -1,6 +1,7 @@
 """A webhook: a JSON POST when a study is over, when its first trial has failed, and when it stands still.
 
-It looks at the study and reads no events: of a standstill there are none.
+It looks at the study and reads no events: of a standstill there are none. Its address is itself the credential, so no
+study file names one.
 """
 
 from __future__ import annotations

@@ -275,6 +275,11 @@ def test_a_decision_is_short_and_named_by_its_number(page: Path) -> None:
     assert lines[0].startswith(f"# {page.stem[:4]} ")
 
 
+def test_each_decision_answers_a_question_of_the_index() -> None:
+    named = set(links(DOCS / "decisions" / "index.md"))
+    assert named == {page.name for page in DECISIONS} and len(DECISIONS) <= 40
+
+
 def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups = project["dependency-groups"]
@@ -299,18 +304,23 @@ def test_every_benchmark_has_its_figures() -> None:
 
 def test_what_the_readme_says_of_the_demo() -> None:
     readme = (ROOT / "README.md").read_text()
+    [said] = re.findall(r"a grid of (\d+) trials on the digits: (\d+) steps instead of (\d+)", readme)
+    found = preview(StudySpec.from_file(ROOT / "examples" / "digits" / "study.yaml"), slots=2)
+    assert [int(number) for number in said] == [found["trials"], found["unique"], found["requested"]]
+
+
+def test_what_the_readme_says_of_its_first_study() -> None:
+    page = ROOT / "README.md"
+    [study] = [yaml.safe_load(block.text) for block in blocks(page) if block.file == "cooldowns.yaml"]
     shown = (
         r"^steps +(\d+)  if every .*\n +- (\d+)  shared .*\n +(\d+)  run\n +\d+  trained .*\nsaved +(\d+)% by sharing: "
     )
-    [line] = re.findall(shown, readme, re.MULTILINE)
-    found = preview(StudySpec.from_file(ROOT / "examples" / "digits" / "study.yaml"), slots=2)
+    [line] = re.findall(shown, page.read_text(), re.MULTILINE)
+    found = preview(StudySpec.from_dict(study), slots=2)
     alone, different = found["requested"], found["unique"]
-    assert [int(number) for number in line] == [
-        alone,
-        alone - different,
-        different,
-        (100 * (alone - different)) // alone,
-    ]
+    saved = (100 * (alone - different)) / alone
+    assert [int(number) for number in line[:3]] == [alone, alone - different, different]
+    assert int(line[3]) == pytest.approx(saved, abs=0.5)
 
 
 def test_what_the_picture_says() -> None:
@@ -323,6 +333,21 @@ def test_what_the_picture_says() -> None:
     assert (found["requested"], found["unique"]) == (160, 80)
     text = (DOCS / "pictures" / "shared-beginnings.svg").read_text()
     assert "160 steps" in text and "80 steps" in text
+
+
+def test_the_walk_through_a_study_names_what_is_there() -> None:
+    """Each of the ten steps names files, and in these the functions and classes to read."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    walk = re.search(r"## Follow one study\n(.*?)\n## ", text, re.DOTALL)[1]  # type: ignore[index]
+    steps = re.split(r"^\d+\. ", walk, flags=re.MULTILINE)[1:]
+    assert len(steps) == 10 and "docs/how-a-stage-runs.md" in walk
+    made_elsewhere = {"StudySpec", "ChainAssigned"}  # what a step makes, and not where it happens
+    for step in steps:
+        files = re.findall(r"`((?:app|stagetree)/[\w/]+\.py)`", step)
+        source = "\n".join((ROOT / file).read_text() for file in files)
+        named = set(re.findall(r"`(\w+)`", step)) - made_elsewhere
+        missing = {name for name in named if not re.search(rf"^ *(def|class) {name}\b", source, re.MULTILINE)}
+        assert files and named and not missing, f"{missing} of {files}"
 
 
 def test_the_citation_is_valid() -> None:

@@ -6,9 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from docs_pages import DOCS, PAGES, ROOT, blocks, prose
+import yaml
+from docs_pages import DOCS, PAGES, ROOT, Block, blocks, prose
+
+from app.simulation.preview import preview
+from stagetree.spec import StudySpec
 
 README = ROOT / "README.md"
 WALKED = {
@@ -92,16 +97,65 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_the_readme_and_the_demo_propose(ran: Path) -> None:
     proposed = re.findall(r"`(stagetree [^`]*)`", prose(README))
     proposed += re.findall(r'echo "  (stagetree .*?)   ', (ROOT / "Makefile").read_text())
-    here = [command for command in proposed if not command.startswith(OTHER_TERMINAL)]
+    elsewhere = (*OTHER_TERMINAL, "stagetree run cooldowns.yaml")  # which has a test of its own
+    here = [command for command in proposed if not command.startswith(elsewhere)]
     assert len(here) >= 5
     for command in here:
         assert _stagetree(ran, *command.split()[1:]).stdout, command
 
 
-def test_what_the_readme_shows_is_run_in_the_first_hour() -> None:
+def test_what_the_readme_shows_is_run_here_or_in_the_first_hour() -> None:
     walked = {block.text for block in blocks(DOCS / "first-hour.md")}
     shown = [block.text for block in blocks(README) if block.language in ("python", "yaml")]
-    assert len(shown) == 2 and walked.issuperset(shown)
+    assert len(shown) == 3 and walked.issuperset(text for text in shown if text != _cooldowns().text)
+
+
+def _cooldowns() -> Block:
+    [study] = [block for block in blocks(README) if block.file == "cooldowns.yaml"]
+    return study
+
+
+def _counts(printed: str) -> list[str]:
+    """The lines of a result that count steps. Time and verification steps differ from run to run."""
+    counted = re.findall(r"^(?:steps|  +[-\d]|saved).*$", printed, re.MULTILINE)
+    return [line.partition(", about")[0] for line in counted if "wsd" not in line and "trained again" not in line]
+
+
+@pytest.mark.slow
+def test_the_first_study_prints_what_the_readme_shows(ran: Path) -> None:
+    [shown] = [block.text for block in blocks(README) if block.language == "text"]
+    printed = _stagetree(ran, "run", "cooldowns.yaml", "--slots", "2").stdout
+    assert len(_counts(shown)) == 4 and _counts(printed) == _counts(shown)
+
+
+def _share_saved(spec: dict[str, Any]) -> float:
+    found = preview(StudySpec.from_dict(spec), slots=1)
+    return 1 - found["unique"] / found["requested"]
+
+
+def test_sharing_saves_what_the_readme_says() -> None:
+    """The table of the section "When it pays", counted by the preview, as it says."""
+    pays = re.search(r"## When it pays\n(.*?)\n## ", README.read_text(), re.DOTALL)[1]  # type: ignore[index]
+    tails = yaml.safe_load(_cooldowns().text)
+    [(low, high)] = re.findall(r"\| cooldown tails .* one seed to four \| (\d+) to (\d+) % \|", pays)
+    one, four = (tails | {"repeats": {"seeds": seeds, "from": "branch"}} for seeds in (1, 4))
+    assert [100 * _share_saved(one), 100 * _share_saved(four)] == pytest.approx([int(low), int(high)], abs=0.7)
+    rate = {"family": "wsd", "peak": {"choice": [0.01, 0.02, 0.05]}, "warmup": 10, "decay": {"ratio": 0.2}}
+    sweep = {**tails, "space": {"lr": rate, "max_steps": [1000, 2000, 4000]}}
+    assert "about a third" in pays and _share_saved(sweep) == pytest.approx(1 / 3, abs=0.02)
+    drawn = {"lr": {"loguniform": [1e-3, 1e-1]}, "momentum": {"uniform": [0, 0.99]}}
+    draws = {"kind": "random", "num_trials": 12, "max_steps": 100}
+    assert "nothing" in pays and _share_saved({**tails, "space": drawn, "tuner": draws}) == 0
+
+
+def test_the_readme_compares_with_optuna_as_the_peers_page_does() -> None:
+    measured = re.findall(
+        r"^\| (?:stagetree|Optuna) \| \d+ \| ([\d.]+) \|", (DOCS / "peers.md").read_text(), re.MULTILINE
+    )
+    assert len(measured) == 6  # a row of each for the ladder, the grid and ASHA
+    for ours, theirs in (measured[:2], measured[4:]):
+        said = rf"took {re.escape(ours)} s, where Optuna's( program)? took {re.escape(theirs)} s"
+        assert re.search(said, " ".join(README.read_text().split()))
 
 
 def _stagetree(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

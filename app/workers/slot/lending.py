@@ -3,7 +3,8 @@
 A slot that is lent to a chain, as its own worker sees it, and as the worker that has the chain.
 
 Its worker ends the process that it still has on the device, and says so in the slot's row, before the chain starts
-ranks there. If the chain's slot is on another machine, it starts the rank as well, and passes on commands and answers.
+ranks there: a model that idles beside a rank takes memory that the rank may need. If the chain's slot is on another
+machine, it starts the rank as well, and passes on commands and answers.
 
 The message that says so is a hint. As long as the rows say that the slot is lent to the chain, the worker comes to the
 door of the chain's slot, again each time that the ranks were ended; it never does anything of its own accord.

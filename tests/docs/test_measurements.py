@@ -1,0 +1,36 @@
+"""The page of measurements is what its script writes, and each figure is one number with its circumstances."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import date
+
+import pytest
+from docs_pages import rows
+
+from tools.measurements import MACHINES, PAGE, Figure, figures, page
+
+
+def test_the_page_is_what_the_script_writes() -> None:
+    assert PAGE.read_text() == page(figures()), "run python -m tools.measurements"
+
+
+@pytest.mark.parametrize("figure", figures(), ids=lambda figure: figure.what[:50])
+def test_a_figure_is_one_number_with_its_circumstances(figure: Figure) -> None:
+    assert isinstance(figure.value, int | float) and figure.unit and figure.what and figure.command
+    assert figure.machine in MACHINES and date.fromisoformat(figure.date) and len(figure.commit) >= 7
+    assert all("|" not in str(cell) for cell in _cells(figure))
+
+
+def _cells(figure: Figure) -> list[object]:
+    return [getattr(figure, name) for name in Figure.__dataclass_fields__]
+
+
+def test_each_figure_has_a_row() -> None:
+    table = rows(PAGE, "what")
+    assert Counter(cells[0] for cells in table) == Counter(figure.what for figure in figures())
+
+
+def test_a_large_value_is_readable() -> None:
+    figure = Figure("s", "w", 41394, "steps", "", "", "c", "cpu", "0123456", "2026-01-01")
+    assert figure.row().startswith("| w | 41,394 | steps |")
